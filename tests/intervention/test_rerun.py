@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from support import prove_into
@@ -17,7 +18,7 @@ KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "opt-post-norm", "qwe
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.
 OTHERS = ("bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt", "zamba2")
 ROUNDING = 2e-5  # relative; passes of other shapes add up in another order
-IDS = torch.tensor([[0, 5, 7, 9, 3, 8, 2]])
+IDS = np.array([0, 5, 7, 9, 3, 8, 2])
 
 
 @pytest.fixture
@@ -29,6 +30,11 @@ def model(proven, write_checkpoint, tmp_path):
         return load(proven(kind), "cpu")
 
     return get
+
+
+def unchanged(loaded, layer, ids=IDS):
+    ((base,),) = run_unchanged(loaded, [layer], [ids])
+    return base
 
 
 def changes_of(loaded, count: int = 5) -> torch.Tensor:
@@ -63,13 +69,13 @@ def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
     loaded = model(kind)
     changes = changes_of(loaded)
     for layer in loaded.anatomy.layers:
-        base = run_unchanged(loaded, layer, IDS)
+        base = unchanged(loaded, layer)
         expected = []
         for change in changes:
             with added_by_hand(loaded, layer, change):
-                expected.append(run_unchanged(loaded, loaded.anatomy.layers[-1], IDS).end)
+                expected.append(unchanged(loaded, loaded.anatomy.layers[-1]).end)
         for way in (packed, row_by_row, from_the_start):
-            found = way(loaded, layer, base, changes)
+            (found,) = way(loaded, layer, [base], [changes])
             assert relative_error(found, torch.stack([*expected, base.end])) < ROUNDING, way
         assert relative_error(torch.stack(expected), base.end.expand(len(changes), -1)) > 0.01  # the changes are some
 
@@ -79,63 +85,84 @@ def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(model,
     loaded = model(kind)
     changes = changes_of(loaded)
     layer = loaded.anatomy.layers[0]
-    base = run_unchanged(loaded, layer, IDS)
-    found = rerunning(loaded, layer, 1024)(base, changes)
-    assert relative_error(found, from_the_start(loaded, layer, base, changes)[:-1]) < ROUNDING
+    base = unchanged(loaded, layer)
+    found = rerunning(loaded, layer, 1024)([base], [changes])[0]
+    assert relative_error(found, from_the_start(loaded, layer, [base], [changes])[0][:-1]) < ROUNDING
     assert "Layer 0: not packed" in capsys.readouterr().out
 
 
 def test_the_size_of_passes_changes_nothing_but_rounding(model):
     loaded = model("gpt2")
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded, 30)
-    base = run_unchanged(loaded, layer, IDS)
-    whole = rerunning(loaded, layer, 1024)(base, changes)
+    base = unchanged(loaded, layer)
+    whole = rerunning(loaded, layer, 1024)([base], [changes])[0]
     assert whole.shape == (30, 16)
     for tokens in (1, 9, 20):
-        assert relative_error(rerunning(loaded, layer, tokens)(base, changes), whole) < ROUNDING
-    assert rerunning(loaded, layer, 1024)(base, changes[:0]).shape == (0, 16)
+        assert relative_error(rerunning(loaded, layer, tokens)([base], [changes])[0], whole) < ROUNDING
+    assert rerunning(loaded, layer, 1024)([base], [changes[:0]])[0].shape == (0, 16)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "bloom"])
+def test_prefixes_run_together_as_they_run_alone(model, kind, capsys):
+    """Of several lengths, with several numbers of changes, in passes that some of them fill; ALiBi takes no mask."""
+    loaded = model(kind)
+    rows, counts = [IDS, IDS[:1], IDS[2:], IDS[:4]], (5, 2, 9, 0)
+    changes = [changes_of(loaded, count) for count in counts]
+    for layer, bases in zip(loaded.anatomy.layers, run_unchanged(loaded, loaded.anatomy.layers, rows), strict=True):
+        for base, row in zip(bases, rows, strict=True):
+            alone = unchanged(loaded, layer, row)
+            for quantity in ("m", "o", "end"):
+                assert relative_error(getattr(base, quantity), getattr(alone, quantity)) < ROUNDING
+            assert base.factor == pytest.approx(alone.factor, rel=ROUNDING)
+        for tokens in (1024, 12):
+            together = rerunning(loaded, layer, tokens)(bases, changes)
+            for base, own, ends in zip(bases, changes, together, strict=True):
+                (expected,) = from_the_start(loaded, layer, [base], [own])
+                assert ends.shape == own.shape
+                assert not len(own) or relative_error(ends, expected[:-1]) < ROUNDING
+    assert ("not packed" in capsys.readouterr().out) == (kind == "bloom")
 
 
 def test_a_prefix_of_one_token(model):
     loaded = model("llama")
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded)
-    base = run_unchanged(loaded, layer, IDS[:, :1])
-    whole = from_the_start(loaded, layer, base, changes)
-    assert relative_error(packed(loaded, layer, base, changes), whole) < ROUNDING
+    base = unchanged(loaded, layer, IDS[:1])
+    (whole,) = from_the_start(loaded, layer, [base], [changes])
+    assert relative_error(packed(loaded, layer, [base], [changes])[0], whole) < ROUNDING
 
 
 def test_the_blocks_before_the_layer_do_not_run(model):
     loaded = model("gpt2")
     layer = loaded.anatomy.layers[1]
-    base = run_unchanged(loaded, layer, IDS)
+    base = unchanged(loaded, layer)
     ran = []
     for number, each in enumerate(loaded.anatomy.layers):
         attention = loaded.model.get_submodule(f"{each.block}.attn")
         attention.register_forward_hook(lambda *_, number=number: ran.append(number))
-    packed(loaded, layer, base, changes_of(loaded))
+    packed(loaded, layer, [base], [changes_of(loaded)])
     assert ran == [2]
 
 
 def test_the_model_is_as_before_afterwards(model):
     loaded = model("gpt2")
-    before = forward(loaded.model, IDS).logits
+    before = forward(loaded.model, torch.from_numpy(IDS)[None]).logits
     layer = loaded.anatomy.layers[1]
-    base = run_unchanged(loaded, layer, IDS)
+    base = unchanged(loaded, layer)
     for way in (packed, row_by_row, from_the_start):
-        way(loaded, layer, base, changes_of(loaded))
+        way(loaded, layer, [base], [changes_of(loaded)])
     with pytest.raises(RuntimeError):
-        packed(loaded, layer, base, torch.zeros(2, 3))
-    assert torch.equal(forward(loaded.model, IDS).logits, before)
+        packed(loaded, layer, [base], [torch.zeros(2, 3)])
+    assert torch.equal(forward(loaded.model, torch.from_numpy(IDS)[None]).logits, before)
 
 
 def test_a_model_that_cannot_be_changed_is_refused(model, monkeypatch, capsys):
     """Every way gives another prediction for a change of nothing."""
     loaded = model("gpt2")
     layer = loaded.anatomy.layers[0]
-    base = run_unchanged(loaded, layer, IDS)
+    base = unchanged(loaded, layer)
     monkeypatch.setattr(rerun, "TOLERANCE", 0.0)
     with pytest.raises(
         UserError, match=r"Layer 0 of .* cannot be changed while the model runs.*intervention.memories to 0"
     ):
-        rerunning(loaded, layer, 1024)(base, changes_of(loaded))
+        rerunning(loaded, layer, 1024)([base], [changes_of(loaded)])[0]
     assert capsys.readouterr().out.count("Layer 0: not") == 2

@@ -1,6 +1,6 @@
-"""Interventions on one layer: draws memories, prefixes and controls, and measures them."""
+"""Interventions by layer: draws memories, prefixes and controls, and measures them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +8,11 @@ from torch import Tensor
 
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.trigger_file import Triggers
+from ffkv.base.batching import batches
 from ffkv.base.settings import Intervention
+from ffkv.branches.intervention.effects import predict
 from ffkv.branches.intervention.measure import LayerModel, measure_kept, measure_units
-from ffkv.branches.intervention.rerun import rerunning
+from ffkv.branches.intervention.rerun import Rerun, run_unchanged
 from ffkv.branches.intervention.sample import Place, Unit, choose_silent, sample_units
 from ffkv.branches.intervention.significance import compare_with_controls
 from ffkv.branches.values.projections import Projections
@@ -24,7 +26,8 @@ from ffkv.model.value_vectors import values_in_place
 class Inputs(NamedTuple):
     """What the interventions on every layer read. The model computes in float32.
 
-    `kept`: number and token ids of the prefixes on which a few memories are kept, see `measure_kept`.
+    `kept`: number and token ids of the prefixes on which a few memories are kept, see `keep`. `reruns`: see `rerunning`
+    [layer].
     """
 
     loaded: LoadedModel
@@ -33,16 +36,17 @@ class Inputs(NamedTuple):
     projections: Projections
     train: Corpus
     kept: list[tuple[int, np.ndarray]]
+    reruns: list[Rerun]
     settings: Intervention
     batch_tokens: int
     seed: int
 
 
-def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict], list[dict]]:
-    """Changes the coefficients of random memories of one layer, by its number, and keeps a few of its memories.
+def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict]]:
+    """Changes the coefficients of random memories of one layer, by its number.
 
     Returns:
-        Rows of the tables `BY_PREFIX`, `BY_MEMORY` (without q-values) and `KEPT`.
+        Rows of the tables `BY_PREFIX` and `BY_MEMORY` (without q-values).
     """
     layer, top_token = inputs.loaded.anatomy.layers[number], inputs.projections.top_token
     model = _layer_model(inputs, layer)
@@ -58,7 +62,30 @@ def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict], list
     found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
     by_prefix = [row for unit in found for row in unit.rows]
     by_memory = [row for unit in found for row in compare_with_controls(unit)]
-    return by_prefix, by_memory, measure_kept(model, inputs.kept)
+    return by_prefix, by_memory
+
+
+def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], None]) -> list[dict]:
+    """Keeps a few memories of each of some layers, by their numbers, on the prefixes `inputs.kept`.
+
+    Prefixes of similar length run together. One pass of the unchanged model serves all layers. `count` gets the number of
+    prefixes after each pass.
+
+    Returns:
+        Rows of the table `KEPT`.
+    """
+    layers = [inputs.loaded.anatomy.layers[number] for number in numbers]
+    changes = 2 * len(inputs.settings.top_k) + 1
+    sizes = np.array([len(ids) + changes for _, ids in inputs.kept])  # tokens of a prefix that is run again
+    rows = []
+    for group in batches(sizes, inputs.batch_tokens):
+        prefixes = [inputs.kept[place] for place in group]
+        found = run_unchanged(inputs.loaded, layers, [ids for _, ids in prefixes])
+        predictions = [predict(inputs.head, base.end, inputs.loaded.anatomy.read_as) for base in found[0]]
+        for layer, bases in zip(layers, found, strict=True):
+            rows += measure_kept(_layer_model(inputs, layer), [n for n, _ in prefixes], bases, predictions)
+        count(len(group))
+    return sorted(rows, key=lambda row: (row["layer"], row["prefix"]))
 
 
 def with_beginning(corpus: Corpus, sentence: int, position: int) -> np.ndarray:
@@ -70,7 +97,7 @@ def _layer_model(inputs: Inputs, layer: Layer) -> LayerModel:
     v, _ = values_in_place(inputs.loaded.model, layer)
     norms = v.double().norm(dim=1).cpu().numpy()
     mean = inputs.examples.mean[inputs.examples.rows(layer.index)]
-    rerun = rerunning(inputs.loaded, layer, inputs.batch_tokens)
+    rerun = inputs.reruns[layer.index]
     return LayerModel(inputs.loaded, inputs.head, layer, v, norms, mean, rerun, inputs.settings, inputs.seed)
 
 

@@ -72,9 +72,10 @@ def keep_few(m: Tensor, mean: Tensor, values: Tensor, factor: float, kept: list[
         factor: s.
         kept: the numbers of the memories that keep their coefficients [set][memory].
     """
-    change = factor * (mean - m)
-    every = change @ values
-    return torch.stack([every - change[few] @ values[few] for few in kept])
+    change = (factor * (mean - m)).repeat(len(kept), 1)
+    for row, few in zip(change, kept, strict=True):
+        row[few] = 0
+    return change @ values
 
 
 def choose_kept(

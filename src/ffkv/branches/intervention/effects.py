@@ -1,7 +1,9 @@
 """What a change does to the prediction: direct and total effects are read out in the same way."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,31 +39,50 @@ def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:
     return Prediction(logits[0], log_total[0], p[0], highest(logits).first[0])
 
 
-def measure_effects(head: Head, ends: Tensor, base: Prediction, tokens: Tensor, read_as: int | None) -> Effects:
-    """Measures what changes do to the prediction, from what the head reads after each of them.
+def measure_effects(
+    head: Head,
+    ends: Sequence[Tensor],
+    bases: Sequence[Prediction],
+    tokens: Sequence[Tensor],
+    read_as: int | None,
+) -> list[Effects]:
+    """Measures what changes do to the predictions on some prefixes, from what the head reads after each change.
 
     Log-probabilities are differences of float32 logits, so that an effect below 1e-5 may be rounding.
 
     Args:
-        ends: what the head reads after each change [change, d].
-        base: the prediction of the unchanged model.
-        tokens: ids whose log-probabilities are wanted [token].
+        ends: what the head reads after each change [prefix][change, d].
+        bases: the predictions of the unchanged model [prefix].
+        tokens: ids whose log-probabilities are wanted [prefix][token].
         read_as: as in `predict`.
     """
-    log_p = torch.zeros(len(ends), len(tokens), dtype=torch.float64)
-    divergence, changed = torch.zeros(len(ends), dtype=torch.float64), torch.zeros(len(ends), dtype=torch.bool)
-    never = (
-        ~base.logits.isfinite()
-    )  # a token that the model never predicts has the logit minus infinity, here and there
-    impossible = bool(never.any())
-    for rows, logits in head.chunks(ends, read_as):
-        growth = _log_total(logits) - base.log_total
-        log_p[rows] = ((logits[:, tokens] - base.logits[tokens]).double() - growth[:, None]).cpu()
-        changed[rows] = (highest(logits).first != base.first).cpu()
-        moved = logits.sub_(base.logits)
-        if impossible:
-            moved[:, never] = 0
-        divergence[rows] = (growth - (moved @ base.p).double()).clamp_min(0).cpu()  # below 0 by rounding alone
+    found = [
+        Effects(
+            torch.zeros(len(own), len(wanted), dtype=torch.float64),
+            torch.zeros(len(own), dtype=torch.float64),
+            torch.zeros(len(own), dtype=torch.bool),
+        )
+        for own, wanted in zip(ends, tokens, strict=True)
+    ]
+    first = np.cumsum([0, *map(len, ends)])  # change of each prefix, among those of all
+    for rows, logits in head.chunks(torch.cat([*ends]), read_as):  # many at a time: the head reads its weights once
+        for n in range(np.searchsorted(first, rows.start, "right") - 1, np.searchsorted(first, rows.stop)):
+            start, stop = max(rows.start, first[n]), min(rows.stop, first[n + 1])
+            measured = _effects_of(logits[start - rows.start : stop - rows.start], bases[n], tokens[n])
+            for whole, part in zip(found[n], measured, strict=True):
+                whole[start - first[n] : stop - first[n]] = part
+    return found
+
+
+def _effects_of(logits: Tensor, base: Prediction, tokens: Tensor) -> Effects:
+    """Returns what changes do, from the logits after each of them [change, vocabulary], which it overwrites."""
+    growth = _log_total(logits) - base.log_total
+    log_p = (logits[:, tokens] - base.logits[tokens]).double() - growth[:, None]
+    changed = highest(logits).first != base.first
+    moved = logits.sub_(base.logits)
+    # A token that the model never predicts has the logit minus infinity, here and there.
+    moved.masked_fill_(~base.logits.isfinite(), 0)
+    divergence = (growth - (moved @ base.p).double()).clamp_min(0)  # below 0 by rounding alone
     return Effects(log_p, divergence, changed)
 
 

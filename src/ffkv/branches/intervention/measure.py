@@ -19,7 +19,7 @@ from ffkv.branches.intervention.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.branches.intervention.effects import Effects, measure_effects, predict
+from ffkv.branches.intervention.effects import Effects, Prediction, measure_effects, predict
 from ffkv.branches.intervention.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.branches.intervention.sample import SIDES, Place, Unit
 from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
@@ -43,20 +43,27 @@ class LayerModel:
     seed: int
 
     def effects(
-        self, base: Unchanged, changes: Tensor, tokens: Tensor, reaches: Sequence[str] = REACHES
-    ) -> dict[str, Effects]:
-        """Returns the effects of changes of o at the last token [change, d], by reach.
+        self,
+        bases: Sequence[Unchanged],
+        changes: Sequence[Tensor],
+        predictions: Sequence[Prediction],
+        tokens: Sequence[Tensor],
+        reaches: Sequence[str] = REACHES,
+    ) -> dict[str, list[Effects]]:
+        """Returns the effects of changes of o at the last token of prefixes [prefix][change, d], by reach [prefix].
 
         Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
         layer there are none, so that both are the same.
         """
         read_as = self.loaded.anatomy.read_as
-        prediction, changes = predict(self.head, base.end, read_as), changes.to(base.end.device)
         last = self.layer.index == read_as
         found = {}
         for reach in reaches[:1] if last else reaches:
-            ends = base.end + changes if last or reach == "direct" else self.rerun(base, changes)
-            found[reach] = measure_effects(self.head, ends, prediction, tokens, read_as)
+            if last or reach == "direct":
+                ends = [base.end + own.to(base.end.device) for base, own in zip(bases, changes, strict=True)]
+            else:
+                ends = self.rerun(bases, changes)
+            found[reach] = measure_effects(self.head, ends, predictions, tokens, read_as)
         return dict.fromkeys(reaches, found[reaches[0]]) if last else found
 
 
@@ -100,7 +107,7 @@ def measure_units(
     """
     found = [UnitResults() for _ in units]
     for place, row in ids.items():
-        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(row)[None].to(model.loaded.device))
+        ((base,),) = run_unchanged(model.loaded, [model.layer], [row])
         changes = _changes_at(model, units, silent, base, place)
         tokens_of_unit = [
             {"top": tokens[part.unit_index], "other": other_tokens[part.unit_index], "next": [next_token[place]]}
@@ -108,7 +115,9 @@ def measure_units(
         ]
         wanted = np.unique(np.concatenate([chosen for by_name in tokens_of_unit for chosen in by_name.values()]))
         vectors = torch.cat([part.vectors for part in changes])
-        for reach, effects in model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device)).items():
+        prediction = predict(model.head, base.end, model.loaded.anatomy.read_as)
+        read = torch.from_numpy(wanted).to(prediction.p.device)
+        for reach, (effects,) in model.effects([base], [vectors], [prediction], [read]).items():
             start = 0
             for part, by_name in zip(changes, tokens_of_unit, strict=True):
                 effects_of_part = Effects(*(tensor[start : start + len(part.vectors)] for tensor in effects))
@@ -185,32 +194,31 @@ def _note(
             found.other.setdefault(about["reach"], []).append(log_p["other"][row])
 
 
-def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) -> list[dict]:
+def measure_kept(
+    model: LayerModel, numbers: Sequence[int], bases: Sequence[Unchanged], predictions: Sequence[Prediction]
+) -> list[dict]:
     """Keeps a few memories of a layer, and sets the coefficients of all others to their means.
 
     Args:
-        prefixes: number, and token ids with what precedes every sentence, of each sampled prefix.
+        numbers: which of the sampled prefixes these are [prefix].
+        bases: what the unchanged model does on them [prefix].
+        predictions: what it predicts after them [prefix].
     Returns:
         Rows of `KEPT`.
     """
-    rows, mean = [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
-    for number, ids in prefixes:
-        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(ids)[None].to(model.loaded.device))
+    rows, changes, mean = [], [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
+    for number, base in zip(numbers, bases, strict=True):
         generator = random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number)
         sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.top_k, generator)
         kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
-        changes = keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept)
-        no_token = torch.zeros(0, dtype=torch.long, device=base.end.device)
-        effects = model.effects(base, changes, no_token, ["total"])["total"]
+        changes.append(keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept))
         rows += [
-            {
-                "layer": model.layer.index,
-                "prefix": number,
-                "choice": choice,
-                "kept": count,
-                "unchanged": not bool(effects.changed[row]),
-                "divergence": float(effects.divergence[row]),
-            }
-            for row, (choice, count, _) in enumerate(sets)
+            {"layer": model.layer.index, "prefix": number, "choice": choice, "kept": count} for choice, count, _ in sets
         ]
-    return rows
+    no_token = torch.zeros(0, dtype=torch.long, device=predictions[0].p.device)
+    effects = model.effects(bases, changes, predictions, [no_token] * len(bases), ["total"])["total"]
+    changed, divergence = (torch.cat(each).tolist() for each in zip(*((e.changed, e.divergence) for e in effects)))
+    return [
+        row | {"unchanged": not new, "divergence": nats}
+        for row, new, nats in zip(rows, changed, divergence, strict=True)
+    ]

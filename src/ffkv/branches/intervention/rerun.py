@@ -1,11 +1,14 @@
-"""Runs a prefix through the model, and runs the blocks after a layer again for changed outputs of the layer."""
+"""Runs prefixes through the model, and runs the blocks after a layer again for changed outputs of the layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
@@ -18,84 +21,124 @@ TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e
 
 
 class Unchanged(NamedTuple):
-    """What the unchanged model does on a prefix."""
+    """What the unchanged model does on a prefix, in one of its layers."""
 
     ids: Tensor  # the tokens of the prefix [1, token]
-    m: Tensor  # the coefficients of a layer at the last token, float32 [memory]
+    m: Tensor  # the coefficients of the layer at the last token, float32 [memory]
     factor: float  # the factor of a norm after the layer at the last token; 1 without one
     o: Tensor  # r + y of the layer [token, d]
     end: Tensor  # what the head reads at the last token, float32 [d]
     returns: dict[str, Any]  # what the blocks return, see `noting_returns`
 
 
-# The ends [change + 1, d] for changes of o at the last token [change, d]. The last end is that of the unchanged model.
-Way = Callable[[LoadedModel, Layer, Unchanged, Tensor], Tensor]
-Rerun = Callable[[Unchanged, Tensor], Tensor]
+# The ends [prefix][change + 1, d] for changes of o at the last token of some prefixes [prefix][change, d]. The last end of
+# each prefix is that of the unchanged model.
+Way = Callable[[LoadedModel, Layer, Sequence[Unchanged], Sequence[Tensor]], Sequence[Tensor]]
+Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor]], list[Tensor]]
 
 
-def run_unchanged(loaded: LoadedModel, layer: Layer, ids: Tensor) -> Unchanged:
-    """Runs the model on a prefix, and reads one layer.
+def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray]) -> list[list[Unchanged]]:
+    """Runs the model on some prefixes side by side, padded on the right, and reads some layers.
 
     Args:
-        ids: the tokens of the prefix, with what precedes every sentence [1, token].
+        rows: token ids of each prefix, with what precedes every sentence.
+    Returns:
+        What it does [layer][prefix].
     """
-    model, layers = loaded.model, loaded.anatomy.layers
-    seen: dict[str, Tensor] = {}
+    model, final, ids = loaded.model, loaded.anatomy.layers[-1], pad(rows, loaded.device)
+    wanted, lengths = {layer.index for layer in layers}, [len(row) for row in rows]
+    seen: dict[tuple[int, str], Tensor] = {}
+    ends: list[Tensor] = []
 
     def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
-        if at is layer:
-            seen[quantity] = tensor[0].clone() if quantity == "o" else tensor[0, -1].float().clone()
-        if at is layers[-1] and quantity == loaded.anatomy.end:
-            seen["end"] = tensor[0, -1].float().clone()
+        last = tensor[torch.arange(len(rows)), torch.tensor(lengths) - 1].float()
+        if at.index in wanted:
+            seen[at.index, quantity] = tensor.clone() if quantity == "o" else last
+        if at is final and quantity == loaded.anatomy.end:
+            ends.append(last)
 
-    read = [layer] if layer is layers[-1] else [layer, layers[-1]]
-    with noting_returns(model, layers[: layer.index + 1]) as returns, tap(model, read, "msoe") as run:
+    read = [*layers, *([] if final.index in wanted else [final])]
+    with noting_returns(model, loaded.anatomy.layers[: max(wanted) + 1]) as returns, tap(model, read, "msoe") as run:
         run(ids, on_tensor)
-    factor = float(seen["s"]) if "s" in seen else 1.0
-    return Unchanged(ids, seen["m"], factor, seen["o"], seen["end"], returns)
+    return [
+        [
+            Unchanged(
+                ids[n : n + 1, :length],
+                seen[layer.index, "m"][n],
+                float(seen[layer.index, "s"][n]) if (layer.index, "s") in seen else 1.0,
+                seen[layer.index, "o"][n, :length],
+                ends[0][n],
+                returns,
+            )
+            for n, length in enumerate(lengths)
+        ]
+        for layer in layers
+    ]
 
 
 def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int) -> Rerun:
-    """Returns a function from changes of o at the last token of a prefix to what the head reads, both [change, d].
+    """Returns a function from changes of o at the last token of prefixes to what the head reads [prefix][change, d].
 
     The fastest way that is right for the model is taken: `packed`, `row_by_row`, `from_the_start`. A way is right for a
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
 
     Args:
         layer: the layer that changes.
-        batch_tokens: maximum number of tokens per pass. A pass makes one change at least.
+        batch_tokens: maximum number of tokens per pass, padding included. A pass makes one change at least.
     Raises:
         UserError: no way is right.
     """
     ways: list[Way] = [packed, row_by_row, from_the_start]
 
-    def rerun(base: Unchanged, changes: Tensor) -> Tensor:
-        ends, start = [base.end.new_zeros(0, len(base.end))], 0
-        while start < len(changes):
-            tokens = base.ids.shape[1]
-            room = batch_tokens - tokens if ways[0] is packed else batch_tokens // tokens - 1
-            part = changes[start : start + max(1, room)]
-            found = _tried(ways[0], loaded, layer, base, part)
-            if isinstance(found, Tensor) and relative_error(found[-1], base.end) < TOLERANCE:
-                ends.append(found[:-1])
-                start += len(part)
-            else:
+    def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor]) -> list[Tensor]:
+        ends = [base.end.new_empty(own.shape) for base, own in zip(bases, changes, strict=True)]
+        for parts in _passes(ways[0] is packed, bases, changes, batch_tokens):
+            own = [bases[n] for n, _ in parts]
+            found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts])
+            if isinstance(found, Exception) or not _nothing_changes(own, found):
                 _next_way(ways, loaded, layer, found)
-        return torch.cat(ends)
+                return rerun(bases, changes)
+            for (n, rows), each in zip(parts, found, strict=True):
+                ends[n][rows] = each[:-1]
+        return ends
 
     return rerun
 
 
-def _tried(way: Way, loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor | Exception:
+def _passes(
+    packs: bool, bases: Sequence[Unchanged], changes: Sequence[Tensor], batch_tokens: int
+) -> list[list[tuple[int, slice]]]:
+    """Returns the prefixes of each pass, and which of their changes it makes.
+
+    `packs`: a pass may have several prefixes, and reads the tokens of each one once.
+    """
+    parts, sizes = [], []
+    for n, (base, own) in enumerate(zip(bases, changes, strict=True)):
+        tokens = base.ids.shape[1]
+        room = max(1, batch_tokens - tokens if packs else batch_tokens // tokens - 1)
+        parts += [(n, slice(start, min(start + room, len(own)))) for start in range(0, len(own), room)]
+        sizes += [tokens + min(room, len(own) - start) for start in range(0, len(own), room)]
+    groups = batches(np.array(sizes), batch_tokens) if packs else np.arange(len(parts))[:, None]
+    return [[parts[number] for number in group] for group in groups]
+
+
+def _nothing_changes(bases: Sequence[Unchanged], ends: Sequence[Tensor]) -> bool:
+    """Tells whether the last end of each prefix is that of the unchanged model."""
+    return all(relative_error(end[-1], base.end) < TOLERANCE for end, base in zip(ends, bases, strict=True))
+
+
+def _tried(
+    way: Way, loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+) -> Sequence[Tensor] | Exception:
     try:
-        return way(loaded, layer, base, changes)
+        return way(loaded, layer, bases, changes)
     except UserError:
         raise
     except Exception as error:  # the model's own code refuses such arguments, in a way of its own
         return error
 
 
-def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: Tensor | Exception) -> None:
+def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object) -> None:
     """Goes over to the next way, and says so."""
     why = f"{type(found).__name__}: {found}"[:200] if isinstance(found, Exception) else "it gives another prediction"
     if len(ways) == 1:
@@ -107,42 +150,54 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: Tensor 
     say(f"Layer {layer.index}: not {way.__name__.replace('_', ' ')} ({why}), but {ways[0].__name__.replace('_', ' ')}.")
 
 
-def packed(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """Runs the prefix once, with all its changed last tokens. None of these sees another one.
+def packed(
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Runs each prefix once, with all its changed last tokens behind it. None of these sees another one.
 
-    It needs a model that takes a mask [1, 1, token, token] and positions. The blocks up to the layer do not run.
+    It needs a model that takes a mask [prefix, 1, token, token] and positions. The blocks up to the layer do not run.
     """
-    before, copies = base.ids.shape[1] - 1, len(changes) + 1
-    ids = torch.cat([base.ids[:, :before], base.ids[:, -1:].expand(1, copies)], 1)
-    number = torch.arange(before + copies, device=ids.device)
-    seen = ((number[None] < before) & (number[None] <= number[:, None])) | (number[None] == number[:, None])
-    mask = torch.zeros(seen.shape, dtype=base.o.dtype, device=ids.device)
+    before = [base.ids.shape[1] - 1 for base in bases]
+    ids = pad_sequence(
+        [torch.cat([base.ids[0], base.ids[0, -1:].expand(len(own))]) for base, own in zip(bases, changes)], True
+    )
+    states = pad_sequence(
+        [torch.cat([base.o[:-1], _changed(base.o[-1], own)]) for base, own in zip(bases, changes)], True
+    )
+    number, first = torch.arange(ids.shape[1], device=ids.device), torch.tensor(before, device=ids.device)[:, None]
+    seen = (number < first[:, None]) & (number <= number[:, None]) | (number == number[:, None])
+    mask = torch.zeros(seen.shape, dtype=states.dtype, device=ids.device)
     mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)
-    states = torch.cat([base.o[:before], _changed(base.o[-1], changes)])[None]
+    with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
+        ends = _ends(loaded, ids, attention_mask=mask[:, None], position_ids=torch.minimum(number, first))
+    return [end[start : start + len(own) + 1] for end, start, own in zip(ends, before, changes, strict=True)]
+
+
+def row_by_row(
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Runs a copy of the only prefix per change. The blocks up to the layer do not run."""
+    (base,), (own,) = bases, changes
+    states = base.o.expand(len(own) + 1, -1, -1).clone()
+    states[:, -1] = _changed(base.o[-1], own)
     with resumed(loaded.model, loaded.anatomy.layers, layer, states, base.returns):
-        ends = _ends(loaded, ids, attention_mask=mask[None, None], position_ids=number.clamp_max(before)[None])
-    return ends[0, before:]
+        return [_ends(loaded, base.ids.expand(len(states), -1))[:, -1]]
 
 
-def row_by_row(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """Runs a copy of the prefix per change. The blocks up to the layer do not run."""
-    states = base.o.expand(len(changes) + 1, -1, -1).clone()
-    states[:, -1] = _changed(base.o[-1], changes)
-    with resumed(loaded.model, loaded.anatomy.layers, layer, states, base.returns):
-        return _ends(loaded, base.ids.expand(len(states), -1))[:, -1]
-
-
-def from_the_start(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """Runs the whole model on a copy of the prefix per change."""
-    copies = len(changes) + 1
+def from_the_start(
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Runs the whole model on a copy of the only prefix per change."""
+    (base,), (own,) = bases, changes
+    copies = len(own) + 1
 
     def change(o: Tensor) -> Tensor:
         states = o.reshape(copies, -1, o.shape[-1]).clone()
-        states[:-1, -1] += changes.to(o.device, o.dtype)
+        states[:-1, -1] += own.to(o.device, o.dtype)
         return states.reshape(o.shape)
 
     with with_output(loaded.model, layer, change):
-        return _ends(loaded, base.ids.expand(copies, -1))[:, -1]
+        return [_ends(loaded, base.ids.expand(copies, -1))[:, -1]]
 
 
 def _changed(o: Tensor, changes: Tensor) -> Tensor:

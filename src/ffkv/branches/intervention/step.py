@@ -80,7 +80,8 @@ def measure_interventions(
         >>> sorted(measured.by_memory["reach"].unique())
         ['direct', 'total']
     """
-    from ffkv.branches.intervention.by_layer import Inputs, intervene
+    from ffkv.branches.intervention.by_layer import Inputs, intervene, keep
+    from ffkv.branches.intervention.rerun import rerunning
     from ffkv.model.checkpoint.load import load
     from ffkv.model.head.head_file import load_head
     from ffkv.model.placement.precision import running_in_float32
@@ -94,16 +95,19 @@ def measure_interventions(
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
     kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.top_k_prefixes, seed)
     loaded = load(model, work.device, work.max_memory)
-    inputs = Inputs(
-        loaded, load_head(Path(model), work.device), examples, top, sentences, kept, settings, work.batch_tokens, seed
-    )
-    precise = contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model)
-    found = []
-    with precise, progress(len(layers), "layers", "interventions") as bar:
-        for number in layers:
-            found.append(intervene(inputs, number))
-            bar.update()
-    by_prefix, by_memory, of_kept = ([row for rows in found for row in rows[kind]] for kind in range(3))
+    head = load_head(Path(model), work.device)
+    reruns = [rerunning(loaded, layer, work.batch_tokens) for layer in loaded.anatomy.layers]
+    inputs = Inputs(loaded, head, examples, top, sentences, kept, reruns, settings, work.batch_tokens, seed)
+    with contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model):
+        by_prefix, by_memory = [], []
+        with progress(len(layers), "layers", "interventions") as bar:
+            for number in layers:
+                prefix_rows, memory_rows = intervene(inputs, number)
+                by_prefix += prefix_rows
+                by_memory += memory_rows
+                bar.update()
+        with progress(len(kept), "prefixes", "kept memories") as bar:
+            of_kept = keep(inputs, layers, bar.update)
     return Measured(
         tables.identify(BY_PREFIX.frame(by_prefix), examples.attributes),
         tables.identify(add_q_values(BY_MEMORY.frame(by_memory)), examples.attributes),

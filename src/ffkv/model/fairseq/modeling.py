@@ -69,11 +69,11 @@ class Block(nn.Module):
 
 
 def positions(numbers: Tensor, width: int, like: Tensor) -> Tensor:
-    """Sinusoidal vectors [token, d] of positions [token] from 0: all sines, then all cosines, counted from 2."""
+    """Sinusoidal vectors [..., d] of positions [...] from 0: all sines, then all cosines, counted from 2."""
     half = width // 2
     rates = torch.exp(torch.arange(half, device=like.device) * -(math.log(10_000) / (half - 1)))
-    angles = (FIRST_POSITION + numbers)[:, None] * rates
-    return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, width % 2)).to(like.dtype)
+    angles = (FIRST_POSITION + numbers)[..., None] * rates
+    return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width % 2)).to(like.dtype)
 
 
 class Decoder(nn.Module):
@@ -92,7 +92,7 @@ class Decoder(nn.Module):
         """Log-probabilities [sentence, token, vocabulary] of what follows each token of ids [sentence, token].
 
         `mask` is added to attention scores [sentence, 1, token, token]; without one, each token sees those up to
-        itself. `numbers` are the positions of the tokens, from 0 [token]; by default one after the other.
+        itself. `numbers` are the positions of the tokens, from 0 [sentence, token]; by default one after the other.
         """
         states = self.scale * self.embed_tokens(ids)
         numbers = torch.arange(ids.shape[1], device=ids.device) if numbers is None else numbers
@@ -133,11 +133,11 @@ class FairseqForCausalLM(PreTrainedModel):
     ) -> CausalLMOutput:
         """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache.
 
-        A mask [sentence, 1, token, token] and positions [1, token] are heeded. A mask of padding [sentence, token] is
+        A mask [sentence, 1, token, token] and positions [sentence, token] are heeded. A mask of padding [sentence, token] is
         not, because no token sees later tokens.
         """
         mask = attention_mask if attention_mask is not None and attention_mask.ndim == 4 else None
-        return CausalLMOutput(logits=self.decoder(input_ids, mask, None if position_ids is None else position_ids[0]))
+        return CausalLMOutput(logits=self.decoder(input_ids, mask, position_ids))
 
 
 AutoConfig.register(FairseqConfig.model_type, FairseqConfig, exist_ok=True)
