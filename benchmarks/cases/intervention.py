@@ -28,7 +28,7 @@ def direct(scratch: Path, shape: list[int], prefixes: int) -> Work:
     def work(count: int = prefixes) -> None:
         for vectors in ends[:count]:
             base = predict(head, vectors[0], Shape(*shape).layers - 1)
-            measure_effects(head, vectors[1:], base, torch.arange(10), Shape(*shape).layers - 1)
+            measure_effects(head, [vectors[1:]], [base], [torch.arange(10)], Shape(*shape).layers - 1)
 
     work(1)
     return work
@@ -51,13 +51,13 @@ def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
     """Runs the blocks after a layer again for changes of it."""
     loaded, changes = load(prepare_model(scratch, shape), "cpu"), random_vectors(shape, prefixes)
     layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
-    ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS))
-    bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
+    ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, TOKENS))
+    (bases,) = run_unchanged(loaded, [layer], ids)
     rerun = rerunning(loaded, layer, Batches().tokens)
 
     def work(count: int = prefixes) -> None:
         for base, vectors in zip(bases[:count], changes, strict=False):
-            rerun(base, vectors[1:])
+            rerun([base], [vectors[1:]])
 
     work(1)
     return work
@@ -68,16 +68,19 @@ def keep(scratch: Path, shape: list[int], prefixes: int, changes: int = KEPT) ->
     loaded, sizes = load(prepare_model(scratch, shape), "cpu"), Shape(*shape)
     layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
     generator = np.random.default_rng(0)
-    ids = generator.integers(0, sizes.vocabulary, (prefixes, 1, TOKENS))
+    ids = generator.integers(0, sizes.vocabulary, (prefixes, TOKENS))
     values = torch.from_numpy(generator.standard_normal((sizes.memories, sizes.width), np.float32))
     norms, mean = values.norm(dim=1).numpy(), torch.zeros(sizes.memories)
-    bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
+    (bases,) = run_unchanged(loaded, [layer], ids)
     rerun = rerunning(loaded, layer, Batches().tokens)
 
     def work(count: int = prefixes) -> None:
+        vectors = []
         for base in bases[:count]:
             sets = choose_kept(base.m.numpy(), norms, Intervention().top_k, generator)[:changes]
-            rerun(base, keep_few(base.m, mean, values, base.factor, [torch.from_numpy(few.copy()) for *_, few in sets]))
+            few = [torch.from_numpy(memories.copy()) for *_, memories in sets]
+            vectors.append(keep_few(base.m, mean, values, base.factor, few))
+        rerun(bases[:count], vectors)
 
     work(1)
     return work

@@ -16,10 +16,11 @@ def _amount(run: Any) -> tuple[float, float]:
     prefixes = its.memories * its.examples * run.signs
     changes = prefixes * (len(its.scales) + 1 + its.controls + its.directions + its.similar)
     top_k = its.top_k_prefixes * (2 * len(its.top_k) + 1)
-    passes = (prefixes + its.top_k_prefixes) * run.text["train"].prefix_tokens * (layers * shape.body + after)
+    # One pass over the prefixes on which memories are kept serves all layers.
+    passes = prefixes * (layers * shape.body + after) + its.top_k_prefixes * (shape.body + after)
     # Of own changes the direct effect is read too; it is the total one in the last layer.
     read = (changes * (2 * layers - 1) + top_k * layers) * shape.head
-    return passes + (changes + top_k) * after + read, its.memories * layers
+    return passes * run.text["train"].prefix_tokens + (changes + top_k) * after + read, its.memories * layers
 
 
 BRANCH = Branch(

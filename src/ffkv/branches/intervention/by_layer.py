@@ -65,7 +65,7 @@ def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict]]:
     return by_prefix, by_memory
 
 
-def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], None]) -> list[dict]:
+def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], object]) -> list[dict]:
     """Keeps a few memories of each of some layers, by their numbers, on the prefixes `inputs.kept`.
 
     Prefixes of similar length run together. One pass of the unchanged model serves all layers. `count` gets the number of
