@@ -31,6 +31,7 @@ def encoded(
     white_space="collapse",
     beginning=(),
     processes=1,
+    sentences_per_document=0,
 ):
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
     settings = Corpus(
@@ -39,6 +40,7 @@ def encoded(
         long_sentences=long_sentences,
         deduplicate=deduplicate,
         white_space=white_space,
+        sentences_per_document=sentences_per_document,
     )
     return encode(documents, tokenizer, longest, settings, beginning, processes)
 
@@ -56,6 +58,33 @@ def test_a_sentence_is_its_tokens_and_where_each_one_ends():
     assert (result.text, result.document, result.multiplicity) == (["a b", "c  d e"], [0, 0], [1, 1])
     assert {array.dtype for array in (*result.ids, *result.ends)} == {np.dtype(np.int32)}
     assert counts(result) == {"documents": 1, "sentences": 2}
+
+
+def test_only_the_first_sentences_of_each_document_are_read():
+    """Empty ones do not count; one that was there before does; the windows of a long one count as one."""
+    texts = "a b\n\nc d e f\ng h\n\n", "a b\nb c\nc d", "e f"
+    result = encoded(*texts, sentences_per_document=2, longest=2)
+    assert result.text == ["a b", "c d", " e f", "b c"]
+    assert (result.document, result.multiplicity) == ([0, 0, 0, 1], [2, 1, 2, 1])
+    assert counts(result) == {
+        "documents": 3,
+        "sentences": 5,
+        "left_out_sentences": 2,
+        "empty_sentences": 2,
+        "long_sentences": 1,
+        "duplicate_sentences": 2,
+    }
+
+
+@given(st.lists(st.text(st.sampled_from("ab \n"), max_size=20), max_size=6), st.integers(1, 4))
+@hypothesis_settings(deadline=None)
+def test_a_sample_is_the_beginning_of_each_document(texts, most):
+    whole, sample = (encoded(*texts, deduplicate=False, sentences_per_document=each) for each in (0, most))
+    lines = [[line for line in text.split("\n") if line.strip()] for text in texts]
+    assert sample.counts["sentences"] == sum(len(each[:most]) for each in lines)
+    assert sample.counts["left_out_sentences"] == sum(len(each[most:]) for each in lines)
+    assert sample.text == encoded(*("\n".join(each[:most]) for each in lines), deduplicate=False).text
+    assert whole.counts["sentences"] == sum(map(len, lines))
 
 
 def test_every_kind_of_what_is_left_out_is_counted():

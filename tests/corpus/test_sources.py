@@ -293,3 +293,27 @@ def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):
     (tmp_path / "train1.txt").unlink()
     (tmp_path / "train2.txt").unlink()
     assert find_files(["train*.txt"]) == ["train*.txt"]
+
+
+def test_text_of_a_package_is_read_by_its_address(tmp_path, monkeypatch):
+    """The name of a document says where it is from, wherever the package is installed."""
+    (tmp_path / "some_texts/data").mkdir(parents=True)
+    for name in ("b", "a"):
+        (tmp_path / f"some_texts/data/{name}.txt").write_text(f"{name}\n")
+    (tmp_path / "own.txt").write_text("c\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    corpus = Corpus(dataset="files", train=["package:some_texts/data/*.txt", "own.txt"], validation=["x"])
+    addresses = ["package:some_texts/data/a.txt", "package:some_texts/data/b.txt", "own.txt"]
+    assert [*read_documents(corpus, "train")] == [(f"{name}:0", text) for name, text in zip(addresses, "abc")]
+    assert sources.source_files(corpus, "train") == [
+        *(str(tmp_path / f"some_texts/data/{name}.txt") for name in "ab"),
+        "own.txt",
+    ]
+
+
+def test_a_package_that_is_missing_is_told():
+    with pytest.raises(UserError, match=r"no package 'no_texts'.*pip install --no-deps no-texts"):
+        texts("package:no_texts/a.txt")
+    with pytest.raises(UserError, match=r"No corpus file matches '.*none\.txt'"):
+        texts("package:ffkv/none.txt")

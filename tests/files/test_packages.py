@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ffkv.base.errors import UserError
-from ffkv.base.packages import is_in_package, locate
+from ffkv.base.packages import is_in_package, locate, rename
 
 
 def test_an_address_leads_into_a_package_without_running_it(tmp_path, monkeypatch):
@@ -38,3 +38,9 @@ def test_a_name_that_import_does_not_take_is_refused(address):
 
 def test_ffkv_itself_is_a_package():
     assert Path(locate("package:ffkv/base/packages.py")).is_file()
+
+
+def test_a_file_of_a_package_is_named_by_its_address():
+    path = locate("package:ffkv/base/packages.py")
+    assert rename(path, ["a.txt", "package:ffkv/**"]) == "package:ffkv/base/packages.py"
+    assert rename(path, ["a.txt", "package:pydantic/**"]) == rename(path, []) == path

@@ -1,5 +1,6 @@
 """Memory, time and temporary disk stay bounded. Each bound is met by its worst case, in a process with limited memory."""
 
+import bz2
 import gzip
 import json
 import resource
@@ -143,6 +144,34 @@ def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "empty documents: 1,000,000" in done.stdout
     assert int(done.stdout.split("grown")[1]) < 30_000  # kB; 90 bytes per line would be 90,000
+
+
+def endless(kind: str) -> bytes:
+    """A dump that would fill the memory: a page, a tag or a tree without end, and very many marks or pages."""
+    head, page = b"<mediawiki>", b"<page><title>A</title><ns>0</ns><revision><text>%s</text></revision></page>"
+    large = 2**28
+    return {
+        "page": head + b"<page><title>A</title><revision><text>" + b"a\n" * (large // 2),
+        "tag": head + b"<page a='" + b"a" * large,
+        "comment": head + b"<!--" + b"a" * large,
+        "elements": head + b"<page>" + b"<a/>" * (large // 4),
+        "title": head + b"<page><title>" + b"a" * large,
+        "marks": head + (page % (b"{{" * 2**22)) * 2 + (page % (b"[[a]] {{b}}\n" * 2**19)) * 2 + b"</mediawiki>",
+        "pages": head + page.replace(b"<ns>0", b"<ns>1") % b"a" * 2**20 + b"</mediawiki>",
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["page", "tag", "comment", "elements", "title", "marks", "pages"])
+def test_a_dump_without_end_takes_no_memory(tmp_path, kind):
+    """It is unpacked and read in a process that may take 1.2 GB; what has no end is refused, the rest is read."""
+    (tmp_path / "a.xml.bz2").write_bytes(bz2.compress(endless(kind), 1))
+    imports = "from ffkv.base.errors import UserError; from ffkv.base.settings import Corpus\n"
+    imports += "from ffkv.corpus.text_files import texts"
+    script = "try: print('read', sum(1 for _ in texts(sys.argv[1], 'dump', Corpus())))\n"
+    script += "except UserError as error: print(error)\n"
+    said = limited_script(imports, 1_200_000_000, script, str(tmp_path / "a.xml.bz2"))
+    expected = {"marks": "read 4\n", "pages": f"read {2**20}\n"}
+    assert said == expected[kind] if kind in expected else "it has a page of more than 16,777,216 bytes" in said
 
 
 def test_a_bomb_that_is_called_parquet_is_refused_early(byte_model, tmp_path):

@@ -78,7 +78,7 @@ REFUSED = {
     "zeros that a crash left": ("a.txt", b"one\n" + bytes(9000), "cannot be read: it begins with NUL bytes"),
     "gzip by another name": ("a.txt", gzip.compress(b"one\n"), r"it is compressed by gzip: its name must end in \.gz"),
     "gzip twice": ("a.txt.gz", gzip.compress(gzip.compress(b"one\n")), "it is compressed by gzip"),
-    "bzip2": ("a.jsonl", bz2.compress(b'{"text": "a"}\n'), "it is compressed by bzip2: unpack it"),
+    "bzip2": ("a.jsonl", bz2.compress(b'{"text": "a"}\n'), r"it is compressed by bzip2: its name must end in \.bz2"),
     "zip": ("a.txt", zipped(), "it is a zip archive: unpack it"),
     "parquet by another name": ("a.txt", TABLE, "it is a parquet file"),
     "no gzip": ("a.txt.gz", b"one\n", r"Not a gzipped file"),

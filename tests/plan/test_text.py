@@ -107,6 +107,22 @@ def test_given_tokens_hide_no_missing_data_set(splits, monkeypatch):
         splits(10**8, dataset="nobody/nothing")
 
 
+def test_text_of_a_package_is_found(splits, tmp_path, monkeypatch):
+    (tmp_path / "some_texts").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(facts, "SAMPLE_BYTES", 40_000)
+    FORMS["text.txt"](tmp_path / "some_texts/text.txt")
+    found = splits(train=["package:some_texts/*.txt"], validation=["package:some_texts/text.txt"])["train"]
+    assert found.source.startswith("estimated from") and found.tokens == pytest.approx(TOKENS, rel=0.15)
+
+
+def test_of_each_document_only_the_sentences_that_are_read_count(splits, tmp_path):
+    FORMS["text.txt"](tmp_path / "text.txt")
+    settings = {"txt_document": "file", "train": ["text.txt"], "validation": ["text.txt"], "sentences_per_document": 7}
+    found = splits(**settings)["train"]
+    assert (found.sentences, found.documents) == (7, 1)
+
+
 def test_a_shorter_context_makes_more_sentences(splits, tmp_path):
     FORMS["text.txt"](tmp_path / "text.txt")
     found = splits(train=["text.txt"], validation=["text.txt"], context=6)["train"]

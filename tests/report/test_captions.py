@@ -143,6 +143,24 @@ def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(change):
     assert dict(facts.facts(changed)["Definitions"])["negative trigger examples"] == "not kept"
 
 
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        ({}, ""),
+        ({"limit": 1200}, "; the first 1,200 documents of each split"),
+        ({"sentences_per_document": 20}, "; the first 20 sentences of each of all documents"),
+        (
+            {"limit": 120, "sentences_per_document": 20},
+            "; the first 20 sentences of each of the first 120 documents of each split",
+        ),
+    ],
+)
+def test_the_facts_say_which_part_of_the_text_was_read(change, sample, said):
+    source = {"dataset": "files", "train": ["package:some/a.xml"], "limit": 0}
+    told = dict(facts.corpus(change({"corpus": {**source, **sample}})))["source"]
+    assert told == f"<bdi>files: package:some/a.xml{said}</bdi>"
+
+
 def with_experts(run, count):
     layers = [
         replace(layer, second_matrices=[replace(layer.second_matrices[0], experts=count)])

@@ -69,6 +69,14 @@ def test_a_missing_text_is_said_before_a_model_is_trained(tmp_path):
     assert not list(tmp_path.glob("results/*/checkpoint")) and not list(tmp_path.glob("results/*/logs/*"))
 
 
+def test_a_missing_package_is_said_by_a_dry_run(tmp_path):
+    change = {"corpus": {"dataset": "files", "train": "package:no_texts/*.txt"}}
+    failed = snakemake(tmp_path, settings_file(tmp_path, **change), "-n")
+    assert failed.returncode != 0
+    said = failed.stdout + failed.stderr
+    assert "Python finds no package 'no_texts'" in said and "Traceback" not in said
+
+
 def test_a_run_that_the_settings_file_lacks_is_named(tmp_path):
     failed = snakemake(tmp_path, settings_file(tmp_path), "results/nobody/keys/activity.csv")
     assert failed.returncode != 0

@@ -1,6 +1,7 @@
 """Files that come inside an installed Python package, such as the weights of a small model, or a text."""
 
 import importlib.machinery
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from ffkv.base.errors import UserError
@@ -39,3 +40,15 @@ def locate(address: str) -> str:
             f" requirements are not needed: `pip install --no-deps {name.replace('_', '-')}`."
         )
     return str(Path(folders[0], *inside))
+
+
+def rename(path: str, addresses: Iterable[str]) -> str:
+    """Returns the address of a file that one of the addresses led to; another path is returned as it is.
+
+    So results say the same wherever the package is installed.
+    """
+    for address in filter(is_in_package, addresses):
+        package = f"{PREFIX}{PurePosixPath(address.removeprefix(PREFIX)).parts[0]}"
+        if Path(path).is_relative_to(folder := locate(package)):
+            return f"{package}/{Path(path).relative_to(folder).as_posix()}"
+    return path

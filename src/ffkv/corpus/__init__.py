@@ -1,8 +1,8 @@
 """The text: documents, their sentences, the sentences' token ids, and the text of each token.
 
 Reading: `sources` reads the documents (`document`) of a split, from text files (`text_files`), files with rows
-(`row_files`, both opened by `raw_file`), the hub (`hub_rows`) or Python's own documentation (`python_docs`). `where`
-chooses rows, `chat` turns chats into text.
+(`row_files`), dumps of a wiki (`wiki_dump`, whose text `wiki_markup` finds; `raw_file` opens all three), the hub
+(`hub_rows`) or Python's own documentation (`python_docs`). `where` chooses rows, `chat` turns chats into text.
 
 Encoding: `detokenize`, then `sentences`, then `encode`, into `rows` of integers. `beginning` finds what stands in
 front of every sentence. `shared_prefixes` finds what sentences begin with in common. `step` and `commands` are `ffkv

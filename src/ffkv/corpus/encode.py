@@ -30,13 +30,14 @@ MAX_CHARACTERS = 1_000_000
 # A process gets about so many documents or characters at a time.
 DOCUMENTS_PER_CHUNK = 1024
 CHARACTERS_PER_CHUNK = 250_000
-# What is counted while documents are read (those that `corpus.where` leaves out) and encoded, in the order of the output.
+# What is counted while documents are read (`left_out_documents`) and encoded, in the order of the output.
 COUNTS = (
     "documents",
     "left_out_documents",
     "empty_documents",
     "undecodable_documents",
     "sentences",
+    "left_out_sentences",
     "empty_sentences",
     "one_token_sentences",
     "long_sentences",
@@ -75,7 +76,8 @@ def encode(
     Args:
         tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
         max_tokens: maximum number of tokens per sentence, without the beginning.
-        settings: `splitter`, `language`, `pretokenized`, `white_space`, `long_sentences` and `deduplicate` count.
+        settings: `splitter`, `language`, `pretokenized`, `white_space`, `sentences_per_document`, `long_sentences` and
+            `deduplicate` count.
         beginning: ids that precede every sentence. A sentence that contains them itself, as a chat does, loses them.
         processes: number of processes that split and encode. It changes nothing but the time.
         bar: shows how many documents and sentences are done.
@@ -190,12 +192,17 @@ def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Co
             chunk.names.append(replace_surrogates(document.name))
         else:  # costs no memory: a small compressed file can have any number of them
             counts["empty_documents"] += 1
+        read = 0
         for sentence in split_sentences(
             text, settings.splitter, settings.pretokenized, settings.white_space, settings.language
         ):
             if not sentence or sentence.isspace():
                 counts["empty_sentences"] += 1
                 continue
+            if settings.sentences_per_document and read == settings.sentences_per_document:
+                counts["left_out_sentences"] += 1
+                continue
+            read += 1
             counts["sentences"] += 1
             if len(sentence) > MAX_CHARACTERS and settings.long_sentences == "drop":
                 counts["long_sentences"] += 1

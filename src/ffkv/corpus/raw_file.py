@@ -5,6 +5,7 @@ Its lines are read without filling the memory.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 from collections.abc import Iterator
 from io import BufferedReader
@@ -23,7 +24,7 @@ FOREIGN = {
     b"\xff\xfe": "UTF-16 text: convert it to UTF-8",
     b"\xfe\xff": "UTF-16 text: convert it to UTF-8",
     b"\x1f\x8b": "compressed by gzip: its name must end in .gz, once for each time",
-    b"BZh": "compressed by bzip2: unpack it",
+    b"BZh": "compressed by bzip2: its name must end in .bz2, once for each time",
     b"\xfd7zXZ\0": "compressed by xz: unpack it",
     b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst, once for each time",
     b"PK\x03\x04": "a zip archive: unpack it",
@@ -46,6 +47,8 @@ def open_unpacked(path: str) -> Any:
 
         # The reader of the package zstandard takes a file that is cut off for a whole one.
         return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
+    if path.lower().endswith(".bz2"):
+        return bz2.open(path)
     return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
 
 

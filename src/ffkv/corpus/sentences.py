@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 BLANKS = re.compile(r"\s+")
+PARAGRAPH = "\u2029"  # Unicode's sign between two paragraphs: a sentence ends in front of it
 # spaCy takes minutes for long runs without blanks and long runs of signs, which are not words that a person wrote.
 LONG_RUN = re.compile(r"\S{200,}|[^\w\s]{40,}")
 KEPT_CHARACTERS = 20  # a long run is replaced by a word of this length for spaCy
@@ -34,7 +35,7 @@ def split_sentences(
     """Splits a document into sentences. Some of them may be empty, or white space alone.
 
     Args:
-        splitter: "sentence" for the sentences of the sentencizer, "line" for lines, "document" for the whole text.
+        splitter: "sentence" for the sentences of the sentencizer, none of which goes over a `PARAGRAPH`, "line" for lines, "document" for the whole text.
         pretokenized: True if blanks already separate the words; then white space within a sentence is kept anyway.
         white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks,
             and none is at the ends. "keep": no character is changed, and the sentences, put together, are the text.
@@ -48,10 +49,10 @@ def split_sentences(
         sentences = [text]
     elif splitter == "line":
         sentences = list(StringIO(text, newline=""))  # as in a txt file: other signs, such as U+2028, end no line
-    elif pretokenized:
-        sentences = list(_split_in_pieces(text, functools.partial(_pretokenized_spans, language)))
     else:
-        sentences = list(_split_in_pieces(BLANKS.sub(" ", text), functools.partial(_spans, language)))
+        split = functools.partial(_pretokenized_spans if pretokenized else _spans, language)
+        paragraphs = (part if pretokenized else BLANKS.sub(" ", part) for part in text.split(PARAGRAPH))
+        sentences = [sentence for part in paragraphs for sentence in _split_in_pieces(part, split)]
     if keep:
         return _restore_white_space(text, sentences) if splitter == "sentence" else sentences
     return [sentence.strip() if pretokenized else BLANKS.sub(" ", sentence).strip() for sentence in sentences]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
+from ffkv.base.packages import locate, rename
 from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources
 from ffkv.base.settings.messages import shown
 from ffkv.corpus.chat import Render, row_text
@@ -25,7 +26,7 @@ from ffkv.corpus.where import MISSING, find_column, is_wanted, lacking_columns, 
 
 # Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
-FORMATS |= {"csv": "csv", "parquet": "parquet"}
+FORMATS |= {"csv": "csv", "parquet": "parquet", "xml": "dump"}
 
 
 def read_documents(
@@ -40,7 +41,8 @@ def read_documents(
     Args:
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
-        counts: gets the number of `left_out_documents`: rows that were read and that `corpus.where` leaves out.
+        counts: gets the number of `left_out_documents`: rows that `corpus.where` leaves out, and pages of a
+            dump that are no articles.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
@@ -89,21 +91,23 @@ def is_held_out(text: str, share: float) -> bool:
 
 def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
     for path in find_files(patterns):
+        name = rename(path, patterns)
         for index, text in enumerate(texts(path, _format(path), corpus, render)):
             if text is None:
                 counts["left_out_documents"] += 1
             else:
-                yield Document(f"{path}:{index}", text)
+                yield Document(f"{name}:{index}", text)
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """Finds the files that paths and glob patterns name. Each file is listed once, even if it has several names.
+    """Finds the files that paths, glob patterns and addresses of `ffkv.base.packages` name.
 
-    In a pattern `**` stands for any number of folders. Paths are in the order of the patterns, sorted within each
-    pattern. Raises UserError if a pattern matches no file.
+    Each file is listed once, even if it has several names. In a pattern `**` stands for any number of folders. Paths are
+    in the order of the patterns, sorted within each pattern. Raises UserError if a pattern matches no file, or a
+    package is missing.
     """
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
-    for pattern in patterns:
+    for pattern in map(locate, patterns):
         try:
             literal = Path(pattern).is_file()
             paths = sorted(path for path in _matches(pattern) if Path(path).is_file()) if not literal else [pattern]
@@ -165,11 +169,12 @@ def _folders(top: str) -> Iterator[str]:
 
 
 def _format(path: str) -> str:
-    ending = Path(path.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    unpacked = re.sub(r"\.(gz|bz2|zst)$", "", path.lower())
+    ending = Path(re.sub(r"(?<=\.xml)-p[\w-]+$", "", unpacked)).suffix  # Wikimedia appends the numbers of the pages
     if ending.removeprefix(".") not in FORMATS:
         raise UserError(
             f"{path}: ffkv cannot read files whose name ends in {ending!r}. It reads "
-            f"{', '.join(sorted(FORMATS))}, each also with .gz or .zst behind it."
+            f"{', '.join(sorted(FORMATS))}, each also with .gz, .bz2 or .zst behind it."
         )
     return FORMATS[ending.removeprefix(".")]
 

@@ -17,14 +17,15 @@ from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render
 from ffkv.corpus.raw_file import check_text, lines_of, unreadable
 from ffkv.corpus.row_files import csv_texts, json_texts, parquet_texts
+from ffkv.corpus.wiki_dump import wiki_texts
 
 
 def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) -> Iterator[str | None]:
     """Reads the texts of a file, in their order; "" for a row without a text, None for one that is not wanted.
 
     Args:
-        path: the file. If its name ends in .gz or .zst, it is compressed.
-        kind: "text", "json", "csv" or "parquet".
+        path: the file. If its name ends in .gz, .bz2 or .zst, it is compressed.
+        kind: "text", "json", "csv", "parquet" or "dump" (of a wiki).
         corpus: `text_field` and `where` count for rows; `txt_document` for the kind "text". In files of this kind each
             line break becomes a line feed, unless `white_space` is kept.
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
@@ -37,14 +38,17 @@ def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) ->
             f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
             " chats."
         )
-    if corpus.where and kind == "text":
-        raise UserError(f"{path}: corpus.where chooses rows by their columns, and a txt file has none.")
+    if corpus.where and kind in ("text", "dump"):
+        what = "a txt file" if kind == "text" else "a dump of a wiki"
+        raise UserError(f"{path}: corpus.where chooses rows by their columns, and {what} has none.")
     try:
         with raw_file.open_unpacked(path) as file:
             if kind == "parquet":
                 yield from parquet_texts(path, file, corpus, render)
             elif kind == "json":
                 yield from json_texts(path, check_text(path, file), corpus, render)
+            elif kind == "dump":
+                yield from wiki_texts(path, check_text(path, file))
             else:
                 plain = check_text(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
@@ -56,7 +60,7 @@ def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) ->
                     yield from csv_texts(path, stream, corpus)
                 else:
                     yield from _plain(path, stream, corpus.txt_document)
-    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz or .zst
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz, .bz2 or .zst
         raise unreadable(path, getattr(error, "strerror", None) or error) from error
 
 

@@ -18,6 +18,7 @@ from ffkv.base.files import hdf5
 from ffkv.base.files.datasets import stored_bytes
 from ffkv.base.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
 from ffkv.base.hub.fetch import choose_files_of, measure_missing
+from ffkv.base.packages import locate
 from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus import python_docs
 from ffkv.corpus.chat import Render, chat_renderer
@@ -204,7 +205,8 @@ def _sample(
 
 def _share_read(paths: list[str], last: Document, size: int) -> float:
     """Returns the share of the bytes of files that is read after their document `last` and `size` bytes of text."""
-    path, _, number = last.name.rpartition(":")
+    name, _, number = last.name.rpartition(":")
+    path = locate(name)
     sizes = [Path(each).stat().st_size for each in paths]
     opened = {file.path: getattr(file, "position", 0) for file in psutil.Process().open_files()}
     part = float(opened.get(str(Path(path).resolve()), 0) or size)  # how far the file is read, if the system tells

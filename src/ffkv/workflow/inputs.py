@@ -16,6 +16,7 @@ from ffkv.base.files.bounded import read_json
 from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
+from ffkv.base.packages import locate
 from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources, section
 from ffkv.corpus.sources import find_files
 from ffkv.run.annotation_tables import MACHINE_FILES
@@ -36,6 +37,13 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
         return ([] if checkpoint == EMBEDDED else [str(path) for path in files_in(checkpoint)]) + adapter_files
     except (OSError, ValueError):
         return []
+
+
+def check_packages(settings: dict[str, Any]) -> None:
+    """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
+    if settings["corpus"]["dataset"] == "files":
+        for address in settings["corpus"]["train"] + settings["corpus"]["validation"]:
+            locate(address)
 
 
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:

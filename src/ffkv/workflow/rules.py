@@ -14,6 +14,7 @@ from ffkv.base.settings.runs import resolve, resolve_comparisons
 from ffkv.branches.registry import BRANCHES
 from ffkv.workflow.inputs import (
     annotation_files,
+    check_packages,
     checkpoint_files,
     contents,
     corpus_files,
@@ -50,10 +51,13 @@ class Runs:
         """Checks the settings.
 
         Raises:
-            UserError: an unknown key or an impossible value. The message names all problems.
+            UserError: an unknown key or an impossible value, and the message names all problems; or the package is
+                missing that a text is in.
         """
         self._resolved = resolve(configuration)
         self.settings = ByRun({run: settings.model_dump() for run, settings in self._resolved.items()})
+        for own in self.settings.values():
+            check_packages(own)
         compared = resolve_comparisons(configuration)
         self.comparisons = {name: comparison.model_dump() for name, comparison in compared.items()}
         self.hub = {run: hub_repositories(settings) for run, settings in self.settings.items()}

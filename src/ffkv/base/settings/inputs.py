@@ -110,7 +110,8 @@ class Corpus(Section):
     """Branch, tag or commit of the hub data set."""
     train: Globs = Field(["train"], min_length=1)
     """Text of the train split. For a hub data set: the name of its split. For files: one or more paths or glob patterns
-    (txt, jsonl, csv or parquet, each also .gz or .zst)."""
+    (txt, jsonl, csv, parquet, or xml for a dump of a wiki, each also .gz, .bz2 or .zst). `package:NAME/PATH` is a path inside
+    an installed Python package."""
     validation: Globs = Field([])
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
@@ -132,7 +133,7 @@ class Corpus(Section):
     code and chats need it. The sentences of a document, put together, are then the document."""
     txt_document: Literal["line", "paragraph", "file"] = "line"
     """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (all lines up to
-    an empty one), or the whole `file`."""
+    an empty one), or the whole `file`. In other files a row is a document, or an article of a wiki."""
     splitter: Literal["sentence", "line", "document"] = "sentence"
     """Unit of a document that counts as one sentence: a `sentence` (found by the rules of spaCy), a `line`, or the
     whole `document`."""
@@ -161,6 +162,9 @@ class Corpus(Section):
     """Keep one of several identical sentences. The number of copies of each sentence is stored."""
     limit: Whole = Field(0, ge=0)
     """Maximum number of documents per split. 0 means all documents."""
+    sentences_per_document: Whole = Field(0, ge=0)
+    """Maximum number of sentences that are read of each document: the first ones. 0 means all. With few of them, a sample
+    is spread over many documents, such as the beginnings of articles."""
 
     def contradictions(self) -> list[str]:
         """Files need names.

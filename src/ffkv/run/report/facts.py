@@ -59,7 +59,8 @@ def model(run: Run) -> Terms:
 
 def corpus(run: Run) -> Terms:
     """Returns the text that was read, and the text that was left out."""
-    terms: Terms = [("source", visible(_source(run.settings.corpus, run.files.corpora["train"]["source"])))]
+    source = _source(run.settings.corpus, run.files.corpora["train"]["source"])
+    terms: Terms = [("source", visible(source + _sample(run.settings.corpus)))]
     for split, about in run.files.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
@@ -77,6 +78,15 @@ def _source(settings: Corpus, version: str) -> str:
     if settings.dataset == "files":
         return f"files: {', '.join(settings.train + settings.validation)}"
     return f"{settings.dataset}, configuration {settings.config}" + (f", {version}" if version else "")
+
+
+def _sample(settings: Corpus) -> str:
+    """Says which part of the source is read; "" for all of it."""
+    documents, sentences = settings.limit, settings.sentences_per_document
+    of_all = f"the first {number(documents)} documents of each split" if documents else "all documents"
+    if sentences:
+        return f"; the first {number(sentences)} sentences of each of {of_all}"
+    return f"; {of_all}" if documents else ""
 
 
 def definitions(run: Run) -> Terms:
