@@ -64,10 +64,11 @@ calibration: install ## Measure how often intervals cover and tests err, write d
 
 install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 
-$(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constraints.txt pyproject.toml setup.py
+$(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/requirements-demo.txt envs/constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
+	$(VENV)/bin/pip install --quiet --no-deps -r envs/requirements-demo.txt
 	$(VENV)/bin/pip install --quiet --no-deps -e .
 	touch $@
 

@@ -9,6 +9,9 @@ from packaging.requirements import Requirement
 from snakemake.profiles import ProfileConfigFileParser
 from support import ROOT
 
+from ffkv.base.settings import Corpus
+from ffkv.corpus.sources import read_documents
+
 ENVIRONMENTS = ROOT / "envs"
 WORKFLOW = ROOT / "workflow"
 
@@ -26,6 +29,21 @@ def listed(name: str) -> dict[str, str]:
 def test_conda_gets_the_versions_that_pip_gets():
     dependencies = yaml.safe_load((ENVIRONMENTS / "ffkv.yaml").read_text())["dependencies"]
     assert pins(dependencies[-1]["pip"]) == listed("requirements.txt")
+
+
+def test_conda_gets_the_model_and_the_text_of_the_default_run():
+    script = (ENVIRONMENTS / "ffkv.post-deploy.sh").read_text()
+    asked = re.search(r"^pip install --no-deps (.*==.*)$", script, re.M)[1].split()
+    assert pins(asked) == listed("requirements-demo.txt")
+
+
+def test_the_packages_of_the_default_run_hold_its_text():
+    """Also that the installed version is the listed one: the name of the file is that of its data."""
+    dump = "package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p*.bz2"
+    corpus = Corpus(dataset="files", train=[dump], limit=3)
+    documents = [*read_documents(corpus, "train")]
+    assert [document.text.split(maxsplit=1)[0] for document in documents] == ["Anarchism", "Autism", "Albedo"]
+    assert documents[0].name.startswith("package:gensim/test/") and len(documents[0].text) > 20_000
 
 
 def test_the_package_asks_for_lower_bounds_that_the_tested_versions_keep():
