@@ -34,7 +34,7 @@ COMMANDS = {
     ),
     **{name: ("", branch.about) for name, branch in BRANCHES.items()},  # their commands are made from their steps
     "comparison": ("ffkv.run.comparison.commands:comparison", "Comparison: several finished runs over each other."),
-    "annotate": ("ffkv.apps.annotation.commands:annotate", "Annotation: what people and machines say about keys."),
+    "annotate": ("ffkv.apps.machine.commands:annotate", "Annotation: what people and machines say about keys."),
     "write-settings": ("ffkv.base.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.run.report.commands:report", "Write the HTML report of a run."),
     "explore": ("ffkv.apps.explorer.commands:explore", "Open finished runs in a browser."),

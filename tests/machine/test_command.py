@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from machine.stub import completion, good_answer
 
-from ffkv.apps.annotation.commands import annotate
+from ffkv.apps.machine.commands import annotate
 from ffkv.base.errors import UserError
 
 KEY = "sk-very-secret-0123456789"

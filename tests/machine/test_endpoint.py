@@ -30,6 +30,10 @@ def question(number: int = 0) -> Question:
     return Question("label", [{"role": "user", "content": f"question {number}"}], read_label)
 
 
+def post(endpoint: Endpoint):
+    return endpoint.loop.run_until_complete(endpoint.post({"model": "m", "messages": []}))
+
+
 @pytest.fixture
 def ask(asker):
     """Asks questions at an address; returns what became of them, and the asker."""
@@ -98,7 +102,7 @@ def test_an_answer_in_slow_pieces_is_given_up(stub):
     """Each piece comes in time, and the whole does not."""
     slow = stub(lambda number, body: (200, {}, b" " * 40), pause=0.05)
     endpoint, start = Endpoint(slow.address, None, 0.3), time.monotonic()
-    assert endpoint.post({"model": "m", "messages": []}) == Again("no answer within 0.3 seconds", None, spent=True)
+    assert post(endpoint) == Again("no answer within 0.3 seconds", None, spent=True)
     assert time.monotonic() - start < 1.5
     endpoint.close()
 
@@ -118,7 +122,7 @@ def test_an_answer_that_never_gets_to_its_body_is_given_up(piece, pause):
 
     threading.Thread(target=answer, daemon=True).start()
     endpoint, start = Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 1.0), time.monotonic()
-    found = endpoint.post({"model": "m", "messages": []})
+    found = post(endpoint)
     assert isinstance(found, Again) and found.spent
     assert time.monotonic() - start < 5
     ended.set()
@@ -129,7 +133,7 @@ def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked(stub):
     packed = gzip.compress(bytes(2**28))
     endpoint = Endpoint(stub(lambda number, body: (200, {"Content-Encoding": "gzip"}, packed)).address, None, 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert isinstance(endpoint.post({"model": "m", "messages": []}), Again)
+    assert isinstance(post(endpoint), Again)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # kB
     endpoint.close()
 
@@ -142,7 +146,7 @@ def test_what_is_no_chat_completion_is_tried_again(stub, ask, body):
 
 def test_an_endless_answer_is_cut(stub):
     endpoint = Endpoint(stub(lambda number, body: (200, {}, b" " * (2**22 + 2**16))).address, None, 20)
-    assert isinstance(endpoint.post({"model": "m", "messages": []}), Again)
+    assert isinstance(post(endpoint), Again)
     endpoint.close()
 
 

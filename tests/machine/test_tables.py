@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from machine.stub import PRESS
 
 import ffkv
-from ffkv.apps.annotation.commands import annotate
-from ffkv.apps.annotation.machines import read_machines
+from ffkv.apps.annotation.ratings import read_machines
+from ffkv.apps.machine.commands import annotate
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS

@@ -16,14 +16,9 @@ MISSING = -1  # category of a unit that an annotator has not judged
 
 
 def confusion(first: np.ndarray, second: np.ndarray, categories: int) -> np.ndarray:
-    """Counts how often one annotator said a, and the other one b.
+    """Counts how often one annotator said a, and the other one b: number of units [a, b].
 
-    Args:
-        first: category of each unit, from 0; `MISSING` where there is none [unit].
-        second: the same of the other annotator [unit].
-        categories: number of categories.
-    Returns:
-        Number of units [a, b]. Units that one of both did not judge are left out.
+    `first`, `second`: what each of both said [unit], a category from 0, or `MISSING`. Such units are left out.
     """
     both = (first >= 0) & (second >= 0)
     counts = np.bincount(first[both] * categories + second[both], minlength=categories**2)
@@ -34,11 +29,7 @@ def coincidences(ratings: np.ndarray, categories: int) -> np.ndarray:
     """Krippendorff's matrix of coincidences: pairs of ratings of the same unit.
 
     A unit with m ratings has m (m - 1) ordered pairs, each of the weight 1 / (m - 1). A unit with one rating has none.
-
-    Args:
-        ratings: category of each unit, from 0; `MISSING` where there is none [annotator, unit].
-    Returns:
-        The sum of weights [a, b], symmetric.
+    Takes the category of each unit, from 0, or `MISSING` [annotator, unit]. Returns the sum of weights [a, b].
     Source: Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability", section C.
     """
     said = (ratings[..., None] == np.arange(categories)).sum(0).astype(float)  # [unit, category]
@@ -69,10 +60,7 @@ def alpha(counts: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Krippendorff's alpha, from `coincidences` [..., a, b].
 
     It is 1 - D_o / D_e: the observed disagreement over the one of ratings that are dealt out at random. It is NaN if
-    all ratings are of one category.
-
-    Args:
-        distance: how far apart two categories are, 0 on the diagonal [a, b]: `nominal` or `masi`.
+    all ratings are of one category. `distance`: how far apart two categories are [a, b]: `nominal` or `masi`.
     """
     of_category = counts.sum(-1)  # number of ratings that can be paired
     total = of_category.sum(-1)
@@ -100,14 +88,8 @@ def masi(sets: Sequence[frozenset]) -> np.ndarray:
     It is 1 - J·M. J is the Jaccard index. M is 1 for equal sets, 2/3 if one contains the other, 1/3 if they overlap,
     and 0 if they share nothing. Two empty sets are equal.
     """
-    return np.array([[_masi(a, b) for b in sets] for a in sets])
-
-
-def _masi(a: frozenset, b: frozenset) -> float:
-    if a == b:
-        return 0.0
-    weight = 0.0 if not a & b else 2 / 3 if a < b or b < a else 1 / 3
-    return 1 - jaccard(a, b) * weight
+    weights = [[1 if a == b else 2 / 3 if a < b or b < a else 1 / 3 for b in sets] for a in sets]
+    return 1 - np.array([[jaccard(a, b) for b in sets] for a in sets]) * weights  # J is 0 if they share nothing
 
 
 def jaccard(a: frozenset, b: frozenset) -> float:
@@ -119,13 +101,8 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
     """Measures how far two annotators saw the same patterns in a key.
 
     Patterns are matched one to one, so that the sum of the Jaccard indices of their prefixes is as high as possible.
-    The sum is divided by the larger number of patterns: a pattern that only one of them saw counts as 0.
-
-    Args:
-        first: the prefixes of each pattern of one annotator.
-        second: those of the other.
-    Returns:
-        A number from 0 to 1; NaN if neither saw a pattern.
+    The sum is divided by the larger number of patterns: a pattern that only one of them saw counts as 0. It is NaN if
+    neither saw a pattern. `first`, `second`: the prefixes of each pattern of one annotator, and of the other.
     """
     from scipy.optimize import linear_sum_assignment  # half a second, which the explorer need not wait for
 
@@ -143,15 +120,9 @@ def with_interval(
     """Returns a statistic with its 95 % interval over keys.
 
     The interval is that of the mean of the jackknife's pseudo-values (Tukey 1958): of each key, how far the statistic
-    changes without it. See `ffkv.base.intervals.mean_interval`.
-
-    Args:
-        statistic: takes sums of tables [..., a, b], and returns numbers [...] up to 1.
-        tables: the table of each key [key, a, b].
-        lowest: lowest value of the statistic.
-    Returns:
-        The statistic of all keys, and its bounds. The bounds are NaN with fewer than two keys, and if the statistic is
-        undefined without one of the keys.
+    changes without it. See `ffkv.base.intervals.mean_interval`. The bounds are NaN with fewer than two keys, and if the
+    statistic is undefined without one of the keys. `statistic`: takes sums of tables [..., a, b], and returns numbers
+    [...] from `lowest` to 1; `tables`: the table of each key [key, a, b].
     """
     whole, count = tables.sum(0), len(tables)
     value = float(statistic(whole))

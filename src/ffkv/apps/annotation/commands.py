@@ -1,7 +1,6 @@
-"""`ffkv annotate`: `sheets`, `write-csv`, `import`, `agreement`, `machine`."""
+"""`ffkv annotate`: `sheets`, `write-csv`, `import`, `agreement`. The room `machine` adds its own."""
 
 import functools
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,21 +38,7 @@ def of_run(command: Callable) -> Callable:
     return with_run
 
 
-class WithMachine(click.Group):
-    """Subcommands, with the one of the room above this one: it is imported by its name, and only when it is called."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Returns the names of the subcommands."""
-        return [*super().list_commands(context), "machine"]
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Returns the subcommand of that name; None if there is none."""
-        if name == "machine":
-            return importlib.import_module("ffkv.apps.machine.commands").machine
-        return super().get_command(context, name)
-
-
-@click.group(cls=WithMachine)
+@click.group()
 def annotate() -> None:
     """Annotation: what people and machines say about keys, and whether they agree."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ffkv.apps.annotation.records import MarkedPattern, Record
+from ffkv.apps.annotation.records import MarkedPattern, Record, problem_of
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
@@ -40,12 +40,7 @@ LARGEST = 50 * 2**20  # bytes of a file
 def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Record]) -> None:
     """Writes a person's items as a CSV file, with what the person has said so far.
 
-    Args:
-        path: the file to write.
-        annotator: name of the person.
-        records: the person's latest records, by item.
-    Raises:
-        UserError: the sheet is not for this person.
+    `records`: the person's latest records, by item. Raises UserError if the sheet is not for this person.
     """
     order = order_of(sheet, annotator)
     if sheet.kind == "key":
@@ -62,11 +57,7 @@ def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Re
 
 
 def order_of(sheet: Sheet, annotator: str) -> tuple[str, ...]:
-    """Returns the items that a person judges, in order.
-
-    Raises:
-        UserError: the sheet is not for this person.
-    """
+    """Returns the items that a person judges, in order. Raises UserError if the sheet is not for this person."""
     if annotator not in sheet.orders:
         raise UserError(f"The sheet {sheet.name} has no annotator {annotator!r}. It is for: {', '.join(sheet.orders)}.")
     return sheet.orders[annotator]
@@ -74,7 +65,6 @@ def order_of(sheet: Sheet, annotator: str) -> tuple[str, ...]:
 
 def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> list[Sequence[str]]:
     patterns = record.patterns if record else ()
-    empty = [""] * (count - len(patterns))
     marks = [
         (str(number), with_marked_end(text), *("x" if number in pattern.prefixes else "" for pattern in patterns))
         for number, text in enumerate(sheet.items[item].prefixes)
@@ -85,13 +75,11 @@ def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> lis
         *marks,
         ("done", ROWS["done"], "x" if record and record.done else ""),
     ]
-    rows[-1] = (*rows[-1], *[""] * (len(patterns) - 1))
-    return [[sheet.name, item, *row, *empty][: len(KEY_COLUMNS) + count] for row in rows]
+    return [[sheet.name, item, *row, *[""] * count][: len(KEY_COLUMNS) + count] for row in rows]
 
 
 def _change_row(sheet: Sheet, item: str, record: Record | None) -> Sequence[str]:
-    shown = sheet.items[item]
-    related = WORDS[record.related] if record and record.related else ""
+    shown, related = sheet.items[item], WORDS[record.related] if record and record.related else ""
     return [sheet.name, item, with_marked_end(shown.text), *map(with_marked_ends, (shown.before, shown.after)), related]
 
 
@@ -108,17 +96,11 @@ def with_marked_ends(token: str) -> str:
 
 
 def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
-    """Reads what a person wrote into a CSV file.
+    """Reads what a person wrote into a CSV file of `write_csv`, which a spreadsheet saved, with any separator.
 
-    Args:
-        path: a file that `write_csv` wrote and a spreadsheet saved, with any separator.
-        annotator: name of the person.
-    Returns:
-        A record per item that the person wrote something about, in the order of the file. A key without its x in the
-        row `done` is not done.
-    Raises:
-        UserError: the file cannot be read, has other columns with something in them, or says something that cannot be;
-            names the row. Nothing that is written is left out.
+    Returns a record per item that the person wrote something about, in the order of the file. A key without its x in
+    the row `done` is not done. Nothing that is written is left out. Raises UserError, which names the row, if the file
+    cannot be read, has other columns with something in them, or says something that cannot be.
     """
     order = set(order_of(sheet, annotator))
     blocks: dict[str, list[tuple[int, dict[str, str]]]] = {}
@@ -140,8 +122,7 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
             if said is not None:
                 found.append(sheet.record(f"person:{annotator}", item, **said))
         except ValidationError as error:
-            problem = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
-            raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem}.") from error
+            raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem_of(error)[1]}.") from error
     return found
 
 
@@ -159,13 +140,16 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True)
     try:
         names = _names(path, next(reader, []), columns)
-        empty = dict.fromkeys(filter(None, names), "")
         for line, row in enumerate(reader, 2):
-            cells = [(place, cell) for place, cell in enumerate(map(read_safe_text, row)) if cell.strip()]
-            if lost := [place for place, _ in cells if place >= len(names) or not names[place]]:
-                raise UserError(_unknown_column(path, line, lost[0], columns))
+            cells = {place: cell for place, cell in enumerate(map(read_safe_text, row)) if cell.strip()}
+            if lost := [place for place in cells if place >= len(names) or not names[place]]:
+                own = ", ".join([*columns, *(["pattern 1", "pattern 2", "..."] if columns == KEY_COLUMNS else [])])
+                raise UserError(
+                    f"{path}, row {line}: something is written in column {lost[0] + 1}, whose name in the first row is"
+                    f" none of a sheet: {own}. Give the column its name again, or empty it."
+                )
             if cells:
-                yield line, {**empty, **{names[place]: cell for place, cell in cells}}
+                yield line, {name: cells.get(place, "") for place, name in enumerate(names) if name}
     except csv.Error as error:
         raise UserError(f"{path} is not a CSV file: {error}. Save it again from the spreadsheet.") from error
 
@@ -173,13 +157,12 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
 def _names(path: Path, header: list[str], columns: Sequence[str]) -> list[str]:
     """Returns the name of each column of a file, in small letters; "" of one that no sheet has.
 
-    Raises:
-        UserError: a column is missing, or there twice.
+    Raises UserError if a column is missing, or there twice.
     """
     if len(header) > MOST_COLUMNS:
         raise UserError(f"{path} has {len(header):,} columns, and a sheet has at most {MOST_COLUMNS}.")
     found = [" ".join(read_safe_text(name).split()).lower() for name in header]
-    names = [name if name in columns or (_has_patterns(columns) and PATTERN.fullmatch(name)) else "" for name in found]
+    names = [name if name in columns or (columns == KEY_COLUMNS and PATTERN.fullmatch(name)) else "" for name in found]
     for name in columns:
         if name not in names:
             raise UserError(
@@ -190,21 +173,9 @@ def _names(path: Path, header: list[str], columns: Sequence[str]) -> list[str]:
     return names
 
 
-def _has_patterns(columns: Sequence[str]) -> bool:
-    return columns == KEY_COLUMNS
-
-
-def _unknown_column(path: Path, line: int, place: int, columns: Sequence[str]) -> str:
-    own = f"{', '.join(columns)}{', pattern 1, pattern 2, ...' if _has_patterns(columns) else ''}"
-    return (
-        f"{path}, row {line}: something is written in column {place + 1}, whose name in the first row is none of a sheet:"
-        f" {own}. Give the column its name again, or empty it."
-    )
-
-
 def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) -> dict | None:
     names = sorted((name for name in rows[0][1] if PATTERN.fullmatch(name)), key=lambda name: int(name.split()[1]))
-    by_row: dict[str, tuple[int, dict[str, str]]] = {}
+    by_row: dict[str, dict[str, str]] = {}
     for line, row in rows:
         name = row["row"].strip()
         if name not in (*ROWS, *map(str, range(len(item.prefixes)))):
@@ -213,26 +184,20 @@ def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) ->
             raise UserError(f"{path}, row {line}: the row {name!r} of this item is there twice.")
         if name in ROWS and row["text"].strip() not in ("", ROWS[name]):
             raise UserError(f"{path}, row {line}: {row['text']!r} stands in the column text. Write it below a pattern.")
-        by_row[name] = line, row
+        by_row[name] = cells = {each: row[each].strip() for each in names}
+        for cell in cells.values():
+            if name == "kind" and cell.lower() not in ("", "shallow", "semantic"):
+                raise UserError(f"{path}, row {line}: the kind is {cell!r}. Write shallow or semantic.")
+            if name not in ("label", "kind") and cell not in MARKED + UNMARKED:
+                raise UserError(f"{path}, row {line}: {cell!r} is neither an x nor empty.")
     patterns = []
     for name in names:
-        marks = [
-            int(row) for row, (line, cells) in by_row.items() if row not in ROWS and _is_marked(path, line, cells[name])
-        ]
-        label, kind = (by_row.get(row, (0, {}))[1].get(name, "").strip() for row in ("label", "kind"))
-        if kind.lower() not in ("", "shallow", "semantic"):
-            raise UserError(f"{path}, row {by_row['kind'][0]}: the kind is {kind!r}. Write shallow or semantic.")
+        label, kind = (by_row.get(row, {}).get(name, "") for row in ("label", "kind"))
+        marks = [int(row) for row, cells in by_row.items() if row not in ROWS and cells[name] in MARKED]
         if marks or label or kind:
             patterns.append(MarkedPattern(label=label, kind=kind.lower(), prefixes=marks))
-    line, cells = by_row.get("done", (0, {}))
-    done = any(_is_marked(path, line, cells[name]) for name in names) if cells else False
+    done = any(cell in MARKED for cell in by_row.get("done", {}).values())
     return {"patterns": patterns, "done": done} if patterns or done else None
-
-
-def _is_marked(path: Path, line: int, cell: str) -> bool:
-    if cell.strip() not in MARKED + UNMARKED:
-        raise UserError(f"{path}, row {line}: {cell!r} is neither an x nor empty.")
-    return cell.strip() in MARKED
 
 
 def _read_change(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) -> dict | None:

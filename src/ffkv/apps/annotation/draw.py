@@ -22,19 +22,15 @@ ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8
 def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of keys. They are drawn from the keys that the tests analysed, with the same prefixes.
 
-    Each control has random prefixes, as many and as long as those of one of the keys.
-
-    Raises:
-        UserError: no analysed key has enough prefixes for a pattern.
+    Each control has random prefixes, as many and as long as those of one of the keys. Raises UserError if no analysed
+    key has enough prefixes for a pattern.
     """
-    generator = random_stream(design.seed, Purpose.SHEETS, 0)
-    keys = choose_keys(
-        run.files.details("keys/by_prefix"), run.settings.keys.minimum_prefixes, design.per_layer, generator
-    )
+    generator, minimum = random_stream(design.seed, Purpose.SHEETS, 0), run.settings.keys.minimum_prefixes
+    keys = choose_keys(run.files.details("keys/by_prefix"), minimum, design.per_layer, generator)
     if not keys:
         raise UserError(
-            f"No analysed key of {run.name} has the {run.settings.keys.minimum_prefixes} prefixes that a pattern needs."
-            " Take a larger corpus, or another run."
+            f"No analysed key of {run.name} has the {minimum} prefixes that a pattern needs. Take a larger corpus, or"
+            " another run."
         )
     corpus, triggers = run.corpus("train"), run.settings.triggers
     competing = CompetingPrefixes(corpus, triggers.shared_prefixes_compete == "once", triggers.include_empty_prefix)
@@ -50,8 +46,7 @@ def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
 def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of changes of the last layer (paper section 5.2). A control has the second token of another change.
 
-    Raises:
-        UserError: the last layer changes no sampled prediction.
+    Raises UserError if the last layer changes no sampled prediction.
     """
     table = run.table("prediction_changes")
     if not len(table):
@@ -80,10 +75,7 @@ def choose_keys(
 ) -> list[tuple[int, int, list[int]]]:
     """Chooses keys of each layer at random. Returns layer, memory and the ranks of the analysed prefixes of each.
 
-    Args:
-        by_prefix: rows of `keys/by_prefix`.
-        minimum: fewest prefixes of a key.
-        per_layer: most keys per layer.
+    `by_prefix`: rows of `keys/by_prefix`; `minimum`: fewest prefixes of a key.
     """
     analysed = by_prefix[by_prefix["sample"] == "trigger"].sort_values(["layer", "memory", "rank"])
     chosen = []
@@ -106,9 +98,8 @@ def _origin_of(run: Run, layer: int, memory: int, ranks: list[int]) -> Origin:
 def draw_controls(competing: CompetingPrefixes, keys: Sequence[Origin], count: int, seed: int) -> list[Origin]:
     """Draws random prefixes, from different sentences as far as there are enough, each as long as a prefix of a key.
 
-    Args:
-        competing: the prefixes that trigger examples were chosen from.
-        keys: the keys. Each of the `count` controls has the lengths of a random one of them.
+    Each of the `count` controls has the lengths of a random one of the keys. `competing`: the prefixes that trigger
+    examples were chosen from.
     """
     generator = random_stream(seed, Purpose.SHEET_CONTROLS)
     models = [keys[number] for number in generator.integers(0, len(keys), count).tolist()]
@@ -136,11 +127,10 @@ def _other_change(table: pd.DataFrame, row: int, generator: np.random.Generator)
 def deal(
     samples: Sequence[int], annotators: Sequence[str], shared: float, generator: np.random.Generator
 ) -> dict[str, list[int]]:
-    """Says which items each person judges, by their numbers from 0.
+    """Says which items each person judges. All items are numbered through, from 0.
 
-    Args:
-        samples: number of items of each kind: keys, controls. All items are numbered through.
-        shared: share of the items that all people judge. The others are dealt out in turn.
+    `samples`: number of items of each kind: keys, controls; `shared`: share of the items that all people judge. The
+    others are dealt out in turn.
     """
     hands: dict[str, list[int]] = {annotator: [] for annotator in annotators}
     first = turn = 0

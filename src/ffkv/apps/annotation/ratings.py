@@ -1,16 +1,22 @@
-"""What annotators said, as tables of ffkv's own form: which patterns which key has, and which prefixes they cover."""
+"""What people, machines and tests said, as tables of ffkv's own form."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ffkv.apps.annotation.records import Record
 from ffkv.apps.annotation.sheets import Origin, SecretKey
 from ffkv.base.errors import UserError
-from ffkv.run.annotation_tables import BY_PREFIX, PATTERNS
+from ffkv.base.files import tables
+from ffkv.base.files.bounded import read_json
+from ffkv.base.files.provenance import check_identities
+from ffkv.run.annotation_tables import BY_PREFIX, MACHINE_FILES, PATTERNS
 
 TESTS = "tests"
+# `machine/<model>/settings.json` in `annotations/<run>`; tables beside it.
+FOLDER, SETTINGS = "machine", "settings.json"
 CHANGES = {"annotator": "str", "occasion": "int64", "sample": "str", "row": "int64", "other": "int64", "related": "str"}
 
 
@@ -22,25 +28,18 @@ class Ratings(NamedTuple):
     changes: pd.DataFrame  # a row per judged change (`CHANGES`)
 
 
-def category_of(families: Iterable[str]) -> str:
-    """Returns the category of a prefix that has patterns of these families."""
-    return " and ".join(family for family in ("shallow", "semantic") if family in families) or "none"
-
-
 def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimum: int) -> Ratings:
     """Makes tables of records.
 
     If an annotator judged the same key several times, the first item counts as occasion 0, and the others as 1, 2, ...:
     an item that repeats another one, or one of a later sheet.
 
-    Args:
-        records: the latest record of each annotator and item, in any order.
-        secrets: the secret keys of the sheets, by name.
-        minimum: fewest prefixes of a pattern.
-    Raises:
-        UserError: a record is of an item that no sheet has, or marks a prefix that its item has not.
+    `records`: the latest of each annotator and item; `secrets`: the secret keys of the sheets, by name; `minimum`:
+    fewest prefixes of a pattern. Raises UserError if a record is of an item that no sheet has, or marks a prefix that
+    its item has not.
     """
-    said = sorted((_with_origin(record, secrets) for record in records if record.done), key=_order)
+    said = [_with_origin(record, secrets) for record in records if record.done]
+    said.sort(key=lambda each: (each[0].annotator, each[0].sheet, bool(each[1].repeats), each[0].item))
     occasions: dict[tuple, int] = {}
     patterns, prefixes, changes = [], [], []
     for record, origin in said:
@@ -54,11 +53,11 @@ def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimu
         place = (record.annotator, occasion, origin.sample, record.sheet, origin.layer, origin.memory)
         for number, pattern in enumerate(kept):
             ranks = sorted(origin.ranks[prefix] for prefix in pattern.prefixes)
-            about = (number, pattern.kind, pattern.label, len(ranks), ranks)
-            patterns.append((*place, *about))
+            patterns.append((*place, number, pattern.kind, pattern.label, len(ranks), ranks))
         for prefix, rank in sorted(enumerate(origin.ranks), key=lambda each: each[1]):
             families = {pattern.kind for pattern in kept if prefix in pattern.prefixes}
-            prefixes.append((*place, rank, category_of(families)))
+            category = " and ".join(family for family in ("shallow", "semantic") if family in families)
+            prefixes.append((*place, rank, category or "none"))
     judged = pd.DataFrame(changes, columns=[*CHANGES]).astype(CHANGES)
     return Ratings(PATTERNS.frame(patterns), BY_PREFIX.frame(prefixes), judged)
 
@@ -78,18 +77,34 @@ def _with_origin(record: Record, secrets: Mapping[str, SecretKey]) -> tuple[Reco
     return record, origin
 
 
-def _order(said: tuple[Record, Origin]) -> tuple:
-    record, origin = said
-    return record.annotator, record.sheet, bool(origin.repeats), record.item
-
-
-def of_tests(patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Puts what the statistical tests said into the form of `Ratings.patterns` and `Ratings.by_prefix`.
-
-    Args:
-        patterns: rows of `keys/patterns`.
-        by_prefix: rows of `keys/by_prefix`.
-    """
+def with_tests(said: Ratings, patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> Ratings:
+    """Adds rows of `keys/patterns` and `keys/by_prefix`: what the statistical tests found, as one more annotator."""
     own = {"annotator": TESTS, "occasion": 0, "sheet": ""}
-    tested = patterns.assign(**own, ranks=patterns["ranks"].map(list))[PATTERNS.names]
-    return tested, by_prefix.assign(**own)[BY_PREFIX.names]
+    patterns = patterns.assign(**own, ranks=patterns["ranks"].map(list))[PATTERNS.names]
+    both = zip(said, (patterns, by_prefix.assign(**own)[BY_PREFIX.names]))
+    patterns, by_prefix = (pd.concat(parts, ignore_index=True) for parts in both)
+    return Ratings(patterns, by_prefix, said.changes)
+
+
+def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Reads the labels and scores of all machines in `annotations/<run>`: tables by their names, sorted by machine.
+
+    They have no rows if no machine explained memories. Raises UserError if a file is damaged or missing, or belongs to
+    another model, tokenizer or corpus than the run.
+    """
+    places = []
+    for path in (folder / FOLDER).glob(f"*/{SETTINGS}"):
+        try:
+            about = read_json(path)
+            places.append((str(about["model"]), path.parent))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read. Run `ffkv annotate machine` again with --replay.") from error
+        check_identities(path, about, belongs_to)
+    found = {}
+    for file, described in MACHINE_FILES.items():
+        rows: list[list[Any]] = []
+        for model, place in sorted(places):
+            table = tables.read(place / file, texts=[*described.foreign, "label"])
+            rows += table.assign(annotator=f"machine:{model}")[described.names].to_numpy(object).tolist()
+        found[described.name] = described.frame(rows)
+    return found

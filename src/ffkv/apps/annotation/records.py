@@ -115,20 +115,17 @@ def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
 def append_record(folder: Path | str, record: Record) -> Path:
     """Appends a record, and returns its file: one per annotator, host and process. It is on the disk then.
 
-    Args:
-        folder: `annotations/<run>`.
-    Raises:
-        UserError: the folder cannot be written, or the disk is full.
+    Raises UserError if the folder, `annotations/<run>`, cannot be written, or the disk is full.
     """
-    path = Path(folder) / FOLDER / f"{_name_in_files(record.annotator)}.{host_name()}.{os.getpid()}.jsonl"
+    path = Path(folder) / FOLDER / f"{name_in_files(record.annotator)}.{host_name()}.{os.getpid()}.jsonl"
     append_entry(path, record.model_dump(mode="json", exclude_none=True))
     return path
 
 
-def _name_in_files(annotator: str) -> str:
-    """Returns the annotator in letters that every file system takes, with a sum that keeps similar names apart."""
-    plain = re.sub(r"[^A-Za-z0-9-]+", "_", annotator)[:60]
-    return f"{plain}.{hashlib.sha256(annotator.encode()).hexdigest()[:8]}"
+def name_in_files(name: str, others: str = r"[^A-Za-z0-9-]+") -> str:
+    """Returns a name in letters that every file system takes, with a sum that keeps similar names apart."""
+    plain = re.sub(others, "_", name).strip(".")[:60]
+    return f"{plain}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def read_records(
@@ -147,15 +144,21 @@ def read_records(
         >>> ffkv.read_records("annotations/tiny").latest  # nobody has judged anything
         []
     """
-    name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
+    name = "*" if annotator is None else f"{name_in_files(annotator)}.*"
     dated: list[tuple[str, Record]] = []
     torn: list[str] = []
     for path in sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl")):
         journal, time = read_journal(path), ""
         for line, entry in journal.entries:
-            record = _record(f"{path}, line {line}", entry)
-            of_record = {**dict.fromkeys(belongs_to or {}, "none"), **record.identity}
-            check_identities(f"{path}, line {line}", of_record, belongs_to or {})
+            place = f"{path}, line {line}"
+            try:
+                record = Record.model_validate(entry)
+            except ValidationError as error:
+                where, problem = problem_of(error)
+                raise UserError(
+                    f"{place}: {where or 'the record'}: {problem}. Correct the line, or move the file away."
+                ) from error
+            check_identities(place, {**dict.fromkeys(belongs_to or {}, "none"), **record.identity}, belongs_to or {})
             time = max(time, record.time)  # within a file, the order of the lines counts, also if a clock went back
             dated.append((time, record))
         torn += [
@@ -167,12 +170,7 @@ def read_records(
     return Records([latest[key] for key in sorted(latest)], history, torn)
 
 
-def _record(place: str, entry: Any) -> Record:
-    """Returns the record of a line. Raises UserError if it is none."""
-    try:
-        return Record.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the record"
-        problem = first["msg"].removeprefix("Value error, ").rstrip(".")
-        raise UserError(f"{place}: {where}: {problem}. Correct the line, or move the file away.") from error
+def problem_of(error: ValidationError) -> tuple[str, str]:
+    """Returns the place of the first problem, and the problem in words."""
+    first = error.errors()[0]
+    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from ffkv.apps.annotation.records import Record, Stored
+from ffkv.apps.annotation.records import Record, Stored, problem_of
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_bytes
@@ -41,11 +41,7 @@ class Sheet(Stored):
     orders: dict[str, tuple[str, ...]]  # the ids that each person judges, in order, by the person's name
 
     def record(self, annotator: str, item: str, **said: Any) -> Record:
-        """Returns what an annotator ("person:anna") says about an item.
-
-        Raises:
-            ValidationError: it cannot be said.
-        """
+        """Returns what an annotator ("person:anna") says about an item. Raises ValidationError if it cannot be said."""
         about = {"sheet": self.name, "item": item, "identity": self.identity, "kind": self.kind}
         return Record(annotator=annotator, **about, **said)
 
@@ -106,12 +102,9 @@ def sheet_names(folder: Path) -> list[str]:
 
 
 def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> Sheet:
-    """Reads a sheet of `annotations/<run>`.
+    """Reads a sheet of `annotations/<run>`. `belongs_to`: the identity of the run; None: any.
 
-    Args:
-        belongs_to: the identity of the run; None: any.
-    Raises:
-        UserError: there is no sheet of this name; it is damaged; or it belongs to another model, tokenizer or corpus.
+    Raises UserError if there is no sheet of this name, it is damaged, or it belongs to another model, tokenizer or corpus.
     """
     names = sheet_names(folder)
     if name not in names:
@@ -140,8 +133,7 @@ def _read(path: Path, form: type[Form], belongs_to: Mapping[str, str] | None) ->
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path} is not a sheet of ffkv ({where}: {first['msg']}). Take it from a copy.") from error
+        problem = ": ".join(problem_of(error))
+        raise UserError(f"{path} is not a sheet of ffkv ({problem}). Take it from a copy.") from error
     check_identities(path, found.identity, belongs_to or {})
     return found

@@ -8,8 +8,7 @@ import pandas as pd
 from ffkv.apps.annotation import summaries
 from ffkv.apps.annotation.csv_sheets import read_csv, write_csv
 from ffkv.apps.annotation.draw import draw_changes, draw_keys
-from ffkv.apps.annotation.machines import read_machines
-from ffkv.apps.annotation.ratings import Ratings, of_tests, tabulate
+from ffkv.apps.annotation.ratings import read_machines, tabulate, with_tests
 from ffkv.apps.annotation.records import Record, append_record, identity_of, read_records
 from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import Sheet, read_secret, read_sheet, refuse_existing, write_sheet
@@ -55,10 +54,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
 
 
 def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path:
-    """Writes a person's items, with what the person has said so far, as a CSV file. Returns its path.
-
-    Raises UserError if the sheet is not for this person.
-    """
+    """Writes a person's items as a CSV file, see `write_csv`, with what the person has said so far. Returns its path."""
     write_csv(path, sheet, annotator, latest_of_person(folder, sheet, annotator))
     return path
 
@@ -85,13 +81,8 @@ def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record
 def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path) -> tuple[int, int, int]:
     """Takes over what a person wrote into a CSV file. What was said before with the same words is not said again.
 
-    Args:
-        folder: `annotations/<run>`.
-        name: name of the sheet.
-    Returns:
-        Number of items with something new, number of items of the file that are done, and number of items of the sheet.
-    Raises:
-        UserError: see `read_csv`; nothing is taken over then.
+    Returns the number of items with something new, of items of the file that are done, and of items of the sheet.
+    Raises UserError: see `read_csv`; nothing is taken over then.
     """
     sheet = read_sheet(folder, name, identity_of(run.files.identity("train")))
     said = read_csv(path, sheet, annotator)
@@ -128,7 +119,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
     sheets = {record.sheet for record in records.latest if record.done}
     secrets = {name: read_secret(folder, name, identity_of(identity)) for name in sheets}
     said = tabulate(records.latest, secrets, run.settings.keys.minimum_prefixes)
-    of_all = _with_tests(run, said)
+    of_all = with_tests(said, run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
     return {
         "patterns": tables.identify(said.patterns, identity),
         "by_prefix": tables.identify(said.by_prefix, identity),
@@ -138,13 +129,3 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         "related_changes": summaries.count_related(said.changes),
         **{name: tables.identify(table, identity) for name, table in machines.items()},
     }
-
-
-def _with_tests(run: Run, said: Ratings) -> Ratings:
-    """Returns what annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
-    patterns, by_prefix = of_tests(run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
-    return Ratings(
-        pd.concat([said.patterns, patterns], ignore_index=True),
-        pd.concat([said.by_prefix, by_prefix], ignore_index=True),
-        said.changes,
-    )

@@ -1,6 +1,7 @@
 """Summaries of what annotators said: agreement, controls, and figures 2 and the related changes by annotator."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -15,6 +16,12 @@ from ffkv.run.annotation_tables import AGREEMENT, ANNOTATORS, CHANGES
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]
 OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3}  # place in SETS
 RELATED = {"true": 0, "false": 1, "unsure": 2}
+# Of each unit that is compared: how far apart two of its categories are.
+DISTANCES = {
+    "prefix": {"alpha": agreement.nominal(len(SETS)), "alpha_masi": agreement.masi(SETS)},
+    "key": {"alpha": agreement.nominal(2)},
+    "change": {"alpha": agreement.nominal(len(RELATED))},
+}
 PEOPLE = "people"  # all people together
 KEY = ["layer", "memory"]
 
@@ -76,97 +83,60 @@ def count_related(changes: pd.DataFrame) -> pd.DataFrame:
 def measure_agreement(ratings: Ratings) -> pd.DataFrame:
     """Measures how far any two annotators agree, each with himself on repeated items, and all people together.
 
-    Only keys and changes of the run count, not the controls. Intervals are over keys, or over changes.
-
-    Returns:
-        Rows of `AGREEMENT`. unit: "prefix" (its category), "key" (whether it has a pattern), "pattern" (which prefixes)
-        or "change" (whether the tokens are related). statistic: "raw", "kappa", "alpha", "alpha_masi" or "jaccard".
-        keys: number of keys or changes that both judged; units: number of prefixes, keys, pairs of patterns' keys, or
-        changes.
+    Only keys and changes of the run count, not the controls. Intervals are over keys, or over changes. Compared are the
+    category of a prefix, whether a key has a pattern, which prefixes its patterns have, and whether tokens are related.
     """
+    patterns, prefixes = _pattern_sets(ratings), _codes(ratings.by_prefix, "category", OF_CATEGORY, [*KEY, "rank"])
+    # Of a key: whether it has a pattern. Whoever judged a key judged all its prefixes.
+    keys = prefixes.groupby(level=KEY).max().clip(upper=1) if len(prefixes) else prefixes
+    tables = {"prefix": prefixes, "key": keys, "change": _codes(ratings.changes, "related", RELATED, ["row"])}
     rows: list[tuple] = []
-    prefixes, changes, patterns = _prefix_codes(ratings), _change_codes(ratings), _pattern_sets(ratings)
-    for first, second in _pairs(prefixes, changes):
-        names = [first[0], second[0]]
-        both = _of_both(prefixes, [first, second])
-        rows += [(*names, *row) for row in _categories(both)]
-        rows += [(*names, *row) for row in _overlap(both, patterns)]
-        rows += [(*names, *row) for row in _answers(_of_both(changes, [first, second]))]
+    for pair in _pairs(*tables.values()):
+        names = [name for name, _ in pair]
+        for unit, codes in tables.items():
+            both = codes[pair] if all(name in codes for name in pair) else pd.DataFrame()
+            both = both[(both >= 0).all(axis=1)]
+            rows += [(*names, *row) for row in _statistics(unit, both)]
+            if unit == "key" and len(both):
+                rows += [(*names, *row) for row in _overlap(both, patterns)]
     people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
-    if len(people) > 1:
-        together = prefixes[people]
+    for unit in ("prefix", "key") if len(people) > 1 else ():
+        together = tables[unit][people]
         together = together[(together >= 0).sum(axis=1) > 1]
-        rows += [(PEOPLE, PEOPLE, *row) for row in _categories(together) if row[1].startswith("alpha")]
+        rows += [(PEOPLE, PEOPLE, *row) for row in _statistics(unit, together) if row[1].startswith("alpha")]
     return AGREEMENT.frame(rows)
 
 
-Annotator = tuple[str, int]  # a name, and the occasion
-
-
-def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
+def _pairs(*tables: pd.DataFrame) -> Iterator[list[tuple[str, int]]]:
     """Yields any two annotators on their first occasion, and each with himself on the second one."""
     names = sorted({name for table in tables for name in table.columns})
-    yield from combinations([name for name in names if name[1] == 0], 2)
-    yield from (((name, 0), (name, 1)) for name, occasion in names if occasion == 1)
+    yield from map(list, combinations([name for name in names if name[1] == 0], 2))
+    yield from ([(name, 0), (name, 1)] for name, occasion in names if occasion == 1)
 
 
-def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
-    """Codes the category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` for none."""
-    return _wide(ratings.by_prefix, ratings.by_prefix["category"].map(OF_CATEGORY), [*KEY, "rank"])
-
-
-def _change_codes(ratings: Ratings) -> pd.DataFrame:
-    """Codes the answer about each change [row, (annotator, occasion)]."""
-    return _wide(ratings.changes, ratings.changes["related"].map(RELATED), ["row"])
-
-
-def _wide(said: pd.DataFrame, codes: pd.Series, index: list[str]) -> pd.DataFrame:
-    own = said.assign(code=codes)[said["sample"] == "trigger"]
+def _codes(said: pd.DataFrame, answer: str, codes: dict[str, int], index: list[str]) -> pd.DataFrame:
+    """Codes the answers about the run's own items [item, (annotator, occasion)]; `MISSING` for none."""
+    own = said.assign(code=said[answer].map(codes))[said["sample"] == "trigger"]
     if not len(own):
         return pd.DataFrame()
     wide = own.pivot(index=index, columns=["annotator", "occasion"], values="code")
     return wide.fillna(agreement.MISSING).astype(int).sort_index()
 
 
-def _of_both(codes: pd.DataFrame, names: list[Annotator]) -> pd.DataFrame:
-    """Returns the rows that both annotators judged."""
-    if any(name not in codes for name in names):
-        return pd.DataFrame(columns=names)
-    both = codes[names]
-    return both[(both >= 0).all(axis=1)]
-
-
-def _categories(codes: pd.DataFrame) -> Iterator[tuple]:
-    """Rows about the categories of prefixes, and about keys with and without a pattern."""
-    by_key = [table.to_numpy().T for _, table in codes.groupby(level=KEY)] if len(codes) else []
-    distances = {"alpha": agreement.nominal(len(SETS)), "alpha_masi": agreement.masi(SETS)}
-    yield from _statistics("prefix", by_key, len(SETS), distances)
-    # Whoever judged a key judged all its prefixes.
-    keys = [np.where(codes_of.max(1) < 0, agreement.MISSING, codes_of.max(1) > 0)[:, None] for codes_of in by_key]
-    yield from _statistics("key", keys, 2, {"alpha": agreement.nominal(2)})
-
-
-def _answers(codes: pd.DataFrame) -> Iterator[tuple]:
-    """Rows about changes. Each change is on its own."""
-    rows = [row[:, None] for row in codes.to_numpy().astype(int)]
-    yield from _statistics("change", rows, len(RELATED), {"alpha": agreement.nominal(len(RELATED))})
-
-
-def _statistics(
-    unit: str, by_key: list[np.ndarray], categories: int, distances: dict[str, np.ndarray]
-) -> Iterator[tuple]:
-    """Rows of one unit. by_key: categories of the units of each key [key][annotator, unit]."""
-    if not by_key:
+def _statistics(unit: str, codes: pd.DataFrame) -> Iterator[tuple]:
+    """Yields the rows about one unit, from the codes of some annotators. Each key, or each change, is on its own."""
+    if not len(codes):
         return
-    counts = (len(by_key), sum(codes.shape[1] for codes in by_key))
-    if len(by_key[0]) == 2:
-        tables = np.stack([agreement.confusion(codes[0], codes[1], categories) for codes in by_key])
+    distances = DISTANCES[unit]
+    of_each = [table.to_numpy().T for _, table in codes.groupby(level=[*codes.index.names[:2]])]  # [annotator, unit]
+    counts, categories = (len(of_each), len(codes)), len(distances["alpha"])
+    if len(codes.columns) == 2:
+        tables = np.stack([agreement.confusion(each[0], each[1], categories) for each in of_each])
         for name, statistic, lowest in (("raw", agreement.raw_agreement, 0), ("kappa", agreement.kappa, -1)):
             yield (unit, name, *agreement.with_interval(statistic, tables, lowest), *counts)
-    tables = np.stack([agreement.coincidences(codes, categories) for codes in by_key])
+    tables = np.stack([agreement.coincidences(each, categories) for each in of_each])
     for name, distance in distances.items():
-        found = agreement.with_interval(lambda table: agreement.alpha(table, distance), tables)  # noqa: B023
-        yield (unit, name, *found, *counts)
+        yield (unit, name, *agreement.with_interval(partial(agreement.alpha, distance=distance), tables), *counts)
 
 
 def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
@@ -180,11 +150,7 @@ def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
 
 def _overlap(codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]]) -> Iterator[tuple]:
     """Yields the row about which prefixes have patterns, over the keys in which either saw one."""
-    if not len(codes):
-        return
-    keys = sorted({(layer, memory) for layer, memory, _ in codes.index})
-    scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in codes)) for key in keys]
+    scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in codes)) for key in codes.index]
     scores = [score for score in scores if not np.isnan(score)]
     if scores:
-        bounds = mean_interval(np.array(scores), 0, 1)
-        yield "pattern", "jaccard", float(np.mean(scores)), *bounds, len(keys), len(scores)
+        yield "pattern", "jaccard", np.mean(scores), *mean_interval(np.array(scores), 0, 1), len(codes), len(scores)

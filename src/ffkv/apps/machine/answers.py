@@ -11,7 +11,7 @@ from ffkv.base.files.bounded import parse_json
 
 LONGEST_LABEL = 300  # characters
 SCALE = 10  # highest integer of a simulated coefficient
-THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
 
@@ -25,20 +25,15 @@ def read_object(answer: str, *names: str) -> list[Any]:
     A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
     Nothing else may stand beside the object.
     """
-    thought = THOUGHT.match(answer)
-    rest = answer[thought.end() :] if thought else answer
+    rest = THOUGHT.sub("", answer, count=1)
     fence = FENCE.fullmatch(rest)
     try:
-        found = parse_json(fence[1] if fence else rest, parse_constant=_no_constant)
+        found = parse_json(fence[1] if fence else rest)
     except ValueError as error:
         raise Refused(f"not JSON: {error}") from error
     if not isinstance(found, dict) or set(found) != set(names):
         raise Refused(f"not one object with {', '.join(names)} and nothing else")
     return [found[name] for name in names]
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number of JSON")
 
 
 def read_label(answer: str) -> str:

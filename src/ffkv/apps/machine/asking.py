@@ -1,10 +1,10 @@
 """Asks questions: kept answers first, then the endpoint, within a budget of tokens, again after failures."""
 
+import asyncio
+import contextlib
+import itertools
 import random
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ffkv.apps.machine.answers import Refused
@@ -37,33 +37,23 @@ class Cost(NamedTuple):
 
 
 class Asker:
-    """Asks a machine. Several threads may use it."""
+    """Asks a machine."""
 
     def __init__(self, ledger: Ledger, endpoint: Endpoint | None, machine: Machine):
-        """Asks nothing yet.
+        """Asks nothing yet. Without an endpoint, only kept answers are known.
 
-        Args:
-            ledger: the kept answers.
-            endpoint: where new questions go; None: nowhere.
-            machine: which model is asked, and how.
-        Raises:
-            UserError: there is a budget, and no parameter limits the length of an answer.
+        Raises UserError if there is a budget, and no parameter limits the length of an answer.
         """
         self.ledger, self.machine = ledger, machine
         self.asked = 0  # requests that were sent
         self._endpoint, self._parameters = endpoint, machine.sent
-        self._reserved, self._lock, self._stopped = 0, threading.Lock(), threading.Event()
-        self._answered = ledger.answered
+        self._reserved, self._stopped = 0, asyncio.Event()  # tokens of the requests under way; whether no other is sent
         limits = [self._parameters[name] for name in LIMITS if type(self._parameters.get(name)) is int]
         if machine.budget is not None and not limits:
             raise UserError(
                 f"--budget needs a limit of the length of an answer. Give one of the parameters {' and '.join(LIMITS)}."
             )
         self._longest_answer = max(limits, default=0)
-
-    def about(self) -> dict[str, Any]:
-        """Returns what the answers depend on: model, parameters, forms."""
-        return {"model": self.machine.model, "parameters": self._parameters, "forms": self.machine.forms}
 
     def request(self, question: Question) -> dict[str, Any]:
         """Returns what is sent for a question."""
@@ -80,18 +70,16 @@ class Asker:
         about = sum((tokens - self._longest_answer) // 4 + 40 for tokens in most)
         return Cost(len(questions), len(questions) - len(most), about, sum(most))
 
-    def settle(self, question: Question, endpoint: Endpoint | None = None) -> Answered | None:
-        """Reads the answers to a question, one after the other, until one has the form that was asked for.
+    def settle(self, question: Question) -> Answered | None:
+        """Reads the kept answers to a question until one has the form that was asked for.
 
-        Without an endpoint, the kept answers alone are read. None: they do not say what became of the question.
+        None: they do not say what became of the question.
         """
         request, refusal = self.request(question), ""
         for attempt in range(self.machine.forms):
             answer = self.ledger.find(request, attempt)
             if answer is None:
-                if endpoint is None:
-                    return None
-                answer = self._from_endpoint(endpoint, request, attempt)
+                return None
             if answer["problem"]:
                 return Answered(None, answer["problem"])
             try:
@@ -104,88 +92,75 @@ class Asker:
     def ask(self, questions: Sequence[Question], name: str) -> list[Answered]:
         """Asks questions; those with kept answers are not asked again. Returns what became of each [question].
 
-        Args:
-            name: name of the progress bar.
-        Raises:
-            UserError: the budget is used up; the endpoint does not answer; or there is no endpoint and an answer is not
-                kept. All answers so far are kept.
+        `name` is that of the progress bar. Raises UserError if the budget is used up, the endpoint does not answer, or
+        there is no endpoint and an answer is not kept. All answers so far are kept.
         """
-        found = [self.settle(question) for question in questions]
-        missing = [number for number, answered in enumerate(found) if answered is None]
-        if missing and self._endpoint is None:
+        found = {at: answered for at, each in enumerate(questions) if (answered := self.settle(each)) is not None}
+        missing, endpoint = [number for number in range(len(questions)) if number not in found], self._endpoint
+        if not missing:
+            return [*found.values()]
+        if endpoint is None:
             raise UserError(
                 f"{len(missing)} of {len(questions)} questions have no kept answer in {self.ledger.path}. Run without"
                 " --replay to ask them, with the same options as before to replay what was asked."
             )
+        connections, run = asyncio.Semaphore(self.machine.connections), endpoint.loop.run_until_complete
         self._stopped.clear()
-        with (
-            progress(len(questions), "questions", name, len(questions) - len(missing)) as bar,
-            ThreadPoolExecutor(self.machine.connections) as pool,
-        ):
+        with progress(len(questions), "questions", name, len(questions) - len(missing)) as bar:
 
-            def answer(number: int) -> None:
-                found[number] = self.settle(questions[number], self._endpoint)
+            async def answer(number: int) -> None:
+                async with connections:
+                    while (settled := self.settle(questions[number])) is None:
+                        await self._ask(endpoint, self.request(questions[number]))
+                found[number] = settled
                 bar.update()
 
-            futures = [pool.submit(answer, number) for number in missing]
+            tasks = [endpoint.loop.create_task(answer(number)) for number in missing]
             try:
-                ended = wait(futures, return_when=FIRST_EXCEPTION).done
-            finally:  # also of Ctrl-C: nobody waits for the rest
+                ended, _ = run(asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))
+            finally:  # also of Ctrl-C: requests under way end, and no other is sent
                 self._stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-        for future in futures:
-            if future in ended:  # later ones only say that they were stopped
-                future.result()
-        return [answered for answered in found if answered is not None]
+                run(asyncio.gather(*tasks, return_exceptions=True))
+        for task in tasks:
+            if task in ended:  # later ones only say that they were stopped
+                task.result()
+        return [found[number] for number in range(len(questions))]
 
-    def _from_endpoint(self, endpoint: Endpoint, request: dict[str, Any], attempt: int) -> dict[str, Any]:
-        bound, tries, reason = self.most_tokens(request), self.machine.tries, ""
-        for number in range(tries):
-            with self._reserve(bound):
-                outcome = endpoint.post(request)
-                if isinstance(outcome, Reply):
-                    self._refuse_all(endpoint, outcome)
-                    tokens = bound if outcome.tokens is None else outcome.tokens
-                    self.ledger.keep(request, attempt, endpoint.address, outcome.answer, tokens)
-                    return outcome.answer
-                if outcome.spent:
-                    self.ledger.keep(request, attempt, endpoint.address, None, bound)
-            reason = outcome.reason
-            pause = FIRST_WAIT * 2**number * random.uniform(1, 1.25)
-            if number + 1 < tries:
-                self._stopped.wait(min(outcome.wait if outcome.wait is not None else pause, LONGEST_WAIT))
-        raise UserError(
-            f"{endpoint.address} gave no answer in {tries} tries. The last: {reason}. All answers so far are kept:"
-            " start the same command again when it answers."
-        )
-
-    def _refuse_all(self, endpoint: Endpoint, outcome: Reply) -> None:
-        """A request that the endpoint refuses before it has answered any is malformed, whatever the question."""
-        problem = outcome.answer["problem"]
-        self._answered = self._answered or not problem
-        if problem.startswith("HTTP") and not self._answered:
-            raise UserError(
-                f"{endpoint.address} does not take the request. {problem} Change --parameters, or ask again if this was"
-                " about the first question alone."
-            )
-
-    @contextmanager
-    def _reserve(self, tokens: int) -> Iterator[None]:
-        """Reserves tokens while a request is under way. One that might exceed the budget is not sent."""
-        if self._stopped.is_set():
-            raise UserError("Stopped. All answers so far are kept.")
-        budget = self.machine.budget
-        with self._lock:
-            if budget is not None and self.ledger.spent + self._reserved + tokens > budget:
+    async def _ask(self, endpoint: Endpoint, request: dict[str, Any]) -> None:
+        """Keeps one more answer to a request. One that might exceed the budget is not sent."""
+        attempt = next(number for number in itertools.count() if self.ledger.find(request, number) is None)
+        bound, tries, budget = self.most_tokens(request), self.machine.tries, self.machine.budget
+        for number in range(1, tries + 1):
+            if self._stopped.is_set():
+                raise UserError("Stopped. All answers so far are kept.")
+            if budget is not None and self.ledger.spent + self._reserved + bound > budget:
                 raise UserError(
                     f"The budget of {budget:,} tokens may not suffice for the next question: {self.ledger.spent:,} are"
-                    f" spent, {self._reserved:,} may be spent by questions under way, and it may take {tokens:,}. All"
+                    f" spent, {self._reserved:,} may be spent by questions under way, and it may take {bound:,}. All"
                     " answers are kept. Run the same command with a larger --budget to go on."
                 )
-            self._reserved += tokens
             self.asked += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._reserved -= tokens
+            self._reserved += bound
+            try:
+                outcome = await endpoint.post(request)
+            finally:
+                self._reserved -= bound
+            if isinstance(outcome, Reply):
+                # What an endpoint refuses before it has answered any request is malformed, whatever the question.
+                if (problem := outcome.answer["problem"]).startswith("HTTP") and not self.ledger.answered:
+                    raise UserError(
+                        f"{endpoint.address} does not take the request. {problem} Change --parameters, or ask again if"
+                        " this was about the first question alone."
+                    )
+                tokens = bound if outcome.tokens is None else outcome.tokens
+                return self.ledger.keep(request, attempt, endpoint.address, outcome.answer, tokens)
+            if outcome.spent:
+                self.ledger.keep(request, attempt, endpoint.address, None, bound)
+            if number == tries:
+                raise UserError(
+                    f"{endpoint.address} gave no answer in {tries} tries. The last: {outcome.reason}. All answers so"
+                    " far are kept: start the same command again when it answers."
+                )
+            pause = FIRST_WAIT * 2 ** (number - 1) * random.uniform(1, 1.25) if outcome.wait is None else outcome.wait
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), min(pause, LONGEST_WAIT))

@@ -1,11 +1,11 @@
-"""`ffkv annotate machine`."""
+"""`ffkv annotate machine`, and so all of `ffkv annotate`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ffkv.apps.annotation.commands import of_run
+from ffkv.apps.annotation.commands import annotate, of_run
 from ffkv.apps.machine.settings import Machine, Task
 from ffkv.base.options import takes
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ffkv.run.results.run import Run
 
 
-@click.command()
+@annotate.command()
 @of_run
 @takes(Machine)
 @takes(Task)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -22,6 +21,7 @@ SECRET = 8  # characters; a shorter key, such as "EMPTY", is not a secret and ma
 AGAIN = (408, 409, 425, 429)
 TIMED_OUT = (504, 524)  # a proxy stopped waiting for the model, which may have worked
 OF_THE_QUESTION = (400, 413, 422)
+USAGE = ("prompt_tokens", "completion_tokens")
 
 
 class Reply(NamedTuple):
@@ -43,38 +43,31 @@ class Again(NamedTuple):
 def read_key(variable: str | None) -> str | None:
     """Reads the API key in an environment variable; None without the name of one.
 
-    Raises:
-        UserError: the variable is not set, or its text cannot be a key. The text is not shown.
+    Raises UserError if the variable is not set, or its text cannot be a key. The text is not shown.
     """
     if variable is None:
         return None
-    key = os.environ.get(variable, "").strip()
+    where, key = f"The environment variable {variable}", os.environ.get(variable, "").strip()
     if not key:
-        raise UserError(f"The environment variable {variable} is not set. Put the API key into it.")
+        raise UserError(f"{where} is not set. Put the API key into it.")
     if not re.fullmatch(r"[!-~]+", key):
-        raise UserError(
-            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into"
-            " it."
-        )
+        raise UserError(f"{where} holds characters that no API key has. Put nothing but the key into it.")
     return key
 
 
 def chat_address(endpoint: str) -> str:
-    """Returns the address of chat completions.
+    """Returns the address of chat completions, of a base such as http://localhost:11434/v1, or as it is.
 
-    Args:
-        endpoint: base address, such as http://localhost:11434/v1, or already that of chat completions.
-    Raises:
-        UserError: it is no such address; or it holds a user, a password or a query, which may be secret.
+    Raises UserError if it is no such address, or it holds a user, a password or a query, which may be secret.
     """
     try:
         parts = urlsplit(endpoint)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        known = known and endpoint.isprintable() and " " not in endpoint
-    except ValueError:  # also of a port that is no number
-        known = False
-    if not known:
-        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.")
+        if not (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0):
+            raise ValueError
+        if not endpoint.isprintable() or " " in endpoint:
+            raise ValueError
+    except ValueError as error:  # also of a port that is no number
+        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.") from error
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError(
             "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key"
@@ -85,12 +78,9 @@ def chat_address(endpoint: str) -> str:
 
 
 class Endpoint:
-    """A connection to an endpoint. Several threads may use it.
+    """A connection to an endpoint. `address` is that of chat completions, without any secret.
 
-    The requests run in an event loop, which can end any of them when its time is over, whatever it waits for.
-
-    Attributes:
-        address: address of chat completions, without any secret.
+    Its requests are coroutines of `loop`, which can end any of them when its time is over, whatever it waits for.
     """
 
     def __init__(self, address: str, key: str | None, timeout: float):
@@ -100,25 +90,29 @@ class Endpoint:
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         waits = httpx2.Timeout(timeout, connect=timeout / 2)  # so that it is told apart from a slow answer
         self._client = httpx2.AsyncClient(headers=headers, timeout=waits, follow_redirects=False)
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.loop = asyncio.new_event_loop()
 
     def close(self) -> None:
         """Ends the connections."""
-        asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.run_until_complete(self._client.aclose())
+        self.loop.close()
 
-    def post(self, request: Mapping[str, Any]) -> Reply | Again:
-        """Sends one request.
+    async def post(self, request: Mapping[str, Any]) -> Reply | Again:
+        """Sends one request: model, messages, parameters. Reads the answer, up to a size and a time.
 
-        Args:
-            request: the body: model, messages, parameters.
-        Raises:
-            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a
-                redirection.
+        Raises UserError if the endpoint will not answer however often it is asked: a wrong address, key or model, or a
+        redirection.
         """
+        body = bytearray()
         try:
-            return asyncio.run_coroutine_threadsafe(self._exchange(request), self._loop).result()
+            async with (
+                asyncio.timeout(self._timeout),  # also of headers, and of words to go on
+                self._client.stream("POST", self.address, json=dict(request)) as response,
+            ):
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > LONGEST_BODY:
+                        break
         except httpx2.ConnectError as error:
             return Again(f"no connection ({self._without_key(error)})", None, spent=False)
         except (httpx2.TimeoutException, TimeoutError) as error:
@@ -128,18 +122,6 @@ class Endpoint:
             return Again(f"the connection broke ({self._without_key(error)})", None, spent=True)
         except httpx2.HTTPError as error:
             raise UserError(f"{self.address} cannot be asked: {self._without_key(error)}") from None
-
-    async def _exchange(self, request: Mapping[str, Any]) -> Reply | Again:
-        """Sends a request and reads the answer, up to a size and a time: also of headers, and of words to go on."""
-        body = bytearray()
-        async with (
-            asyncio.timeout(self._timeout),
-            self._client.stream("POST", self.address, json=dict(request)) as response,
-        ):
-            async for piece in response.aiter_raw():
-                body += piece
-                if len(body) > LONGEST_BODY:
-                    break
         return self._outcome(response.status_code, response.headers, bytes(body))
 
     def _outcome(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply | Again:
@@ -158,18 +140,15 @@ class Endpoint:
             found = parse_json(body, object_pairs_hook=dict)
             choice = found["choices"][0]
             content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+            told = {"finish": choice.get("finish_reason"), "model": found.get("model")}
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             return None
         if not isinstance(content, str | None):
             return None
+        told["problem"] = f"the model refuses: {refusal}" if refusal and not content else ""
+        hidden = {name: self._without_key(text or "") for name, text in told.items()}
         usage = _usage(found.get("usage"))
-        answer = {
-            "content": self._hidden(content or ""),
-            "problem": self._without_key(f"the model refuses: {refusal}" if refusal and not content else ""),
-            "finish": self._without_key(choice.get("finish_reason") or ""),
-            "model": self._without_key(found.get("model") or ""),
-            "usage": usage,
-        }
+        answer = {"content": self._hidden(content or ""), **hidden, "usage": usage}
         return Reply(answer, sum(usage.values()) if usage else None)
 
     def _hidden(self, text: str) -> str:
@@ -182,12 +161,9 @@ class Endpoint:
 
 
 def _usage(found: object) -> dict[str, int]:
-    """prompt_tokens and completion_tokens, if the endpoint reports both."""
-    if not isinstance(found, dict):
-        return {}
-    counts = {name: found.get(name) for name in ("prompt_tokens", "completion_tokens")}
-    known = {name: count for name, count in counts.items() if type(count) is int and count >= 0}
-    return known if len(known) == len(counts) else {}
+    """The counts of tokens, if the endpoint reports both."""
+    counts: dict[str, Any] = {name: found.get(name) for name in USAGE} if isinstance(found, dict) else {}
+    return counts if all(type(count) is int and count >= 0 for count in counts.values()) else {}
 
 
 def retry_after(text: str | None) -> float | None:

@@ -13,15 +13,7 @@ from ffkv.apps.machine.material import Place, choose_memories, read_texts
 from ffkv.apps.machine.questions import Question, ask_by_label, ask_intruder, ask_label
 from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates, summarize
 from ffkv.apps.machine.settings import Task
-from ffkv.apps.machine.texts import (
-    Example,
-    Texts,
-    batches_of,
-    intruder_sets,
-    pair_by_length,
-    pair_by_word,
-    shuffled,
-)
+from ffkv.apps.machine.texts import Example, Texts, batches_of, intruder_sets, pair_by_length, pair_by_word, shuffled
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.annotation_tables import LABELS, SCORES
@@ -29,6 +21,7 @@ from ffkv.run.results.run import Run
 
 SHOWN = 20  # trigger examples that are explained
 PER_SET = 5  # texts per intruder question
+SAME_WORD = "detection of the same word"
 TYPICAL_LABEL = 60  # characters
 LONG_CHARACTER = "\N{GRINNING FACE}"  # of four bytes
 FEWEST_EXAMPLES = 6  # trigger examples of a memory that can be explained and scored
@@ -44,13 +37,11 @@ class Asked(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What a machine says about memories, and how good it is. The columns are those of `ffkv.run.annotation_tables`."""
+    """What a machine says about memories, and how good it is: tables of `ffkv.run.annotation_tables`, without annotator."""
 
-    # one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were shown and
-    # held out, number of measured prefixes on which the memory is silent, and the threshold of silence
-    labels: pd.DataFrame
-    by_memory: pd.DataFrame  # one row per memory, score and label; see docs/annotation.md
-    by_layer: pd.DataFrame  # one row per layer (-1: all), score and label
+    labels: pd.DataFrame  # `LABELS`
+    by_memory: pd.DataFrame  # `SCORES`
+    by_layer: pd.DataFrame  # `BY_LAYER`
 
 
 def explain(run: Run, asker: Asker, task: Task) -> Annotation:
@@ -125,24 +116,20 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
         pairs = pair_by_length(each.held_out, each.silent, generator)
         all_pairs = pair_by_length([*each.shown, *each.held_out], each.silent, generator)
         for texts_of_set in intruder_sets(all_pairs, PER_SET, generator):
-            examples = [example for example, _ in texts_of_set]
-            truth = [intrudes for _, intrudes in texts_of_set].index(True)
-            asked.append(Asked(place, "none", ask_intruder(examples), truth))
+            examples, intrudes = zip(*texts_of_set)
+            asked.append(Asked(place, "none", ask_intruder(examples), intrudes.index(True)))
         simulated = [*each.held_out[: task.pairs], *each.measured[: task.pairs]]
         items = {  # in a random order: so questions differ in how many trigger examples they hold
             "detection": _shuffled(pairs, task.pairs, generator),
-            "detection of the same word": _shuffled(
-                pair_by_word(each.held_out, each.silent, generator), task.pairs, generator
-            ),
+            SAME_WORD: _shuffled(pair_by_word(each.held_out, each.silent, generator), task.pairs, generator),
             "fuzzing": _shuffled(pairs, task.pairs, generator),
             "simulation": shuffled([(example, example.coefficient) for example in simulated], generator),
         }
         for whose, of in (("own", labels), ("other", others)):
             for kind, of_kind in items.items() if place in of else ():
                 for batch in batches_of(of_kind, task.per_question):
-                    examples = [example for example, _ in batch]
-                    question = ask_by_label(kind, of[place], examples)
-                    asked.append(Asked(place, whose, question, [truth for _, truth in batch]))
+                    examples, truths = zip(*batch)
+                    asked.append(Asked(place, whose, ask_by_label(kind, of[place], examples), [*truths]))
     return asked
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,16 +14,15 @@ from ffkv.base.files.journal import append_entry, read_journal
 def request_key(request: Mapping[str, Any], attempt: int) -> str:
     """Returns the hash by which an answer is found again, in hexadecimal digits.
 
-    Args:
-        request: what is sent: model, messages, parameters. The address of the endpoint is not part of it.
-        attempt: how often the same question was answered in another form before.
+    `request`: what is sent: model, messages, parameters, and not the address of the endpoint; `attempt`: how often the
+    same question was answered in another form before.
     """
     text = json.dumps({"request": request, "attempt": attempt}, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Ledger:
-    """The kept answers of one file. Several threads may use it."""
+    """The kept answers of one file."""
 
     def __init__(self, path: Path):
         """Reads the file, if there is one. Raises UserError if it cannot be read, or a whole line is no kept answer."""
@@ -33,7 +31,6 @@ class Ledger:
         self.spent = 0  # tokens of all lines
         self.torn = len(journal.torn)  # lines that were left out, because a kill or a full disk tore them
         self._answers: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
         for number, entry in journal.entries:
             try:
                 self._take(entry)
@@ -63,17 +60,14 @@ class Ledger:
     def keep(
         self, request: Mapping[str, Any], attempt: int, endpoint: str, answer: dict[str, Any] | None, tokens: int
     ) -> None:
-        """Appends an answer. When this returns, it is on the disk. Raises UserError: see `append_entry`.
+        """Appends an answer, and the tokens that count as spent. Raises UserError: see `append_entry`.
 
-        Args:
-            answer: what came back; None if nothing came back in time, and tokens may have been spent on it.
-            tokens: what counts as spent.
+        When this returns, it is on the disk. `answer`: None if nothing came back in time.
         """
         time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         entry = {
             "key": request_key(request, attempt), "time": time, "endpoint": endpoint, "attempt": attempt,
             "request": dict(request), "answer": answer, "tokens": tokens,
         }  # fmt: skip
-        with self._lock:
-            append_entry(self.path, entry)
-            self._take(entry)
+        append_entry(self.path, entry)
+        self._take(entry)

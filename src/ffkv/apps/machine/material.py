@@ -25,10 +25,8 @@ Place = tuple[int, int]  # layer and memory
 def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -> list[Place]:
     """Chooses the memories to annotate, in their order. Raises UserError if there is none, or one is named twice.
 
-    Args:
-        names: memories such as "L3.17"; none: random ones among the sampled keys of figure 2, so that machines, people
-            and tests speak of the same keys.
-        per_layer: number of random memories per layer.
+    Without names such as "L3.17", they are random ones of each layer, among the sampled keys of figure 2, so that
+    machines, people and tests speak of the same keys.
     """
     if names:
         places = [parse_memory_name(name) for name in names]
@@ -47,10 +45,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
 
 def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
-    """Reads the texts about memories, given in their order. The coefficients of a layer are read once.
-
-    `shown`: number of trigger examples that are explained.
-    """
+    """Reads the texts about memories, given in their order: `shown` trigger examples of each are explained."""
     prefixes = _sampled(run)
     offsets = run.anatomy.layer_offset
     for layer, of_layer in groupby(places, key=lambda place: place[0]):

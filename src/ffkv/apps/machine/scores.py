@@ -25,9 +25,7 @@ def balanced_accuracy(trigger: Sequence[bool], said: Sequence[bool]) -> float:
 def rates(trigger: Sequence[bool], said: Sequence[bool]) -> tuple[float, float]:
     """Computes the sensitivity (share of triggers that were named) and the specificity (share of others that were not).
 
-    Args:
-        trigger: whether each text is a trigger example.
-        said: whether the annotator named it.
+    `trigger`: whether each text is a trigger example; `said`: whether the annotator named it.
     """
     truth, named = np.asarray(trigger, bool), np.asarray(said, bool)
     return _share(named[truth]), _share(~named[~truth])
@@ -57,13 +55,8 @@ def summarize(by_memory: pd.DataFrame) -> pd.DataFrame:
     """Computes means over memories, with 95 % intervals over memories.
 
     The texts of a memory are similar, so memories are what is drawn, not texts. Memories whose score is undefined count
-    in asked, answered and refused, and not in the mean.
-
-    Args:
-        by_memory: one row per memory, score and label.
-    Returns:
-        One row per layer (-1: all layers), score and label ("own", "other", "none"; "own - other": the mean difference
-        over the memories that have both): `BY_LAYER`.
+    in asked, answered and refused, and not in the mean. Takes rows of `SCORES`, and returns rows of `BY_LAYER`. The label
+    "own - other" is of the mean difference over the memories that have both.
     """
     rows = []
     for layer, of_layer in [(-1, by_memory), *by_memory.groupby("layer")]:

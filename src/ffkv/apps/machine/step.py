@@ -1,13 +1,13 @@
 """Asks a machine about a run: to judge sheets as people do, or to explain memories."""
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
-from ffkv.apps.annotation.machines import FOLDER, SETTINGS
+from ffkv.apps.annotation.ratings import FOLDER, SETTINGS
+from ffkv.apps.annotation.records import name_in_files
 from ffkv.apps.annotation.sheets import Sheet, read_sheet
 from ffkv.apps.annotation.step import append_new
 from ffkv.apps.machine.asking import Asker, Cost
@@ -25,28 +25,17 @@ from ffkv.run.results.run import Run
 
 
 def machine_folder(folder: Path | str, model: str) -> Path:
-    """Returns the folder of a model, `annotations/<run>/machine/<model>`, in letters that every file system takes.
-
-    A sum keeps similar names apart.
-    """
-    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", model).strip(".")[:60]
-    return Path(folder) / FOLDER / f"{plain}.{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+    """Returns the folder of a model, `annotations/<run>/machine/<model>`."""
+    return Path(folder) / FOLDER / name_in_files(model, r"[^A-Za-z0-9.-]+")
 
 
 def ask_machine(
     run: Run, annotations: Path, machine: Machine, task: Task, *, dry_run: bool = False, replay: bool = False
 ) -> None:
-    """Asks a machine about a run, keeps each answer, and says what came of it.
+    """Asks a machine about a run, keeps each answer in its `machine_folder`, and says what came of it.
 
-    Args:
-        run: a finished run.
-        annotations: the folder of its annotations. The machine has a folder of its own in it: `machine_folder`.
-        machine: which model is asked, and how.
-        task: what it is asked.
-        dry_run: say what would be asked and how many tokens it takes. Nothing is asked or written.
-        replay: use kept answers only.
-    Raises:
-        UserError: no endpoint is named; see `Asker.ask` and `explain`.
+    A dry run says what would be asked and how many tokens it takes: nothing is asked or written. A replay uses kept
+    answers only. Raises UserError if no endpoint is named; see `Asker.ask` and `explain`.
     """
     silent = dry_run or replay
     if not (machine.endpoint or silent):
@@ -74,13 +63,8 @@ def ask_machine(
 def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, int]:
     """Lets a machine judge every item of a sheet, and appends its records beside those of people.
 
-    Args:
-        folder: `annotations/<run>`.
-        minimum: fewest prefixes of a pattern.
-    Returns:
-        Number of items that were judged (a refused one has no record), and number of records that say something new.
-    Raises:
-        UserError: see `Asker.ask` and `append_record`.
+    Returns the number of items that were judged (a refused one has no record), and of records that say something new.
+    Raises UserError: see `Asker.ask` and `append_record`. `minimum`: fewest prefixes of a pattern.
     """
     annotator, field = f"machine:{asker.machine.model}", "related" if sheet.kind == "change" else "patterns"
     answers = zip(sorted(sheet.items), asker.ask(ask_items(sheet, minimum), sheet.name), strict=True)
@@ -92,12 +76,12 @@ def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, 
 
 def _explain(run: Run, asker: Asker, task: Task) -> None:
     """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
-    annotation, folder = explain(run, asker, task), asker.ledger.path.parent
+    annotation, folder, machine = explain(run, asker, task), asker.ledger.path.parent, asker.machine
     for name, table in zip(MACHINE_FILES, annotation, strict=True):
         tables.write(table, folder / name)
-    amounts = {"shown": SHOWN, "pairs": task.pairs, "measured": task.pairs, "per_set": PER_SET}
-    amounts |= {"per_question": task.per_question, "baseline": task.baseline}
-    about = {"run": run.name, **run.files.identity("train"), "seed": task.seed, **amounts, **asker.about()}
+    about: dict[str, Any] = {"run": run.name, **run.files.identity("train"), "shown": SHOWN, "per_set": PER_SET}
+    about |= task.model_dump(include={"seed", "pairs", "per_question", "baseline"}) | {"measured": task.pairs}
+    about |= {"model": machine.model, "parameters": machine.sent, "forms": machine.forms}
     with atomic(folder / SETTINGS) as temporary:
         temporary.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
     of_all = annotation.by_layer.query("layer == -1").drop(columns="layer")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,10 +50,7 @@ def split_examples(
     """Splits trigger examples at random into those that are explained and those that are held out.
 
     Prefixes of one sentence, and prefixes with one text, are never on both sides. Half of the examples are explained
-    if there are fewer than twice `shown`.
-
-    Returns:
-        The examples that are explained, the highest coefficient first; and the others, in a random order.
+    if there are fewer than twice `shown`. Those come with the highest coefficient first, the others in a random order.
     """
     order, count = shuffled(examples, generator), min(shown, len(examples) // 2)
     first, rest = order[:count], order[count:]
@@ -74,9 +71,7 @@ def pair_by_length(
 
     A trigger example without one is left out with its partner, so that length tells nothing.
     """
-    by_length: dict[int, list[Example]] = {}
-    for each in shuffled(silent, generator):
-        by_length.setdefault(each.tokens, []).append(each)
+    by_length = _grouped(silent, generator, "tokens")
     return [(trigger, by_length[trigger.tokens].pop()) for trigger in triggers if by_length.get(trigger.tokens)]
 
 
@@ -84,15 +79,19 @@ def pair_by_word(
     triggers: Sequence[Example], silent: Sequence[Example], generator: np.random.Generator
 ) -> list[tuple[Example, Example]]:
     """Gives each trigger example the silent prefix with the same last word and the nearest length, each used once."""
-    by_word: dict[str, list[Example]] = {}
-    for each in shuffled(silent, generator):
-        by_word.setdefault(each.word, []).append(each)
-    pairs = []
+    by_word, pairs = _grouped(silent, generator, "word"), []
     for trigger in triggers:
         if candidates := by_word.get(trigger.word):
             nearest = min(range(len(candidates)), key=lambda place: abs(candidates[place].tokens - trigger.tokens))
             pairs.append((trigger, candidates.pop(nearest)))
     return pairs
+
+
+def _grouped(silent: Sequence[Example], generator: np.random.Generator, field: str) -> dict[Any, list[Example]]:
+    groups: dict[Any, list[Example]] = {}
+    for each in shuffled(silent, generator):
+        groups.setdefault(getattr(each, field), []).append(each)
+    return groups
 
 
 def intruder_sets(
@@ -101,12 +100,8 @@ def intruder_sets(
     """Makes sets of `size` texts, all but one of which are trigger examples.
 
     A set is made of `size` pairs: the trigger examples of all but the last one, and the silent prefix of the last one.
-    So the lengths of intruders and of trigger examples have one distribution. No text is used twice.
-
-    Args:
-        pairs: trigger examples with silent prefixes of equal length, as `pair_by_length` gives them.
-    Returns:
-        The texts of each set in a random order, each with whether it is the intruder [set][text].
+    So the lengths of intruders and of trigger examples have one distribution. No text is used twice. Takes pairs of
+    `pair_by_length`. Returns the texts in a random order, each with whether it is the intruder [set][text].
     """
     order = shuffled(pairs, generator)
     sets = []
