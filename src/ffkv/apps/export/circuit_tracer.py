@@ -60,15 +60,13 @@ def file_number(layer: int, memory: int) -> int:
 
 def units(job: Job) -> list[Unit]:
     """Makes one folder with all files: `features/<set>/<number>.json`."""
-
-    def content(record: Record) -> dict[str, Any]:
-        return feature_file(record, job.set_name, job.random(record))
-
-    def name(record: Record) -> int:
-        return file_number(record.layer, record.memory)
-
-    everything = range(len(job.selection))
-    return [folder_unit(f"features/{job.set_name}", everything, content, name)] if everything else []
+    unit = folder_unit(
+        f"features/{job.set_name}",
+        range(len(job.selection)),
+        lambda record: feature_file(record, job.set_name, job.random(record)),
+        lambda record: file_number(record.layer, record.memory),
+    )
+    return [unit] if unit.places else []
 
 
 FORMAT = Format(

@@ -1,5 +1,6 @@
 """The arguments of CircuitsVis for the trigger examples of a memory."""
 
+import itertools
 from typing import Any
 
 from ffkv.base.errors import UserError
@@ -17,8 +18,7 @@ class CircuitsVis(dict[str, Any]):
     def show(self) -> Any:
         """Calls it. In a notebook, what it returns asks google.com whether there is a network.
 
-        Raises:
-            UserError: CircuitsVis is not installed.
+        Raises UserError if CircuitsVis is not installed.
         """
         try:
             from circuitsvis.activations import text_neuron_activations
@@ -52,11 +52,9 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
     if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")
     run, row = memory.run, memory.run.anatomy.layer_offset[memory.layer] + memory.memory
-    sentences: list[int] = []
-    for side in SIDES:
-        stored = stored_examples(run.files, row, side, ["sentence"])["sentence"].tolist()
-        sentences += [*dict.fromkeys(stored)][:examples]
-    sentences = [*dict.fromkeys(sentences)]
+    stored = (stored_examples(run.files, row, side, ["sentence"])["sentence"].tolist() for side in SIDES)
+    strongest = ([*dict.fromkeys(of_side)][:examples] for of_side in stored)
+    sentences = [*dict.fromkeys(itertools.chain.from_iterable(strongest))]
     if not sentences:
         raise UserError(f"{memory.name} has no trigger example, so there is no text to show.")
     corpus = run.corpus("train")

@@ -1,11 +1,11 @@
 """delphi's cache of activations: a folder per layer and sign, which `delphi.latents.LatentDataset` reads.
 
 Layout: `delphi/latents/cache.py` and `loader.py` of EleutherAI/delphi. delphi takes a window without a stored
-    activation for one in
-which the memory does not fire, so every coefficient on every token of the text is here.
+activation for one in which the memory does not fire, so every coefficient on every token of the text is here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ffkv.apps.export.job import Format, Job, Unit, write_json
-from ffkv.apps.export.records import Record, groups
+from ffkv.apps.export.records import Record
+from ffkv.apps.export.selection import Group
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 
@@ -31,14 +32,10 @@ def hookpoint(layer: int, side: str) -> str:
 
 
 def windows(sentences: list[np.ndarray], padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts sentences into windows. A sentence begins a window, and the rest of its last window is padding.
+    """Cuts sentences [sentence][token] into windows. Each begins a window, and the rest of its last one is padding.
 
-    Args:
-        sentences: token ids [sentence][token].
-        padding: id of the padding.
-    Returns:
-        The tokens, int64 [window, 32]; and window and place in it of each token of the sentences, one sentence behind
-        the other [token, 2].
+    Returns the tokens, int64 [window, 32]; and window and place in it of each token of the sentences, one sentence
+    behind the other [token, 2].
     """
     counts = [-(-len(ids) // WINDOW) for ids in sentences]
     tokens = np.full((sum(counts), WINDOW), padding, np.int64)
@@ -52,15 +49,10 @@ def windows(sentences: list[np.ndarray], padding: int) -> tuple[np.ndarray, np.n
 
 
 def split(values: np.ndarray, latents: np.ndarray, locations: np.ndarray, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the tensors of one file.
+    """Returns the tensors of one file. Raises UserError if a coefficient is too large for float16.
 
-    Args:
-        values: coefficients, times -1 for the negative side [latent, token].
-        latents: numbers of the latents, counted from the first one of the file [latent].
-        locations: window and place of each token [token, 2].
-        tokens: the text [window, 32].
-    Raises:
-        UserError: a coefficient is too large for float16.
+    `values`: coefficients, times -1 for the negative side [latent, token]; `latents`: their numbers, counted from the
+    first one of the file [latent]; `locations`: window and place of each token [token, 2]; `tokens`: [window, 32].
     """
     if values.size and values.max() > LARGEST:
         raise UserError(
@@ -80,41 +72,35 @@ def split(values: np.ndarray, latents: np.ndarray, locations: np.ndarray, tokens
 def units(job: Job) -> list[Unit]:
     """Makes a folder per layer and sign: `latents/<hookpoint>/`."""
     return [
-        Unit(f"latents/{hookpoint(int(job.selection.layer[places.start]), side)}", places, _writer(job, places, side))
+        Unit(f"latents/{hookpoint(group.layer, side)}", group.places, partial(_write, job, group, side))
         for side in _sides(job)
-        for places in job.selection.layers()
+        for group in job.selection.groups()
     ]
 
 
 def _sides(job: Job) -> tuple[str, ...]:
-    """Returns both signs if any coefficient of the model can be negative."""
+    """Both signs if any coefficient of the model can be negative."""
     return SIDES if any(layer.signed for layer in job.run.anatomy.layers) else SIDES[:1]
 
 
-def _writer(job: Job, places: range, side: str) -> Callable[[Path, Iterable[Record]], None]:
-    def write(folder: Path, records: Iterable[Record]) -> None:
-        folder.mkdir()
-        corpus = job.run.corpus("train")
-        padding = corpus.bos[-1] if corpus.bos else 0
-        tokens, locations = windows([corpus.ids(int(number)) for number in job.selection.sample], padding)
-        files = _files(job, places)
-        for own, (first, last) in files:
-            values = job.store.sample(own) * np.float32(1 if side == "positive" else -1)
-            latents = job.selection.memory[own.start : own.stop] - first
-            save_file(split(values, latents, locations, tokens), folder / f"{first}_{last}.safetensors")
-        write_json(folder / "config.json", _cache_config(job, len(files)) | {"model_name": job.run.anatomy.checkpoint})
-
-    return write
+def _write(job: Job, group: Group, side: str, folder: Path, records: Iterable[Record]) -> None:
+    folder.mkdir()
+    corpus = job.run.corpus("train")
+    padding = corpus.bos[-1] if corpus.bos else 0
+    tokens, locations = windows([corpus.ids(int(number)) for number in job.selection.sample], padding)
+    files = _files(job, group)
+    for own, first, last in files:
+        values = job.store.sample(own.places) * np.float32(1 if side == "positive" else -1)
+        save_file(split(values, own.memories - first, locations, tokens), folder / f"{first}_{last}.safetensors")
+    write_json(folder / "config.json", _cache_config(job, len(files)) | {"model_name": job.run.anatomy.checkpoint})
 
 
-def _files(job: Job, places: range) -> list[tuple[range, tuple[int, int]]]:
+def _files(job: Job, group: Group) -> list[tuple[Group, int, int]]:
     """Returns the memories of each file, and the first and last latent of its name: together they leave no gap."""
     size = max(1, COEFFICIENTS // max(1, int(job.store.sample_start[-1])))
-    own = [*groups(job.selection, places, size)]
-    first = [int(job.selection.memory[group.start]) for group in own]
-    end = job.run.anatomy.layers[int(job.selection.layer[places.start])].memories
-    first[0] = 0
-    return [(group, (a, b - 1)) for group, a, b in zip(own, first, [*first[1:], end])]
+    own = [*job.selection.groups(size, group.places)]
+    bounds = [0, *(int(each.memories[0]) for each in own[1:]), job.run.anatomy.layers[group.layer].memories]
+    return [(each, first, last - 1) for each, first, last in zip(own, bounds, bounds[1:])]
 
 
 def _cache_config(job: Job, files: int) -> dict[str, Any]:
@@ -135,23 +121,19 @@ def finish(job: Job, folder: Path) -> None:
     import torch
 
     counts = {}
-    for places in job.selection.layers():
-        layer = int(job.selection.layer[places.start])
+    for group in job.selection.groups():
         for side in _sides(job):
-            own = np.zeros(job.run.anatomy.layers[layer].memories, np.int64)
-            for group, _ in _files(job, places):
-                values = job.store.sample(group)
-                own[job.selection.memory[group.start : group.stop]] = (
-                    values > 0 if side == "positive" else values < 0
-                ).sum(1)
-            counts[hookpoint(layer, side)] = torch.from_numpy(own)
+            own = np.zeros(job.run.anatomy.layers[group.layer].memories, np.int64)
+            for part, *_ in _files(job, group):
+                values = job.store.sample(part.places)
+                own[part.memories] = (values > 0 if side == "positive" else values < 0).sum(1)
+            counts[hookpoint(group.layer, side)] = torch.from_numpy(own)
     # A file that torch opens itself holds the file's name, which is another one each time.
     path = folder / "log/hookpoint_firing_counts.pt"
     with atomic(path, summed=False) as temporary, temporary.open("wb") as file:
         torch.save(counts, file)
-    largest = max(len(_files(job, places)) for places in job.selection.layers())
     settings = {
-        "cache_cfg": _cache_config(job, largest),
+        "cache_cfg": _cache_config(job, max(len(_files(job, group)) for group in job.selection.groups())),
         "constructor_cfg": {"example_ctx_len": WINDOW},
         "sampler_cfg": {},
         "model": job.run.anatomy.checkpoint,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.records import Record, groups
+from ffkv.apps.export.records import Record
 from ffkv.apps.export.selection import Selection
 from ffkv.apps.export.store import Store
 from ffkv.base.streams import Purpose, random_stream
@@ -83,9 +83,7 @@ def batch_units(
 ) -> list[Unit]:
     """Makes a JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
 
-    Args:
-        content: what a file holds, from the layer and the records of its memories.
-        folder: the folder of a layer.
+    `content`: what a file holds, from the layer and the records of its memories.
     """
 
     def unit(layer: int, number: int, places: range) -> Unit:
@@ -93,9 +91,9 @@ def batch_units(
         return Unit(path, places, lambda path, records: write_json(path, content(layer, records)))
 
     return [
-        unit(int(job.selection.layer[places.start]), number, places)
-        for own in job.selection.layers()
-        for number, places in enumerate(groups(job.selection, own, BATCH))
+        unit(own.layer, number, group.places)
+        for own in job.selection.groups()
+        for number, group in enumerate(job.selection.groups(BATCH, own.places))
     ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.quantiles import QUANTILES, by_quantile, draw
 from ffkv.apps.export.records import Example, Record, number, numbers
+from ffkv.apps.export.selection import Group
 from ffkv.run.results.memory_columns import SIDES
 
 RANDOM = 20  # random sentences of a memory: a reader wants 15 for splits of 5
@@ -19,12 +20,7 @@ PER_QUANTILE = 5
 
 
 def neuron_record(record: Record, side: str, generator: np.random.Generator) -> dict[str, Any]:
-    """Makes a NeuronRecord.
-
-    Args:
-        side: "positive", or "negative" for the record of the memory's coefficients times -1.
-        generator: draws the random sentences.
-    """
+    """Makes a NeuronRecord; on the side "negative", one of the memory's coefficients times -1."""
     sign = 1 if side == "positive" else -1
     write = partial(_activation_record, sign=sign)
     top = record.positive if sign > 0 else record.negative
@@ -56,12 +52,12 @@ def _activation_record(example: Example, sign: int) -> dict[str, Any]:
 def units(job: Job) -> list[Unit]:
     """Makes a folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
 
-    def unit(side: str, places: range) -> Unit:
-        path = f"{side}/{int(job.selection.layer[places.start])}"
-        return folder_unit(path, places, lambda record: neuron_record(record, side, job.random(record)))
+    def unit(side: str, group: Group) -> Unit:
+        path = f"{side}/{group.layer}"
+        return folder_unit(path, group.places, lambda record: neuron_record(record, side, job.random(record)))
 
     sides = [side for side in SIDES if side == "positive" or job.selection.sentence[side].shape[1]]
-    return [unit(side, places) for side in sides for places in job.selection.layers()]
+    return [unit(side, group) for side in sides for group in job.selection.groups()]
 
 
 FORMAT = Format(

@@ -51,12 +51,9 @@ def units(job: Job) -> list[Unit]:
 
     def request(layer: int, records: Iterable[Record]) -> dict[str, Any]:
         features = [feature(record, job.random(record)) for record in records if record.positive]
-        return {"modelId": job.model_id, "source": source(layer), "features": features}
+        return {"modelId": job.model_id, "source": f"{layer}-{job.set_name}", "features": features}
 
-    def source(layer: int) -> str:
-        return f"{layer}-{job.set_name}"
-
-    return batch_units(job, request, source)
+    return batch_units(job, request, lambda layer: f"{layer}-{job.set_name}")
 
 
 FORMAT = Format(

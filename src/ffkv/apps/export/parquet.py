@@ -1,7 +1,9 @@
 """Flat tables in parquet files with the card of a data set: ready for the hub, and for `datasets.load_dataset`."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from ffkv.apps.export.job import Format, Job, Unit, public_name
-from ffkv.apps.export.records import Record, groups
+from ffkv.apps.export.records import Record
 from ffkv.base.files.atomic import atomic
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, example_names
@@ -35,22 +37,21 @@ ABOUT = {
 
 def units(job: Job) -> list[Unit]:
     """Makes `<table>.parquet`; only tables that have rows."""
-    everything = range(len(job.selection))
-    memories = _chosen(job, job.run.memories())
-    patterns = _chosen(job, indexes.trigger_patterns(job.run.files).drop(columns="row"))
-    effects = _chosen(job, indexes.effects_by_memory(job.run.files))
-    tables: dict[str, Callable[[Path, Iterable[Record]], None]] = {
-        "memories": lambda path, records: _write(path, [memories]),
-        "triggers": lambda path, records: _write(path, trigger_tables(job)),
-        "tokens": lambda path, records: _write(path, token_tables(job)),
+    files = job.run.files
+    tables: dict[str, Iterable[pd.DataFrame]] = {
+        "memories": [_chosen(job, job.run.memories())],
+        "triggers": trigger_tables(job),
+        "tokens": token_tables(job),
     }
-    if len(patterns):
-        tables["patterns"] = lambda path, records: _write(path, [patterns])
-    if len(effects):
-        tables["effects"] = lambda path, records: _write(path, [effects])
+    patterns = indexes.trigger_patterns(files).drop(columns="row")
+    for name, table in (("patterns", patterns), ("effects", indexes.effects_by_memory(files))):
+        if len(own := _chosen(job, table)):
+            tables[name] = [own]
+    writes: dict[str, Callable[[Path, Iterable[Record]], None]]
+    writes = {name: partial(_write, frames) for name, frames in tables.items()}
     if len(job.selection.sentences):
-        tables["coefficients"] = _write_coefficients
-    return [Unit(f"{name}.parquet", everything, write) for name, write in tables.items()]
+        writes["coefficients"] = _write_coefficients
+    return [Unit(f"{name}.parquet", range(len(job.selection)), write) for name, write in writes.items()]
 
 
 def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
@@ -62,10 +63,8 @@ def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
 
 def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
     """Yields the trigger examples of some memories after another, with the columns of `Memory.triggers`."""
-    run, selection = job.run, job.selection
-    some_gated = any(layer.gated for layer in run.anatomy.layers)
-    for group in groups(selection, range(len(selection)), GROUP):
-        layer, memories = int(selection.layer[group.start]), selection.memory[group.start : group.stop]
+    run, some_gated = job.run, any(layer.gated for layer in job.run.anatomy.layers)
+    for layer, memories, _ in job.selection.groups(GROUP):
         rows, names = run.anatomy.layer_offset[layer] + memories, example_names(run.files, layer)
         for side, folder in SIDES.items():
             with run.files.open_triggers() as file:
@@ -84,8 +83,7 @@ def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
 def token_tables(job: Job) -> Iterator[pd.DataFrame]:
     """Yields the top and bottom tokens of the values of some memories after another."""
     vocabulary, offset = job.run.vocabulary, job.run.anatomy.layer_offset
-    for group in groups(job.selection, range(len(job.selection)), GROUP):
-        layer, memories = int(job.selection.layer[group.start]), job.selection.memory[group.start : group.stop]
+    for layer, memories, _ in job.selection.groups(GROUP):
         for end in ("top", "bottom"):
             ids, log_probability = (kept[offset[layer] + memories] for kept in indexes.kept_tokens(job.run.files, end))
             count = ids.shape[1]
@@ -104,7 +102,7 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
             )
 
 
-def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
+def _write(frames: Iterable[pd.DataFrame], path: Path, records: Iterable[Record]) -> None:
     """Writes tables of the same columns below each other, one after another."""
     schema, frame = None, pd.DataFrame()
     with contextlib.ExitStack() as opened:
@@ -121,14 +119,10 @@ def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
 
 
 def _write_coefficients(path: Path, records: Iterable[Record]) -> None:
+    rows = itertools.chain.from_iterable(map(coefficient_rows, records))
     with pq.ParquetWriter(path, COEFFICIENTS) as writer:
-        rows: list[dict[str, Any]] = []
-        for record in records:
-            rows += coefficient_rows(record)
-            if len(rows) >= GROUP * 20:
-                writer.write_table(pa.Table.from_pylist(rows, COEFFICIENTS))
-                rows = []
-        writer.write_table(pa.Table.from_pylist(rows, COEFFICIENTS))
+        while some := list(itertools.islice(rows, GROUP * 20)):
+            writer.write_table(pa.Table.from_pylist(some, COEFFICIENTS))
 
 
 def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:

@@ -48,12 +48,9 @@ def identity(run: Run, format_name: str, selection: Selection, options: dict[str
 def write(
     folder: Path, run: Run, chosen: Format, own: dict[str, Any], names: list[str], left_out: list[str] | None
 ) -> None:
-    """Writes the file.
+    """Writes the file. `own`: the identity of the export; `names`: the memories that were asked for; none: all.
 
-    Args:
-        own: the identity of the export.
-        names: the memories that were asked for; none: all.
-        left_out: the memories that the format cannot hold; None while the export is not finished.
+    `left_out`: the memories that the format cannot hold; None while the export is not finished.
     """
     content = {
         "finished": left_out is not None,
@@ -73,8 +70,7 @@ def write(
 def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the content of the file; None if the folder is new or empty.
 
-    Raises:
-        UserError: the folder holds another export, or other files.
+    Raises UserError if the folder holds another export, or other files.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file. Name a folder for the export.")
@@ -90,11 +86,10 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
         raise UserError(
             f"{path} cannot be read ({error}). Name a new folder for the export, or delete this one."
         ) from error
-    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
-    if differing:
-        name = differing[0]
-        raise UserError(
-            f"{folder} holds another export: its {name.replace('_', ' ')} is {theirs.get(name)}, and that of this one"
-            f" is {own.get(name)}. Name another folder, or delete this one."
-        )
+    for name in {**own, **theirs}:
+        if own.get(name) != theirs.get(name):
+            raise UserError(
+                f"{folder} holds another export: its {name.replace('_', ' ')} is {theirs.get(name)}, and that of this"
+                f" one is {own.get(name)}. Name another folder, or delete this one."
+            )
     return found

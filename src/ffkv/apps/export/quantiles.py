@@ -38,8 +38,7 @@ class Interval:
 def by_interval(examples: Sequence[Example], generator: np.random.Generator, count: int = 5) -> list[Interval]:
     """Cuts the positive coefficients of examples into equal intervals.
 
-    Returns:
-        The intervals that hold a coefficient, the highest first, with up to `count` random examples each.
+    Those that hold a coefficient are returned, the highest first, with up to `count` random examples each.
     """
     together = np.concatenate([example.values for example in examples]) if examples else np.zeros(0)
     edges = np.linspace(0, max(together.max(initial=0), 0), INTERVALS + 1)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from ffkv.apps.export.selection import NONE, Selection
+from ffkv.apps.export.selection import NONE
 from ffkv.apps.export.store import Store
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
@@ -111,27 +110,27 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
     with run.files.open_triggers() as file:
         statistics = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
     kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
-    vocabulary, column_of = run.vocabulary, _columns(selection)
+    vocabulary, bounds = run.vocabulary, store.sample_start[1:]
 
     @lru_cache(TEXTS)
     def text(sentence: int) -> Text:
         return Text(sentence, corpus.ids(sentence), corpus.token_texts(sentence))
 
     def read(places: range) -> Iterator[Record]:
-        for group in groups(selection, places):
-            layer, memories = int(selection.layer[group.start]), selection.memory[group.start : group.stop]
-            coefficients = shortest(store.examples(group))
-            base = int(store.start[group.start, 0]) if store.sentence.shape[1] else 0
-            sample, bounds = shortest(store.sample(group)), store.sample_start.tolist()
+        for layer, memories, group in selection.groups(GROUP, places):
+            rest, sample = shortest(store.examples(group)), shortest(store.sample(group))
             with run.files.open_triggers() as file:
                 histograms = file["histogram"][rows[group.start : group.stop]]
             found = logits(layer, memories) if logits else [None] * len(group)
             for at, place in enumerate(group):
-                starts = store.start[place] - base
-                shown = {
-                    side: list(_examples(selection, side, place, starts[columns], coefficients, text))
-                    for side, columns in column_of.items()
-                }
+                shown: dict[str, list[Example]] = {side: [] for side in selection.sentence}
+                for side, own in shown.items():
+                    stored = selection.sentence[side][place].tolist(), selection.position[side][place].tolist()
+                    for sentence, position in zip(*stored):
+                        if sentence != NONE:
+                            whole = text(sentence)
+                            values, rest = np.split(rest, [len(whole.ids)])
+                            own.append(Example(whole, values, position))
                 value, row = found[at], int(rows[place])
                 yield Record(
                     layer=layer,
@@ -140,8 +139,8 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
                     positive=sorted(shown["positive"], key=lambda example: -example.values.max()),
                     negative=sorted(shown["negative"], key=lambda example: example.values.min()),
                     sample=[
-                        Example(text(sentence), sample[at, start:stop], 0)
-                        for sentence, start, stop in zip(selection.sample.tolist(), bounds, bounds[1:])
+                        Example(text(sentence), values, 0)
+                        for sentence, values in zip(selection.sample.tolist(), np.split(sample[at], bounds))
                     ],
                     statistics={name: of_all[place].item() for name, of_all in statistics.items()},
                     histogram=histograms[at],
@@ -151,33 +150,3 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
                 )
 
     return read
-
-
-def _columns(selection: Selection) -> dict[str, slice]:
-    """Returns the columns of `Store.start` that hold the sentences of each side."""
-    ends = list(accumulate(sentences.shape[1] for sentences in selection.sentence.values()))
-    return {side: slice(start, end) for side, start, end in zip(selection.sentence, [0, *ends], ends)}
-
-
-def _examples(
-    selection: Selection,
-    side: str,
-    place: int,
-    starts: np.ndarray,
-    coefficients: np.ndarray,
-    text: Callable[[int], Text],
-) -> Iterator[Example]:
-    """Yields the examples of one side of a memory. `starts`: where each sentence begins in `coefficients` [rank]."""
-    sentences, positions = selection.sentence[side][place].tolist(), selection.position[side][place].tolist()
-    for sentence, position, start in zip(sentences, positions, starts.tolist()):
-        if sentence != NONE:
-            whole = text(sentence)
-            yield Example(whole, coefficients[start : start + len(whole.tokens)], position)
-
-
-def groups(selection: Selection, places: range, size: int = GROUP) -> Iterator[range]:
-    """Cuts neighbouring memories into groups of one layer each."""
-    for own in selection.layers():
-        first, last = max(own.start, places.start), min(own.stop, places.stop)
-        for start in range(first, last, size):
-            yield range(start, min(start + size, last))

@@ -25,15 +25,15 @@ ABSENT = (
 
 
 def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """Makes a feature of a batch.
-
-    Args:
-        corpus: n_prompts_total, n_tokens_in_prompt and dataset.
-        generator: draws the sentences of the intervals.
-    """
+    """Makes a feature of a batch. `corpus`: n_prompts_total, n_tokens_in_prompt and dataset."""
     value = record.value
     assert value is not None and record.top.logit is not None and record.bottom.logit is not None
     middles = (value.edges[:-1] + value.edges[1:]) / 2
+    top = {"bin_min": -1, "bin_max": number(record.statistics["maximum_coefficient"]), "bin_contains": -1}
+    activations = [_activation(example, _trigger_token(example), top) for example in record.positive]
+    for each in by_interval(record.sample, generator):
+        inside = {"bin_min": each.low, "bin_max": each.high, "bin_contains": each.share}
+        activations += [_activation(example, token, inside) for example, token in each.examples]
     return {
         "feature_index": record.memory,
         **{name: [] for name in ABSENT},
@@ -47,18 +47,9 @@ def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generat
         "logits_hist_data_bar_heights": value.heights.tolist(),
         "logits_hist_data_bar_values": numbers(shortest(middles)),
         **corpus,
-        "activations": _activations(record, generator),
+        "activations": activations,
         "vector": numbers(shortest(value.vector)),
     }
-
-
-def _activations(record: Record, generator: np.random.Generator) -> list[dict[str, Any]]:
-    top = {"bin_min": -1, "bin_max": number(record.statistics["maximum_coefficient"]), "bin_contains": -1}
-    found = [_activation(example, _trigger_token(example), top) for example in record.positive]
-    for interval in by_interval(record.sample, generator):
-        interval_bin = {"bin_min": interval.low, "bin_max": interval.high, "bin_contains": interval.share}
-        found += [_activation(example, token, interval_bin) for example, token in interval.examples]
-    return found
 
 
 def _activation(example: Example, token: int, group: dict[str, Any]) -> dict[str, Any]:

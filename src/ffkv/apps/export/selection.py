@@ -1,8 +1,9 @@
 """Which memories are exported, and on which sentences each of them is shown."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from ffkv.run.results.run import Run
 
 NONE = -1  # no sentence
 ROWS = 8192  # memories whose trigger examples are read at a time
+
+
+class Group(NamedTuple):
+    """Neighbouring memories of one layer."""
+
+    layer: int
+    memories: np.ndarray  # their numbers in the layer, ascending [memory]
+    places: range  # their places among the exported memories
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,14 @@ class Selection:
         shown = np.concatenate([self.sample, *(each.ravel() for each in self.sentence.values())])
         return np.unique(shown[shown != NONE])
 
-    def layers(self) -> list[range]:
-        """Returns the places of the memories of each layer that has any."""
-        _, starts = np.unique(self.layer, return_index=True)
-        bounds = [*starts.tolist(), len(self)]
-        return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+    def groups(self, size: int | None = None, places: range | None = None) -> Iterator[Group]:
+        """Cuts memories, or those at neighbouring `places`, into groups of at most `size`; without it one per layer."""
+        bounds = [*np.unique(self.layer, return_index=True)[1].tolist(), len(self)]
+        for low, high in itertools.pairwise(bounds):
+            first, last = (low, high) if places is None else (max(low, places.start), min(high, places.stop))
+            for start in range(first, last, size or len(self)):
+                own = range(start, min(start + (size or len(self)), last))
+                yield Group(int(self.layer[start]), self.memory[own.start : own.stop], own)
 
     def name(self, place: int) -> str:
         """Returns the name of a memory: "L3.17"."""
@@ -50,10 +62,8 @@ class Selection:
 def select(run: Run, layer: np.ndarray, memory: np.ndarray, examples: int, sentences: int) -> Selection:
     """Chooses the sentences on which memories are shown.
 
-    Args:
-        examples: sentences of trigger examples of each side, at most. Of several trigger examples in one sentence the
-            strongest counts.
-        sentences: random sentences of the train split, the same for all memories; all sentences if there are fewer.
+    These are at most `examples` sentences of trigger examples of each side (of several trigger examples in one sentence
+    the strongest counts), and random sentences of the train split, the same for all memories, as far as there are any.
     """
     places = {side: _trigger_sentences(run, layer, memory, side, examples) for side in SIDES}
     sentence, position = ({side: both[at] for side, both in places.items()} for at in (0, 1))

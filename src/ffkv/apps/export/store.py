@@ -1,15 +1,11 @@
-"""The coefficients of all exported memories on their sentences, computed in one pass and kept in two files.
-
-Each sentence runs once, for all memories that are shown on it. The files are as large as what is exported; the memory
-of the process is not: coefficients are written as they come, and read memory by memory.
-"""
+"""The coefficients of all exported memories on their sentences, computed in one pass and kept in two files."""
 
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,22 +40,15 @@ class Store:
     selection: Selection  # the memories and their sentences
     lengths: np.ndarray  # number of tokens of each sentence of the train split [sentence]
 
-    @cached_property
-    def sentence(self) -> np.ndarray:
-        """The sentences of the trigger examples of both sides; -1 for none [memory, rank]."""
-        return np.concatenate([*self.selection.sentence.values()], axis=1)
+    def tokens(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sentences of the trigger examples, both sides, and their numbers of tokens: -1 and 0 for none [memory, rank]."""
+        sentence = np.concatenate([*self.selection.sentence.values()], axis=1)
+        return sentence, np.where(sentence == NONE, 0, self.lengths[sentence])
 
     @cached_property
-    def start(self) -> np.ndarray:
-        """Where each sentence of `sentence` starts in `examples.f32` [memory, rank]."""
-        tokens = np.where(self.sentence == NONE, 0, self.lengths[self.sentence])
-        ends = np.cumsum(tokens, dtype=np.int64).reshape(tokens.shape)
-        return ends - tokens
-
-    @cached_property
-    def size(self) -> int:
-        """Number of coefficients in `examples.f32`."""
-        return int(np.sum(self.lengths[self.sentence[self.sentence != NONE]], dtype=np.int64))
+    def begin(self) -> np.ndarray:
+        """Where each memory begins in `examples.f32`, and where the last one ends [memory + 1]."""
+        return np.concatenate([[0], np.cumsum(self.tokens()[1].sum(1))]).astype(np.int64)
 
     @cached_property
     def sample_start(self) -> np.ndarray:
@@ -69,35 +58,27 @@ class Store:
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
-        return {"examples.f32": 4 * self.size, "sample.f32": 4 * int(self.sample_start[-1]) * len(self.selection)}
+        sample = int(self.sample_start[-1]) * len(self.selection)
+        return {"examples.f32": 4 * int(self.begin[-1]), "sample.f32": 4 * sample}
+
+    def open(self, name: str) -> np.ndarray:
+        """Maps a file into memory, so that only what is read or written of it takes any."""
+        return np.memmap(self.folder / name, np.float32, "r+") if self.sizes[name] else np.zeros(0, np.float32)
 
     def examples(self, places: range) -> np.ndarray:
         """Returns the coefficients of some neighbouring memories in `examples.f32`, one behind the other."""
-        if not self.size:
-            return np.zeros(0, np.float32)
-        first, last = (self._begin(place) for place in (places.start, places.stop))
-        return np.fromfile(self.folder / "examples.f32", np.float32, last - first, offset=4 * first)
-
-    def _begin(self, place: int) -> int:
-        return int(self.start[place, 0]) if place < len(self.selection) else self.size
+        return np.array(self.open("examples.f32")[self.begin[places.start] : self.begin[places.stop]])
 
     def sample(self, places: range) -> np.ndarray:
         """Returns the coefficients of some neighbouring memories on the shared sentences [memory, token]."""
-        shape = int(self.sample_start[-1]), len(self.selection)
-        if not all(shape):
-            return np.zeros((len(places), 0), np.float32)
-        mapped = np.memmap(self.folder / "sample.f32", np.float32, "r", shape=shape)
+        mapped = self.open("sample.f32").reshape(int(self.sample_start[-1]), len(self.selection))
         return np.ascontiguousarray(mapped[:, places.start : places.stop].T)
 
 
 def fill(run: Run, store: Store, key: str, device: str) -> None:
-    """Computes the coefficients. After a kill it goes on where it was.
+    """Computes the coefficients. After a kill it goes on where it was. Those of another `key` are thrown away.
 
-    Args:
-        key: what the export is made of. Coefficients of another key are thrown away.
-        device: as the setting `model.device`.
-    Raises:
-        UserError: the disk has no room for the files; or the model cannot be loaded.
+    Raises UserError if the disk has no room for the files, or the model cannot be loaded.
     """
     sentences, done = store.selection.sentences, _blocks_done(store, key)
     blocks = [sentences[start : start + BLOCK] for start in range(0, len(sentences), BLOCK)]
@@ -110,13 +91,13 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
     model, corpus = run.model(device), run.corpus("train")
     if not done:
         _make_files(store)
-    layers = [run.anatomy.layers[int(store.selection.layer[places.start])] for places in store.selection.layers()]
-    pairs, tokens = _Pairs(store), [int(store.lengths[block].sum()) for block in blocks]
+    layers = [run.anatomy.layers[group.layer] for group in store.selection.groups()]
+    write, tokens = _writer(store), [int(store.lengths[block].sum()) for block in blocks]
     with progress(sum(tokens), "tokens", "coefficients", sum(tokens[:done])) as bar:
         for number in range(done, len(blocks)):
             ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
-            write, batch_tokens = pairs.writer(blocks[number]), run.settings.batches.tokens
-            for_each_coefficient(model, layers, corpus.bos, ids, batch_tokens, write)
+            on_coefficients = partial(write, blocks[number])
+            for_each_coefficient(model, layers, corpus.bos, ids, run.settings.batches.tokens, on_coefficients)
             _save(store, key, number + 1)
             bar.update(tokens[number])
 
@@ -163,72 +144,39 @@ def _save(store: Store, key: str, done: int) -> None:
         temporary.write_text(json.dumps({"key": key, "done": done}))
 
 
-class _Pairs:
-    """The pairs of memory and sentence, in the order of the sentences."""
+def _writer(store: Store) -> "Callable[[np.ndarray, np.ndarray, Layer, Tensor], None]":
+    """Makes what writes the coefficients of a layer, m [line, token, memory].
 
-    def __init__(self, store: Store):
-        self.store = store
-        flat = store.sentence.ravel()
-        self.order = np.argsort(flat, kind="stable")
-        self.sentence = flat[self.order]
-        self.places = {int(store.selection.layer[own.start]): own for own in store.selection.layers()}
-
-    def writer(self, block: np.ndarray) -> "Callable[[np.ndarray, Layer, Tensor], None]":
-        """Makes what writes the coefficients of a block of sentences, see `for_each_coefficient`."""
-        store, selection = self.store, self.store.selection
-        low, high = np.searchsorted(self.sentence, [block[0], block[-1] + 1])
-        own = self.order[low:high]
-        place = own // max(1, store.sentence.shape[1])
-        line = np.searchsorted(block, self.sentence[low:high])
-        layer_of, start = selection.layer[place], store.start.ravel()[own]
-        # Of each layer: its pairs in the order of the lines, and where those of each line begin.
-        of_layer = {}
-        for layer in self.places:
-            chosen = np.flatnonzero(layer_of == layer)
-            bounds = np.searchsorted(line[chosen], np.arange(len(block) + 1))
-            of_layer[layer] = (selection.memory[place[chosen]], start[chosen], bounds)
-        shared = np.searchsorted(selection.sample, block)
-        in_sample = np.isin(block, selection.sample)
-
-        def write(numbers: np.ndarray, layer: "Layer", m: "Tensor") -> None:
-            memory, first, bounds = of_layer[layer.index]
-            counts = bounds[numbers + 1] - bounds[numbers]
-            chosen = np.concatenate([np.arange(bounds[number], bounds[number + 1]) for number in numbers])
-            lines = np.repeat(np.arange(len(numbers)), counts)
-            _write_examples(store, m, lines, memory[chosen], first[chosen], store.lengths[block[numbers]][lines])
-            lines = np.flatnonzero(in_sample[numbers])
-            _write_sample(store, m, lines, shared[numbers[lines]], self.places[layer.index])
-
-        return write
-
-
-def _write_examples(
-    store: Store, m: "Tensor", lines: np.ndarray, memory: np.ndarray, first: np.ndarray, lengths: np.ndarray
-) -> None:
-    """Writes the coefficients of pairs: of a memory on the sentence in a line of m, from `first` on, all [pair]."""
-    if not len(lines):
-        return
-    target = np.memmap(store.folder / "examples.f32", np.float32, "r+")
-    tokens = np.arange(m.shape[1])
-    for part in _pieces(len(lines), m.shape[1]):
-        values = m[lines[part], :, memory[part]].float().cpu().numpy()
-        real = tokens < lengths[part, None]
-        target[(first[part, None] + tokens)[real]] = values[real]
-
-
-def _write_sample(store: Store, m: "Tensor", lines: np.ndarray, shared: np.ndarray, places: range) -> None:
-    """Writes the coefficients of all memories of a layer on the sentences that all memories share.
-
-    `lines` are rows of m, and `shared` is the number of the sentence of each of them [line].
+    It gets a block of sentences, and the number in it of the sentence of each line.
     """
-    if not len(lines):
-        return
-    shape = int(store.sample_start[-1]), len(store.selection)
-    target = np.memmap(store.folder / "sample.f32", np.float32, "r+", shape=shape)
-    columns = store.selection.memory[places.start : places.stop]
-    for line, number in zip(lines.tolist(), shared.tolist(), strict=True):
-        start, stop = store.sample_start[number : number + 2].tolist()
-        target[start:stop, places.start : places.stop] = m[line, : stop - start, columns].float().cpu().numpy()
+    selection, lengths, (sentence, tokens) = store.selection, store.lengths, store.tokens()
+    start = np.cumsum(tokens, dtype=np.int64) - tokens.ravel()
+    # The pairs of memory and sentence, by layer and sentence; in each layer, those without a sentence come first.
+    key = (selection.layer[:, None] * (len(lengths) + 1) + sentence - NONE).ravel()
+    order = np.argsort(key, kind="stable")
+    key, columns = key[order], sentence.shape[1]
+    groups = {group.layer: group for group in selection.groups()}
+
+    def write(block: np.ndarray, numbers: np.ndarray, layer: "Layer", m: "Tensor") -> None:
+        sentences, own = block[numbers], groups[layer.index].places
+        wanted = layer.index * (len(lengths) + 1) + sentences - NONE
+        first, last = np.searchsorted(key, wanted), np.searchsorted(key, wanted, side="right")
+        pairs = np.concatenate([order[low:high] for low, high in zip(first, last)])
+        lines = np.repeat(np.arange(len(sentences)), last - first)
+        target, token = store.open("examples.f32"), np.arange(m.shape[1])
+        for part in _pieces(len(pairs), m.shape[1]):
+            pair, line = pairs[part], lines[part]
+            values = m[line, :, selection.memory[pair // columns]].float().cpu().numpy()
+            real = token < lengths[sentences[line], None]
+            target[(start[pair, None] + token)[real]] = values[real]
+        target = store.open("sample.f32").reshape(-1, len(selection))
+        for row in np.flatnonzero(np.isin(sentences, selection.sample)).tolist():
+            number = np.searchsorted(selection.sample, sentences[row])
+            low, high = store.sample_start[number : number + 2].tolist()
+            values = m[row, : high - low, groups[layer.index].memories].float().cpu().numpy()
+            target[low:high, own.start : own.stop] = values
+
+    return write
 
 
 def _pieces(count: int, tokens: int) -> Iterator[slice]:

@@ -59,8 +59,8 @@ def units(job: Job) -> list[Unit]:
     """Makes a folder per layer: `<layer>/<memory>.json`."""
     dataset = job.run.settings.corpus.dataset
     return [
-        folder_unit(str(job.selection.layer[places.start]), places, lambda record: exemplars(record, dataset))
-        for places in job.selection.layers()
+        folder_unit(str(group.layer), group.places, lambda record: exemplars(record, dataset))
+        for group in job.selection.groups()
     ]
 
 

@@ -27,19 +27,15 @@ class ValueLogits:
 def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[ValueLogits]]:
     """Makes what reads the logits of the values of some memories of a layer, in order."""
     head, offsets = head_of(run, device), run.anatomy.layer_offset
-    kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
+    kept = [indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")]
 
     def read(layer: int, memories: np.ndarray) -> list[ValueLogits]:
-        rows, found = offsets[layer] + memories, []
+        found: list[ValueLogits] = []
+        rows = offsets[layer] + memories
         for chunk, vectors, logits in value_logits(run, head, layer, memories):
-            ends = {}
-            for end, tokens in kept.items():
-                ids = torch.from_numpy(tokens[rows[chunk]].astype(np.int64)).to(logits.device)
-                ends[end] = logits.gather(1, ids).cpu().numpy()
-            heights, edges = histograms(logits)
-            found += [
-                ValueLogits(*parts) for parts in zip(vectors, ends["top"], ends["bottom"], heights, edges, strict=True)
-            ]
+            ids = (torch.from_numpy(tokens[rows[chunk]].astype(np.int64)).to(logits.device) for tokens in kept)
+            ends = [logits.gather(1, tokens).cpu().numpy() for tokens in ids]
+            found += map(ValueLogits, vectors, *ends, *histograms(logits))
         return found
 
     return read
