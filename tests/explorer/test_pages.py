@@ -261,7 +261,7 @@ def test_a_damaged_run_says_what_is_damaged(small, tmp_path, visit, capsys, name
 def test_a_defect_is_a_page_and_says_nothing_of_the_question(visitor, monkeypatch, capsys):
     from ffkv.apps.explorer import page_run
 
-    monkeypatch.setattr(page_run, "runs", lambda shelf: 1 / 0)
+    monkeypatch.setattr(page_run, "find_comparisons", lambda shelf: 1 / 0)
     text = text_of(visitor.get("/?secret=question", 500))
     assert "This is a defect of ffkv" in text
     assert "question" not in "".join(capsys.readouterr())

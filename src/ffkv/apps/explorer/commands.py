@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -24,7 +23,12 @@ from ffkv.base.terminal import say
     "--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token."
 )
 def explore(
-    results: tuple[str, ...], export_folder: Path | None, colours: bool, no_browser: bool, **where: Any
+    results: tuple[str, ...],
+    port: int,
+    socket_file: Path | None,
+    no_browser: bool,
+    export_folder: Path | None,
+    colours: bool,
 ) -> None:
     """Open finished runs in a browser.
 
@@ -34,7 +38,7 @@ def explore(
     With --export, RESULTS is one run and the names of memories, such as results/demo L3.17 L5.2. Without names the
     memories are those that a report shows.
     """
-    from ffkv.apps.explorer.shelf import open_shelf
+    from ffkv.apps.explorer.shelf import open_shelf, prepare_in_background
 
     if export_folder:
         from ffkv.apps.explorer.export import export
@@ -43,19 +47,13 @@ def explore(
         (held,) = shelf.runs.values()
         say(f"{export(shelf, held, results[1:], export_folder, colours)[0]}: open it in a browser.")
         return
-    _serve([Path(folder) for folder in results], no_browser, **where)
-
-
-def _serve(folders: list[Path], no_browser: bool, port: int, socket_file: Path | None) -> None:
-    """Answers until Ctrl-C."""
     if socket_file and port:
         raise UserError("--port and --socket exclude each other. Name one of them.")
     from ffkv.apps.explorer.application import create_application
     from ffkv.apps.explorer.security import Guard
     from ffkv.apps.explorer.serve import has_display, listen_port, listen_socket, open_browser, serve
-    from ffkv.apps.explorer.shelf import open_shelf, prepare_in_background
 
-    guard, shelf = Guard(), open_shelf(folders)
+    guard, shelf = Guard(), open_shelf([Path(folder) for folder in results])
     application = create_application(shelf, guard)
     listener = listen_socket(socket_file) if socket_file else listen_port(port)
     place = 8000 if socket_file else listener.getsockname()[1]

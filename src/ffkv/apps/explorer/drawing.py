@@ -1,7 +1,4 @@
-"""Bars, histograms and the signed scale.
-
-Colours are classes of the style sheet: pages may not set styles themselves.
-"""
+"""Bars, histograms and the signed scale. Colours are classes of the style sheet: pages may not set styles themselves."""
 
 from collections.abc import Iterable
 

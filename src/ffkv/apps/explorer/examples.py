@@ -1,13 +1,10 @@
-"""Texts of all strengths: coefficients of a memory on a sample of prefixes that all memories share.
-
-The sample is the run's own, see `Held.sample`. So the same run always shows the same texts, and no model is needed.
-"""
+"""Texts of all strengths: coefficients of a memory on the prefixes of `Held.sample`, which need no model."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ffkv.apps.explorer.shelf import Held, Sample
+from ffkv.apps.explorer.shelf import Held
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, rows_of
@@ -40,18 +37,13 @@ def strengths(held: Held, memory: Memory) -> Strengths:
         shown.setdefault((sample.sentence[row], sample.position[row]), (quantile, row))
     generator = random_stream(held.run.settings.seed, Purpose.SHOWN_PREFIXES, memory.layer, memory.memory)
     drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
-    quantiles = {"quantile": [quantile for quantile, _ in shown.values()]}
-    at_quantiles = _texts(held, sample, np.array([row for _, row in shown.values()], int), m)
-    random = _texts(held, sample, drawn, m)
-    return Strengths(rows_of(quantiles | at_quantiles), rows_of(random), len(m), len(order))
 
+    def texts(rows: np.ndarray) -> Columns:
+        places = sample.sentence[rows].astype(int), sample.position[rows].astype(int)
+        found = dict(zip(("text", "last_token"), held.run.corpus("validation").prefix_texts(*places)))
+        found["next_token"] = token_texts(sample.next_token[rows], held.run.vocabulary)
+        return {"coefficient": m[rows], **found}
 
-def _texts(held: Held, sample: Sample, rows: np.ndarray, m: np.ndarray) -> Columns:
-    sentence, position = sample.sentence[rows].astype(int), sample.position[rows].astype(int)
-    texts, last_tokens = held.run.corpus("validation").prefix_texts(sentence, position)
-    return {
-        "coefficient": m[rows],
-        "text": texts,
-        "last_token": last_tokens,
-        "next_token": token_texts(sample.next_token[rows], held.run.vocabulary),
-    }
+    quantiles: Columns = {"quantile": [quantile for quantile, _ in shown.values()]}
+    at_quantiles = rows_of(quantiles | texts(np.array([row for _, row in shown.values()], int)))
+    return Strengths(at_quantiles, rows_of(texts(drawn)), len(m), len(order))

@@ -41,11 +41,8 @@ class Exported(Live):
 def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours: bool) -> list[Path]:
     """Writes the page of a run and those of some memories into a folder. Returns the files, the run's first.
 
-    Args:
-        names: the memories, such as "L3.17"; none: those that a report of 24 cards shows.
-        colours: whether every token of the trigger examples is coloured, which needs the model.
-    Raises:
-        UserError: there is no such memory; or the model cannot be loaded.
+    Without names of memories, they are those that a report of 24 cards shows. Coloured tokens need the model. Raises
+    UserError if there is no such memory, or the model cannot be loaded.
     """
     run = held.run
     memories = [run.memory(name) for name in names]

@@ -33,34 +33,28 @@ FACTS = {  # of the memory: how each is written
 }  # fmt: skip
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
+TOKEN = Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>')  # of a coloured sentence
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
 
 
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
     """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
 
-    Args:
-        name: "positive" or "negative".
-        every: whether all trigger examples are shown, or the first ones.
-        coloured_by: the open runs, if each token is coloured.
-    Returns:
-        The rows are those of `Memory.triggers`; also `numbers`, of the patterns that each has, and `coloured`, the
-        sentence with a colour per token, or None.
+    The rows are those of `Memory.triggers`; also `numbers`, of the patterns that each has, and `coloured`, the sentence
+    with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
+    open runs, if each token is coloured.
     """
     memory = card.memory
     columns = example_columns(held.run.files, memory.layer, memory.memory, name, None if every else EXAMPLES)
     patterns = card.patterns if name == "positive" else []  # none are sought in the others
-    coloured = colour(held, coloured_by, memory, name, columns) if coloured_by else [None] * len(columns["rank"])
-    added = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
+    coloured: list[Markup | None] = [None] * len(columns["rank"])
+    if coloured_by:
+        sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
+        m = colours_of(held, coloured_by, memory, name, sentences)
+        largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
+        coloured = [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
+    added: Columns = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
     return {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
-
-
-def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
-    """Returns the sentences of trigger examples, with a colour per token."""
-    sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
-    m = colours_of(held, shelf, memory, name, sentences)
-    largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
-    return [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
@@ -79,12 +73,10 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: l
 
 
 def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
-    """Colours the tokens of a sentence by the memory's coefficient. The value is told on focus and hover.
+    """Colours the tokens of a sentence by the memory's coefficient, m [token]. The value is told on focus and hover.
 
-    Args:
-        sentence, position: the trigger example. Its last token has a border, and what follows is smaller.
-        m: the coefficient on each token of the sentence [token].
-        largest: the coefficient, without sign, at the end of the scale.
+    The last token of the trigger example has a border, and what follows is smaller. `largest`: the coefficient, without
+    sign, at the end of the scale.
     """
     texts, first = held.run.corpus("train").token_texts(sentence), max(0, position - BEFORE)
     until = min(len(m), position + AFTER)
@@ -92,15 +84,9 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
     pieces = ["…"] if first else []
     for place in range(first, until):
         after = " after" if place >= position else " last" if place == position - 1 else ""
-        pieces.append(
-            Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>').format(
-                drawing.step(m[place], largest),
-                after,
-                0 if place == focus else -1,
-                f"coefficient {signed(float(m[place]))}",
-                visible(texts[place]),
-            )
-        )
+        step, told = drawing.step(m[place], largest), f"coefficient {signed(float(m[place]))}"
+        tab = 0 if place == focus else -1
+        pieces.append(TOKEN.format(step, after, tab, told, visible(texts[place])))
     return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
 
 
@@ -117,10 +103,10 @@ def values(
 ) -> dict[str, Any]:
     """Returns what the template of a memory shows. The arguments are those of `side_of`."""
     memory = held.run.memory(layer, index)
-    card = Card(held.run, memory)
-    top, bottom = (
-        rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held))) for end in ("top", "bottom")
-    )
+    card, explained = Card(held.run, memory), memory.explanations.to_dict("records")
+    tokens = {
+        end: prediction_columns(held.run.files, layer, index, end, _predictions(held)) for end in ("top", "bottom")
+    }
     return {
         "memory": memory,
         "card": card,
@@ -128,13 +114,10 @@ def values(
         "sides": [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]],
         "coloured": coloured_by is not None,
         "every": every,
-        "top": top,
-        "bottom": bottom,
+        **{end: rows_of(columns) for end, columns in tokens.items()},
         "strengths": strengths(held, memory),
         "labels": memory.labels.to_dict("records"),
-        "explanations": [
-            (row["annotator"], row["label"], scores_of(row)) for row in memory.explanations.to_dict("records")
-        ],
+        "explanations": [(row["annotator"], row["label"], scores_of(row)) for row in explained],
         "effects": memory.effects.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
         "python": f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})",

@@ -1,4 +1,4 @@
-"""The runs and their comparisons, and one run layer by layer."""
+"""The runs and their comparisons, one run layer by layer, and two runs side by side by relative depth."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,13 +7,14 @@ import pandas as pd
 from starlette.responses import HTMLResponse
 
 from ffkv.apps.annotation.sheets import annotations_folder, sheet_names
+from ffkv.apps.explorer import page_memory
 from ffkv.apps.explorer.pages import LIVE, render, report_file
-from ffkv.apps.explorer.shelf import Held, Shelf
-from ffkv.base.errors import UserError
+from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.files.bounded import read_json
 from ffkv.run.comparison.comparison_file import FACTS
 from ffkv.run.comparison.links import with_links
-from ffkv.run.results.text import number
+from ffkv.run.report import facts
+from ffkv.run.results.depth import pair_layers
 
 
 class Column(NamedTuple):
@@ -47,25 +48,24 @@ def runs(shelf: Shelf) -> HTMLResponse:
 def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
     """Finds the comparisons whose first and last run are open, as far as the workflow has written their reports.
 
-    Returns:
-        Name of a comparison: its report, and the names of the first and of the last run in the explorer.
+    Name of a comparison: its report, and the names of the first and of the last run in the explorer.
     """
     found: dict[str, tuple[Path, str, str]] = {}
     opened = {held.run.folder.resolve(): name for name, held in shelf.runs.items()}
     for results in sorted({folder.parent for folder in opened}):
-        for facts in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
-            name = facts.parents[1].name
-            runs = [opened.get(results / run) for run in _runs_of(facts)]
+        for file in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
+            name = file.parents[1].name
+            runs = [opened.get(results / run) for run in _runs_of(file)]
             page = results.parent / "reports/comparisons" / name / "index.html"
             if runs and runs[0] is not None and runs[-1] is not None and page.is_file():
                 found.setdefault(name, (page, runs[0], runs[-1]))
     return found
 
 
-def _runs_of(facts: Path) -> list[str]:
+def _runs_of(file: Path) -> list[str]:
     """Returns the runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
     try:
-        return list(read_json(facts)["settings"]["runs"])
+        return list(read_json(file)["settings"]["runs"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -73,11 +73,11 @@ def _runs_of(facts: Path) -> list[str]:
 def comparison(shelf: Shelf, name: str) -> str:
     """Returns the report of a comparison as HTML. Memories lead to their pages in the first and the last run.
 
-    Raises UserError if there is no such comparison, or its runs are not open.
+    Raises NoSuch if there is no such comparison, or its runs are not open.
     """
     found = find_comparisons(shelf)
     if name not in found:
-        raise UserError(
+        raise NoSuch(
             "There is no comparison of this name whose first and last run are open and whose report is written."
         )
     page, first, last = found[name]
@@ -91,13 +91,17 @@ def run(held: Held) -> HTMLResponse:
 
 def values(held: Held) -> dict[str, Any]:
     """Returns what the template of a run shows."""
-    table = layers(held)
+    table, run = layers(held), held.run
     return {
         "table": table,
         "columns": [column for column in COLUMNS if column.name in table],
-        "terms": _terms(held),
+        "terms": [
+            *facts.model(run),
+            *facts.corpus(run),
+            ("trigger examples", f"{run.settings.triggers.per_key} per key"),
+        ],
         "report": LIVE.run(held, "report") if report_file(held).is_file() else "",
-        "sheets": bool(sheet_names(annotations_folder(held.run))),
+        "sheets": bool(sheet_names(annotations_folder(run))),
     }
 
 
@@ -111,20 +115,37 @@ def layers(held: Held) -> pd.DataFrame:
     return found
 
 
-def _terms(held: Held) -> list[tuple[str, str]]:
-    """Describes the run in a few lines. The report says more."""
-    run, anatomy = held.run, held.run.anatomy
-    train, validation = run.files.corpora["train"], run.files.corpora["validation"]
-    kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
-    return [
-        ("model", anatomy.checkpoint),
-        ("architecture", f"{anatomy.architecture}, {number(anatomy.parameters)} parameters"),
-        ("feed-forward layers", f"{len(anatomy.layers)}, {kinds}; activation {anatomy.activation}"),
-        ("memories", number(anatomy.layer_offset[-1])),
-        ("vocabulary", f"{number(anatomy.vocabulary)} tokens"),
-        ("corpus", run.settings.corpus.dataset),
-        ("train split", f"{number(train['sentences'])} sentences of {number(train['tokens'])} tokens"),
-        ("validation split", f"{number(validation['sentences'])} sentences of {number(validation['tokens'])} tokens"),
-        ("trigger examples", f"{run.settings.triggers.per_key} per key"),
-        ("first token", train["beginning"]),
+def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResponse:
+    """Returns the page of two runs.
+
+    Memory L3.17 is the same unit in two runs of one model: at another training step or on another corpus. In models of
+    another size or seed it is not.
+
+    `names`: of all open runs; `memories`: a memory of each. An empty one is the first run's memory, or L0.0.
+    """
+    asked = [memories[0] or "L0.0", memories[1] or memories[0] or "L0.0"]
+    columns, problems = [], []
+    for held, name in zip(runs, asked):
+        try:
+            place = held.place(name)
+        except NoSuch as error:
+            problems.append(f"Run {held.name}: {error}")
+        else:
+            columns.append({"held": held} | page_memory.values(held, *place))
+    tables = [layers(held).set_index("layer", drop=False).to_dict("index") for held in runs]
+    pairs = pair_layers(*(len(held.sizes) for held in runs))  # at the same relative depth
+    depths: list[dict[str, Any]] = [
+        {"depth": depth, "layers": [table[at] for table, at in zip(tables, pair)]} for depth, *pair in pairs
     ]
+    return render(
+        "compare.html",
+        status=400 if problems else 200,
+        names=names,
+        runs=runs,
+        asked=asked,
+        problems=problems,
+        columns=[] if problems else columns,
+        alike=runs[0].run.anatomy.architecture == runs[1].run.anatomy.architecture and runs[0].sizes == runs[1].sizes,
+        depths=depths,
+        statistics=[each for each in COLUMNS if any(each.name in row for row in depths[0]["layers"])],
+    )

@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
 from ffkv.base.files.spreadsheet import safe_text
 from ffkv.run.results import indexes
-from ffkv.run.results.memory_name import NAME, check_memory, parse_memory_name
+from ffkv.run.results.memory_name import NAME
 from ffkv.run.results.search import Found, find
 
 PER_PAGE = 50
@@ -32,15 +32,11 @@ FOUND += ["explanation_detection"]
 TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
 
 
-class Question(NamedTuple):
-    """What an address asks of the search."""
+def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Reads what an address asks: the texts by their names, and the same as arguments of `Run.memories`.
 
-    asked: dict[str, str]  # the text of each question that is asked, by its name in the address
-    options: dict[str, Any]  # the same as arguments of `Run.memories`
-
-
-def read_question(query: Mapping[str, str]) -> Question:
-    """Reads what an address asks. Raises a UserError if a number is none."""
+    Raises a UserError if a number is none.
+    """
     ranges = {name: query[name] for name in query if name.startswith(("min_", "max_")) and query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()} | ranges
     options: dict[str, Any] = {name: asked[name] for name in ("pattern", "sort") if name in asked}
@@ -50,34 +46,29 @@ def read_question(query: Mapping[str, str]) -> Question:
         options |= {"text": text[1:-1] if expression else text, "expression": expression}
     if "layer" in asked:
         options["layer"] = whole(asked["layer"], "layer")
-    between: dict[str, tuple[float | None, float | None]] = {}
+    between: dict[str, list[float | None]] = {}
     for name, value in ranges.items():
-        column, least = name[4:], name.startswith("min_")
-        low, high = between.get(column, (None, None))
-        limit = _decimal(f"The {'lower' if least else 'upper'} end of {column.replace('_', ' ')}", value)
-        between[column] = (limit, high) if least else (low, limit)
+        column, upper = name[4:], name.startswith("max_")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if math.isnan(limit):
+            end = f"The {'upper' if upper else 'lower'} end of {column.replace('_', ' ')}"
+            raise UserError(f"{end} is {value!r}. Write a number, such as 0.5.")
+        between.setdefault(column, [None, None])[upper] = limit
     options |= {"any_case": True, "ascending": asked.get("order") == "ascending", "between": between}
-    return Question(asked, options)
-
-
-def _decimal(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
-    return value
+    return asked, options
 
 
 def memories(held: Held, query: Mapping[str, str]) -> Response:
     """Returns the page of a search, or its list as JSON or CSV."""
-    problem, found, question = "", None, None
+    problem, found, asked = "", None, {name: value for name, value in query.items() if name in TEXTS}
     held.prepare()
     try:
-        question = read_question(query)
+        asked, options = read_question(query)
         page = whole(query.get("page", "") or "1", "page")
-        found = find(held.run.files, **question.options)
+        found = find(held.run.files, **options)
     except (Damaged, Foreign):
         raise
     except UserError as error:
@@ -86,18 +77,15 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
         return as_list(held, found, query["format"])
     if problem and query.get("format"):
         return JSONResponse({"error": problem}, 400)
-    return _page(held, query, question, found, page, problem)
+    return _page(held, asked, found, page, problem)
 
 
-def _page(
-    held: Held, query: Mapping[str, str], question: Question | None, found: Found | None, page: int, problem: str
-) -> Response:
+def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, problem: str) -> Response:
     total = len(found) if found is not None else 0
     pages = max(1, -(-total // PER_PAGE))
     if not problem and not 1 <= page <= pages:
         problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
-    asked = question.asked if question else {name: value for name, value in query.items() if name in TEXTS}
     statistics = indexes.statistics(held.run.files)
     return render(
         "memories.html",
@@ -180,13 +168,14 @@ def _safe(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def go(held: Held, text: str) -> Response:
-    """Sends to the page of a memory by its name, or to a search for a token.
-
-    Raises a UserError if the text is the name of a memory that the run does not have.
-    """
+def go(held: Held, query: Mapping[str, str]) -> Response:
+    """Sends to the page of a memory by its name, or to a search for a token. Raises NoSuch if there is no such memory."""
+    text = query.get("q", "")
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
-    layer, index = parse_memory_name(text)
-    check_memory(layer, index, held.sizes)
-    return RedirectResponse(LIVE.memory(held, layer, index), 303)
+    return RedirectResponse(LIVE.memory(held, *held.place(text)), 303)
+
+
+def exported(held: Held, page: str) -> Response:
+    """Sends a link of the report, which names an exported page, to the live page. Raises NoSuch as `go`."""
+    return RedirectResponse(LIVE.memory(held, *held.place(page.removesuffix(".html"))), 303)

@@ -1,6 +1,4 @@
-"""The page of a trace: a prompt of the user, its predictions by layer, its memories, and what changes without some of
-them.
-"""
+"""The page of a trace: a prompt, its predictions by layer, its memories, and what changes without some of them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,26 +30,17 @@ def trace(held: Held, shelf: Shelf, query: Mapping[str, str]) -> Response:
     if "prompt" not in query:
         return _page(held, asked)
     asked.setdefault("prompt", "")
+    json = query.get("format") == "json"
     try:
         found = _compute(held, shelf, asked)
     except (Damaged, Foreign):
         raise
-    except Busy as error:
-        return _problem(held, asked, str(error), 429, query)
     except UserError as error:
-        return _problem(held, asked, str(error), 400, query)
-    if query.get("format") == "json":
-        return JSONResponse(found.to_dict())
-    return _page(held, asked, found)
-
-
-def _problem(held: Held, asked: dict[str, str], problem: str, status: int, query: Mapping[str, str]) -> Response:
-    headers = {"Retry-After": "5"} if status == 429 else None
-    if query.get("format") == "json":
-        return JSONResponse({"error": problem}, status, headers)
-    page = _page(held, asked, problem=problem, status=status)
-    page.headers.update(headers or {})
-    return page
+        status = 429 if isinstance(error, Busy) else 400
+        told = JSONResponse({"error": str(error)}, status) if json else _page(held, asked, None, str(error), status)
+        told.headers.update({"Retry-After": "5"} if status == 429 else {})
+        return told
+    return JSONResponse(found.to_dict()) if json else _page(held, asked, found)
 
 
 def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":

@@ -41,11 +41,7 @@ def listen_port(port: int) -> socket.socket:
 
 
 def listen_socket(path: Path) -> socket.socket:
-    """Listens on a Unix socket.
-
-    Raises:
-        UserError: others may enter its folder; or something else is at the path.
-    """
+    """Listens on a Unix socket. Raises UserError if others may enter its folder, or something else is at the path."""
     folder = path.absolute().parent
     try:
         about = folder.lstat()

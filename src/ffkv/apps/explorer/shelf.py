@@ -5,7 +5,6 @@ import contextlib
 import functools
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,11 +16,16 @@ import numpy as np
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
 from ffkv.run.results import indexes
+from ffkv.run.results.memory_name import check_memory, parse_memory_name
 from ffkv.run.results.run import Run, open
 
 DIGITS = 8  # of each hash that a page names
 SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
 SAMPLE_BYTES = 2**26  # of these coefficients
+
+
+class NoSuch(UserError):
+    """There is no such run, memory, sheet or page."""
 
 
 class LruCache:
@@ -31,27 +35,24 @@ class LruCache:
         """limit: the largest sum of sizes; size: the size of an answer."""
         self._limit, self._size = limit, size
         self._lock, self._working = threading.Lock(), threading.Lock()
-        self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._kept: dict[Any, Any] = {}  # what was used last comes last
 
     def get(self, question: Any, answer: Callable[[], Any]) -> Any:
         """Returns the kept answer, or makes it. One answer is made at a time; a kept answer need not wait for that."""
-        if (found := self._find(question)) is not None:
-            return found
-        with self._working:
-            if (found := self._find(question)) is not None:  # made meanwhile
-                return found
-            found = answer()
-            with self._lock:
-                self._kept[question] = found
-                while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
-                    self._kept.popitem(last=False)
-            return found
+        if (found := self._use(question)) is None:
+            with self._working:
+                if (found := self._use(question)) is None:  # else it was made meanwhile
+                    self._use(question, found := answer())
+        return found
 
-    def _find(self, question: Any) -> Any:
+    def _use(self, question: Any, found: Any = None) -> Any:
+        """Moves an answer to the end, and drops those that were not used for longest. None if there is none."""
         with self._lock:
-            if question in self._kept:
-                self._kept.move_to_end(question)
-            return self._kept.get(question)
+            if (found := self._kept.pop(question, found)) is not None:
+                self._kept[question] = found
+            while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
+                del self._kept[next(iter(self._kept))]
+            return found
 
 
 class Sample(NamedTuple):
@@ -86,6 +87,15 @@ class Held:
     def sizes(self) -> list[int]:
         """Number of memories of each layer [layer]."""
         return [layer.memories for layer in self.run.anatomy.layers]
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Returns the place of a memory by its name. Raises NoSuch if it is none, or the run has no such memory."""
+        try:
+            place = parse_memory_name(name)
+            check_memory(*place, self.sizes)
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return place
 
     @property
     def data(self) -> str:
@@ -129,9 +139,9 @@ class Shelf:
     model: threading.Lock = field(default_factory=threading.Lock)  # held by what runs a model: one request at a time
 
     def run(self, name: str) -> Held:
-        """Returns an open run. Raises UserError if no run of this name is open."""
+        """Returns an open run. Raises NoSuch if no run of this name is open."""
         if name not in self.runs:
-            raise UserError(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
+            raise NoSuch(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
         return self.runs[name]
 
 
