@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,9 @@ def units(job: Job) -> list[Unit]:
     for name, table in (("patterns", patterns), ("effects", indexes.effects_by_memory(files))):
         if len(own := _chosen(job, table)):
             tables[name] = [own]
-    writes: dict[str, Callable[[Path, Iterable[Record]], None]]
-    writes = {name: partial(_write, frames) for name, frames in tables.items()}
+    writes: dict[str, Callable[[Path, Iterable[Record]], None]] = {
+        name: lambda path, records, frames=frames: _write(path, frames) for name, frames in tables.items()
+    }
     if len(job.selection.sentences):
         writes["coefficients"] = _write_coefficients
     return [Unit(f"{name}.parquet", range(len(job.selection)), write) for name, write in writes.items()]
@@ -102,7 +102,7 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
             )
 
 
-def _write(frames: Iterable[pd.DataFrame], path: Path, records: Iterable[Record]) -> None:
+def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
     """Writes tables of the same columns below each other, one after another."""
     schema, frame = None, pd.DataFrame()
     with contextlib.ExitStack() as opened:
