@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ ABOUT = {
 
 def units(job: Job) -> list[Unit]:
     """Makes `<table>.parquet`; only tables that have rows."""
-    files = job.run.files
+    files, everything = job.run.files, range(len(job.selection))
     tables: dict[str, Iterable[pd.DataFrame]] = {
         "memories": [_chosen(job, job.run.memories())],
         "triggers": trigger_tables(job),
@@ -46,12 +46,14 @@ def units(job: Job) -> list[Unit]:
     for name, table in (("patterns", patterns), ("effects", indexes.effects_by_memory(files))):
         if len(own := _chosen(job, table)):
             tables[name] = [own]
-    writes: dict[str, Callable[[Path, Iterable[Record]], None]] = {
-        name: lambda path, records, frames=frames: _write(path, frames) for name, frames in tables.items()
-    }
+
+    def unit(name: str, frames: Iterable[pd.DataFrame]) -> Unit:
+        return Unit(f"{name}.parquet", everything, lambda path, records: _write(path, frames))
+
+    units = [unit(*each) for each in tables.items()]
     if len(job.selection.sentences):
-        writes["coefficients"] = _write_coefficients
-    return [Unit(f"{name}.parquet", range(len(job.selection)), write) for name, write in writes.items()]
+        units.append(Unit("coefficients.parquet", everything, _write_coefficients))
+    return units
 
 
 def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:

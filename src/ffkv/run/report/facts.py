@@ -5,7 +5,6 @@ from collections import Counter
 from ffkv.base.settings import EMBEDDED, Corpus, Settings
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.text import duration
-from ffkv.run.report.wording import projection
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, visible
 
@@ -133,6 +132,8 @@ def _sampled_prefixes(run: Run) -> str:
 
 
 def _definitions_of_methods(run: Run) -> Terms:
+    from ffkv.run.report.wording import projection  # with matplotlib, which the explorer need not wait for
+
     keys, values, composition = run.settings.keys, run.settings.values, run.settings.composition
     terms = {
         "sampled prefixes": _sampled_prefixes(run),
