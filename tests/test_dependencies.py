@@ -97,7 +97,7 @@ def hashes() -> dict[str, str]:
 def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
     reports = {"report", "comparison_measure", "comparison_report"}
     assert edited(tmp_path, monkeypatch, "run/report/cards.py") == reports
-    assert edited(tmp_path, monkeypatch, "run/report/figure_9.py") == reports  # imported by its name
+    assert edited(tmp_path, monkeypatch, "run/report/section_refinement.py") == reports  # imported by its name
 
 
 def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):

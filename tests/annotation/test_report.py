@@ -15,8 +15,8 @@ from ffkv.apps.explorer.shelf import open_shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.run.annotation_tables import BY_LAYER, LABELS, PATTERNS, SCORES
-from ffkv.run.report.figure_2 import CATEGORIES
 from ffkv.run.report.registry import load_figure
+from ffkv.run.report.section_keys import CATEGORIES
 from ffkv.run.report.step import write_report
 from ffkv.run.results import indexes
 

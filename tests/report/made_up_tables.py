@@ -8,8 +8,8 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
-from ffkv.run.report.figure_2 import CATEGORIES
-from ffkv.run.report.figure_11 import CASES
+from ffkv.run.report.section_keys import CATEGORIES
+from ffkv.run.report.section_refinement import CASES
 
 
 def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
-from ffkv.run.report import facts, figure_3, interventions, section_keys
+from ffkv.run.report import facts, section_intervention, section_keys
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.sections import summary
 from ffkv.run.report.wording import course
@@ -53,13 +53,13 @@ def test_captions_carry_the_counts(run, figure, counts):
 
 def test_figure_3_names_what_few_keys_do_to_the_mean():
     table = pd.DataFrame({"layer": [0, 1], "removed": "random", "change": [-6.0, 76.0], "median": [-5.0, -4.0]})
-    assert figure_3._outliers(table.assign(high=[-5.0, 247.0])).replace("\u00a0", " ") == (
+    assert section_keys._outliers(table.assign(high=[-5.0, 247.0])).replace("\u00a0", " ") == (
         " The largest difference between mean and median over keys: random token, layer 1, mean +76.0 %, median \u22124.0 %."
         " Where a coefficient is near 0, its relative change is large, and a few such keys make the mean."
         " The vertical axis ends at 100 %: what is longer is cut off."
     )
-    assert figure_3._outliers(table.assign(change=[-6.0, -5.0], high=0.0)) == ""
-    assert figure_3._outliers(table.assign(change=float("nan"), median=float("nan"), high=float("nan"))) == ""
+    assert section_keys._outliers(table.assign(change=[-6.0, -5.0], high=0.0)) == ""
+    assert section_keys._outliers(table.assign(change=float("nan"), median=float("nan"), high=float("nan"))) == ""
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_interventions_say_how_many_smallest_p_values_are_significant(tests, con
 
     assert [significant(k) for k in range(tests + 1)] == [k >= least for k in range(tests + 1)]
     own = pd.DataFrame({"layer": [0, 0, 1], "memories": [tests // 2, tests - tests // 2, 1]})
-    said = interventions._least(own, controls)
+    said = section_intervention._least(own, controls)
     assert said == "" if least == 1 else f"of {tests} tests of a layer, {least} or more are significant" in said
 
 

@@ -12,10 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
 from ffkv.run.report import drawing
-from ffkv.run.report.figure import paper_numbers
-from ffkv.run.report.figure_11 import CASES
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.report.section_refinement import CASES
+from ffkv.run.report.sections import draw_exhibits, paper_numbers
 
 
 def draw(name, run, paper=False):

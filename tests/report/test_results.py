@@ -9,10 +9,9 @@ from click.testing import CliRunner
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.run.report import figure_8
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.commands import report
-from ffkv.run.report.registry import FIGURES
+from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.sections import draw_exhibits
 from ffkv.run.report.step import render, write_report
 from ffkv.run.results.run import open
@@ -77,9 +76,9 @@ def test_tables_without_a_single_value_still_make_a_page(write):
 
 def test_a_language_without_stop_words_has_no_sentence_about_them(write):
     folder = write(layers=2)
-    assert "a stop word" in figure_8.caption(open(folder)).text
+    assert "a stop word" in load_figure("figure_8").caption(open(folder)).text
     blank(folder / "composition/figure_8_agreement_cases.csv", "stop_word", "stop_word_share", "base_stop_word_share")
-    text = figure_8.caption(open(folder)).text
+    text = load_figure("figure_8").caption(open(folder)).text
     assert "stop word" not in text and "has fewer than 5 words" in text
 
 

@@ -26,7 +26,7 @@ class Branch:
     steps: Mapping[str, Step]  # its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
     heading: str  # heading of its section in the report
     introduction: str  # the paragraph below the heading
-    # the figures of this section, by the name of their module below `ffkv.run.report`: their titles
+    # the figures of this section, by their names in `ffkv.run.report.section_<name>`: their titles
     figures: Mapping[str, str] = field(default_factory=dict)
     # whether a run with such settings has the branch; None: every run has it
     applies: "Callable[[Settings], bool] | None" = None

@@ -1,6 +1,6 @@
 """The curves of all figures, of several runs; and what two runs differ by, with 95 % intervals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
     pairs: int = 0  # number of units that both runs have; 0 if they are not paired
 
 
-def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
+def figures_of(compared: Compared) -> Iterator[tuple[str, Sequence[Curve]]]:
     """Yields the figures that all runs have, and their curves."""
     for name in FIGURES:
         figure = load_figure(name)

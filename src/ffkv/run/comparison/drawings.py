@@ -12,8 +12,17 @@ from matplotlib.ticker import MaxNLocator
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.report.control import GREY
 from ffkv.run.report.curve import LAYER, Curve
-from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, count_axis, legend, share_axis, small_title
-from ffkv.run.report.kept_memories import shown_layers
+from ffkv.run.report.drawing import (
+    LINES,
+    MARKERS,
+    canvas,
+    colours,
+    count_axis,
+    legend,
+    share_axis,
+    shown_layers,
+    small_title,
+)
 from ffkv.run.report.wording import rows
 
 WIDTH, HEIGHT = 8.4, 3.7  # of a row of panels, inches

@@ -24,10 +24,9 @@ from ffkv.run.comparison.links import mark
 from ffkv.run.comparison.summary import MEMORIES, describe_differences, describe_memories, summarize
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import LAYER
-from ffkv.run.report.figure import Caption
 from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, whole_table
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.report.section import Exhibit
+from ffkv.run.report.section import Caption, Exhibit
 from ffkv.run.report.sections import heading_of
 from ffkv.run.report.templates import make_environment
 from ffkv.run.report.text import signed

@@ -26,6 +26,7 @@ MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
 PANELS_ACROSS = 3
+LINES_SHOWN = 4  # of a figure with a line per layer: layers from the first to the last
 TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
 # A panel of stacked shares: its title, its number of layers, and name to share [layer].
@@ -85,6 +86,11 @@ def _panels_across(axes: Axes) -> int:
 def small_title(axes: Axes, title: str) -> None:
     """Gives a panel a title over several lines. The `wrap` of matplotlib would take a $ for mathematics."""
     axes.set_title(textwrap.fill(title, TITLE_CHARACTERS // _panels_across(axes)), fontsize="small")
+
+
+def shown_layers(last: int) -> list[int]:
+    """Layers that get a line of their own: the first, the last, and some between them."""
+    return sorted({round(last * part / (LINES_SHOWN - 1)) for part in range(LINES_SHOWN)})
 
 
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:

@@ -1,18 +1,16 @@
 """The list of the report's figures. It imports nothing heavy, because the workflow reads it at every start.
 
-A new figure is a module `ffkv.run.report.<name>` with a `FIGURE`, and one line in the description of its branch.
+A new figure stands in the module of its section, and in the description of its branch.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from ffkv.branches.branch import Branch
 from ffkv.branches.registry import BRANCHES
 
 if TYPE_CHECKING:
-    from ffkv.run.report.figure import Figure
-    from ffkv.run.report.section import Words
+    from ffkv.run.report.section import Figure, Section
     from ffkv.run.results.run import Run
 
 
@@ -34,9 +32,14 @@ FIGURES = {
 }
 
 
+def load_section(name: str) -> "Section":
+    """Loads the section of a branch, or of the run itself ("run")."""
+    return import_module(f"ffkv.run.report.section_{name}").SECTION
+
+
 def load_figure(name: str) -> "Figure":
-    """Loads the figure that the module `ffkv.run.report.<name>` describes."""
-    return import_module(f"ffkv.run.report.{name}").FIGURE
+    """Loads a figure of the list."""
+    return load_section(FIGURES[name].section).figures[name]
 
 
 def branches_of(run: "Run") -> list[Branch]:
@@ -49,11 +52,3 @@ def has_figure(run: "Run", name: str) -> bool:
     section = FIGURES[name].section
     in_branch = section not in BRANCHES or BRANCHES[section].is_in(run.settings)
     return in_branch and load_figure(name).applies(run)
-
-
-def load_words(branch: str) -> "Words":
-    """Loads what a branch says on the page: `ffkv.run.report.section_<branch>`; nothing without this module."""
-    from ffkv.run.report.section import Words
-
-    module = f"ffkv.run.report.section_{branch}"
-    return import_module(module).WORDS if find_spec(module) else Words()

@@ -1,13 +1,37 @@
-"""What a section of the page is made of."""
+"""What a section of the page is made of: figures with their captions, sentences and tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from markupsafe import Markup
+from matplotlib.figure import Figure as Drawing
 
-from ffkv.run.report.figure import Caption
+from ffkv.run.report.curve import Curve
 from ffkv.run.report.page_tables import PageTable
 from ffkv.run.results.run import Run
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The words of a figure."""
+
+    text: str  # the caption. It can be understood without the rest of the page.
+    description: str  # what there is to see, for readers who do not see it
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report. `ffkv.run.report.registry` has its name, its section and its title."""
+
+    tables: tuple[str, ...]  # names of the run's tables that the figure shows. The page offers each of them as a file.
+    # draws the figure from a run and from the paper's own numbers, or None where these are not wanted
+    draw: Callable[[Run, Any], Drawing]
+    caption: Callable[[Run], Caption]  # writes the caption of a run's figure
+    # the lines that other runs can draw over it. All but those of the training have one.
+    curves: Sequence[Curve] = ()
+    more_tables: tuple[str, ...] = ()  # names of tables that it shows of runs that have them
+    applies: Callable[[Run], bool] = lambda run: True  # whether a run has this figure
 
 
 @dataclass(frozen=True)
@@ -35,11 +59,10 @@ class TableBlock:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a branch says on the page beside its figures. The module `ffkv.run.report.section_<branch>` has it as
-    `WORDS`.
-    """
+class Section:
+    """What a branch shows and says on the page: the `SECTION` of the module `ffkv.run.report.section_<branch>`."""
 
+    figures: Mapping[str, Figure]  # by their names, which the description of the branch has, too
     # the main numbers in plain sentences, one paragraph per question
     summary: Callable[[Run], list[str]] = lambda run: []
     before: Callable[[Run], list[TableBlock]] = lambda run: []  # the tables above the figures

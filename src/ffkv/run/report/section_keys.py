@@ -1,13 +1,170 @@
-"""What the page says about keys."""
+"""What the page shows and says about keys: figures 2 and 3, activity, ties, and what annotators say."""
 
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure as Drawing
 
+from ffkv.run.report import drawing
+from ffkv.run.report.curve import Curve, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
-from ffkv.run.report.section import TableBlock, Words
+from ffkv.run.report.section import Caption, Figure, Section, TableBlock
 from ffkv.run.report.text import change
-from ffkv.run.report.wording import course, rows, share_with_pattern, weighted_mean
+from ffkv.run.report.wording import INTERVALS, course, paper_line, rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, visible
+
+CATEGORIES = ["shallow", "shallow and semantic", "semantic", "none"]
+SHARES, COUNTS = "figure_2_categories", "figure_2_pattern_counts"
+BY_ANNOTATOR = "figure_2_by_annotator"
+LONGEST_NAME = 24  # characters of the name of an annotator
+REMOVAL = "figure_3_removal"
+REMOVED = ("first", "random", "last")
+TOP = 100  # % at which the axis ends: coefficients near 0 make relative changes of any size
+FAR = 10  # % between mean and median over keys from which the caption names them
+
+
+def draw_patterns(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
+    """Stacked bars per layer: trigger examples, random prefixes, what each annotator says, and the paper's figure."""
+    categories, annotated, layers = run.table(SHARES), judged(run), len(run.anatomy.layers)
+    by_tests = ", by tests" if len(annotated) else ""
+    panels: list[drawing.Panel] = [
+        (title + by_tests, layers, drawing.shares_by(rows(categories, sample=sample), "category", CATEGORIES, layers))
+        for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
+    ]
+    panels += [
+        (person_or_machine(annotator), layers, drawing.shares_by(own, "category", CATEGORIES, layers))
+        for annotator, own in annotated.groupby("annotator", sort=False)
+    ]
+    if paper:
+        panels.append(("the paper's, judged by a person", drawing.PAPER_LAYERS, paper))
+    return drawing.stacked_panels(panels, paper=bool(paper))
+
+
+def caption_patterns(run: Run) -> Caption:
+    """Names the samples, their sizes and the definition of a pattern."""
+    keys, counts = run.settings.keys, run.table(COUNTS)
+    examples = rows(run.table(SHARES), sample="trigger")
+    in_triggers, in_random = rows(counts, sample="trigger"), rows(counts, sample="random")
+    text = (
+        f"Patterns in the {keys.pattern_triggers} strongest trigger examples of {number(in_triggers['keys'].sum())} "
+        f"random keys: up to {number(keys.per_layer)} keys per layer, {number(examples['prefixes'].sum())} trigger "
+        f"examples in all. A pattern is a feature that at least {keys.minimum_prefixes} of a key's trigger examples "
+        f"share, and that is more frequent in them than in {number(keys.background_prefixes)} random prefixes of the "
+        f"corpus, at a false discovery rate of {percent(keys.false_discovery_rate)} per layer and family. Shallow "
+        "patterns concern the form of the text, semantic patterns its subject. A key has "
+        f"{_average(in_triggers)} patterns on average. The next panel shows the "
+        "same search in equally many random prefixes, which gives the patterns that arise by chance: "
+        f"{_average(in_random)} on average."
+    )
+    if len(annotated := judged(run)):
+        text += _judges(run, annotated)
+    if run.settings.report.paper_curves:
+        text += " The last panel is the paper's figure: 160 keys of a model with 16 layers, judged by a person."
+    return Caption(text, _description(examples))
+
+
+def _average(counts: pd.DataFrame) -> str:
+    """Returns the mean number of patterns per key; a dash if there is no key."""
+    return f"{weighted_mean(counts, 'patterns_per_key', 'keys'):.1f}" if counts["keys"].sum() else "–"
+
+
+def judged(run: Run) -> pd.DataFrame:
+    """Shares of prefixes of each category, as people and then machines judged them; no rows if nobody did.
+
+    Layers without a judged key have shares of 0.
+    """
+    if BY_ANNOTATOR not in run.tables:
+        return pd.DataFrame(columns=["annotator"])
+    table = run.table(BY_ANNOTATOR)
+    table = table[table["annotator"] != "tests"].assign(share=lambda table: table["share"].fillna(0))
+    return table.sort_values("annotator", key=lambda names: names.str.startswith("machine:"), kind="stable")
+
+
+def person_or_machine(annotator: str) -> str:
+    """Returns an annotator as a title: "anna, a person". A long name shows only its end."""
+    kind, _, name = annotator.partition(":")
+    return f"{name if len(name) <= LONGEST_NAME else '…' + name[-LONGEST_NAME:]}, a {kind}"
+
+
+def _judges(run: Run, annotated: pd.DataFrame) -> str:
+    """Says who judged how many keys, and how often random prefixes."""
+    about = run.table("annotators").set_index("annotator")
+    told = [
+        f"{person_or_machine(annotator)} ({number(about.loc[annotator, 'keys'])} keys"
+        + (
+            f"; a pattern in {percent(about.loc[annotator, 'false_positive_rate'])} of"
+            f" {number(about.loc[annotator, 'controls'])} keys of random prefixes)"
+            if about.loc[annotator, "controls"]
+            else ")"
+        )
+        for annotator in annotated["annotator"].unique()
+    ]
+    return (
+        f" Further panels show who judged some of the same keys, without knowing layer and memory: {'; '.join(told)}."
+    )
+
+
+def _description(examples: pd.DataFrame) -> str:
+    with_pattern = (1 - rows(examples, category="none").set_index("layer")["share"]).reset_index()
+    return (
+        "Stacked bars per layer: shallow, shallow and semantic, semantic, none. Trigger examples with a pattern: "
+        f"{course(with_pattern, 'share')}."
+    )
+
+
+def draw_removal(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
+    """Lines per layer: the first, a random and the last token removed."""
+    removal = run.table(REMOVAL)
+    figure, (axes,) = drawing.canvas()
+    for style, removed in enumerate(REMOVED):
+        drawing.curve(axes, rows(removal, removed=removed), "change", f"{removed} token", style, 3)
+        if paper:
+            drawing.paper_curve(axes, paper[removed], len(run.anatomy.layers), f"the paper: {removed}", style)
+    axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
+    axes.set_ylabel("change of the coefficient (%)")
+    drawing.layer_axis(axes, len(run.anatomy.layers))
+    drawing.legend(figure, axes, columns=3)
+    return figure
+
+
+def caption_removal(run: Run) -> Caption:
+    """Names the number of keys and of trigger examples."""
+    table = run.table(REMOVAL)
+    counts = " ".join(_count(rows(table, removed=removed), removed) for removed in REMOVED)
+    text = (
+        "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
+        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts} "
+        f"Those that are too short to lose such a token are left out. {INTERVALS}{_outliers(table)}"
+    ) + paper_line(run, "Grey lines are the paper's.")
+    courses = (course(rows(table, removed=removed), "change", change) for removed in REMOVED)
+    told = "; ".join(f"{removed} token removed: {said}" for removed, said in zip(REMOVED, courses))
+    return Caption(text, f"Lines per layer. {told}.")
+
+
+def _count(table: pd.DataFrame, removed: str) -> str:
+    """Counts the keys and trigger examples that lost a token of this kind, and how many could not."""
+    keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
+    return f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
+
+
+def _outliers(table: pd.DataFrame) -> str:
+    """Says where few keys make the mean, and where the axis cuts something off, with a space in front; else ""."""
+    apart = (table["change"] - table["median"]).abs()
+    said = ""
+    if apart.max() > FAR:
+        far = table.loc[apart.idxmax()]
+        said = (
+            f" The largest difference between mean and median over keys: {far['removed']} token, layer {far['layer']}, mean"
+            f" {change(far['change'])}, median {change(far['median'])}. Where a coefficient is near 0, its relative change is"
+            " large, and a few such keys make the mean."
+        )
+    if table["high"].max() > TOP:
+        said += " The vertical axis ends at 100 %: what is longer is cut off."
+    return said
+
 
 NO_PRECISION = "The model runs in {dtype}. What that does to trigger examples was not measured: keys.precision is off."
 PRECISION = (
@@ -129,4 +286,21 @@ def _agreement(run: Run) -> list[TableBlock]:
     return found
 
 
-WORDS = Words(summarize, _key_tables, _agreement)
+PATTERN_CURVES = [
+    Curve(category, by_layer(SHARES, "share", sample="trigger", category=category), stacked=True)
+    for category in CATEGORIES[:-1]
+]
+REMOVAL_CURVES = [
+    Curve(f"{removed} token removed (%)", by_layer(REMOVAL, "change", removed=removed), share=False)
+    for removed in REMOVED
+]
+OF_ANNOTATORS = (BY_ANNOTATOR, "annotators")
+SECTION = Section(
+    {
+        "figure_2": Figure((SHARES, COUNTS), draw_patterns, caption_patterns, PATTERN_CURVES, OF_ANNOTATORS),
+        "figure_3": Figure((REMOVAL,), draw_removal, caption_removal, REMOVAL_CURVES),
+    },
+    summarize,
+    _key_tables,
+    _agreement,
+)

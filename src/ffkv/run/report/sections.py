@@ -1,17 +1,25 @@
 """The sections of the page: the words, the figures and the tables of each branch."""
 
+import json
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from markupsafe import Markup
 
 from ffkv.run.report import drawing
 from ffkv.run.report.control import compare_with_control, describe_control, draw_control
-from ffkv.run.report.figure import paper_numbers
 from ffkv.run.report.page_tables import data_table
-from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_words
+from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
 from ffkv.run.report.section import Exhibit
 from ffkv.run.results.run import Run
+
+
+@cache
+def paper_numbers() -> dict[str, Any]:
+    """Returns the numbers of the paper's own figures, by the name of the figure."""
+    return json.loads(files("ffkv.run.report").joinpath("paper_figures.json").read_bytes())
 
 
 def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
@@ -44,14 +52,15 @@ def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
     """Returns the sections of the page, one per branch: the branch, its figures, and the tables before and after."""
     sections = []
     for branch in branches_of(run):
-        words, drawn = load_words(branch.name), of_section(branch.name, exhibits)
-        sections.append({"branch": branch, "before": words.before(run), "exhibits": drawn, "after": words.after(run)})
+        section, drawn = load_section(branch.name), of_section(branch.name, exhibits)
+        tables = {"before": section.before(run), "after": section.after(run)}
+        sections.append({"branch": branch, "exhibits": drawn, **tables})
     return sections
 
 
 def summary(run: Run, control: Run | None = None) -> list[str]:
     """Returns the main numbers, one paragraph per question, in the order of the branches; and one about the control."""
-    paragraphs = [said for branch in branches_of(run) for said in load_words(branch.name).summary(run)]
+    paragraphs = [said for branch in branches_of(run) for said in load_section(branch.name).summary(run)]
     return paragraphs + ([compare_with_control(run, control)] if control is not None else [])
 
 

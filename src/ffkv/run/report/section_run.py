@@ -1,12 +1,12 @@
-"""The training curve of the embedded model."""
+"""What the page shows of the run itself: the training curve of the embedded model."""
 
 from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.settings import EMBEDDED
-from ffkv.run.report.drawing import canvas, colours, legend
-from ffkv.run.report.figure import Caption, Figure
+from ffkv.run.report import drawing
+from ffkv.run.report.section import Caption, Figure, Section
 from ffkv.run.report.wording import rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number
@@ -16,12 +16,12 @@ LOSS = "training"
 
 def draw(run: Run, paper: Any) -> Drawing:
     """Lines by training step: the loss on both splits."""
-    figure, (axes,) = canvas()
+    figure, (axes,) = drawing.canvas()
     for (split, losses), (line, shade) in zip(run.table(LOSS).groupby("split"), [(":", 0), ("-o", 2)], strict=False):
-        axes.plot(losses["step"], losses["loss"], line, color=colours(4)[shade], label=split, markersize=4)
+        axes.plot(losses["step"], losses["loss"], line, color=drawing.colours(4)[shade], label=split, markersize=4)
     axes.set_xlabel("training step")
     axes.set_ylabel("loss (nats per token)")
-    legend(figure, axes)
+    drawing.legend(figure, axes)
     return figure
 
 
@@ -37,4 +37,5 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Lines by training step. The validation loss ends at {number(last['loss'])} nats per token.")
 
 
-FIGURE = Figure((LOSS,), draw, caption, lambda run: run.settings.model.checkpoint == EMBEDDED)
+TRAINING = Figure((LOSS,), draw, caption, applies=lambda run: run.settings.model.checkpoint == EMBEDDED)
+SECTION = Section({"training": TRAINING})
