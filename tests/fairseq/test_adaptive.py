@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.model.fairseq.adaptive import AdaptiveInput, AdaptiveSoftmax
-from ffkv.model.fairseq.configuration import FairseqConfig
+from ffkv.model.fairseq.modeling import AdaptiveInput, AdaptiveSoftmax, FairseqConfig
 
 
 def softmax(ends=(3, 8), d=4, seed=0) -> AdaptiveSoftmax:

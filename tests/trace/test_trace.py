@@ -16,7 +16,7 @@ from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
 from ffkv.run.results import indexes
-from ffkv.run.trace.contributions import LayerParts, logit_changes
+from ffkv.run.trace.layers import LayerParts, logit_changes
 from ffkv.run.trace.predictions import _top
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")

@@ -48,7 +48,9 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     waiting = [*_used_by(module, name), *(each for path in found - {_source(module)} for each in _imports(path))]
     while waiting:
         path = waiting.pop()
-        if path not in found and _counts(path):
+        name = path.relative_to(PACKAGE).as_posix()
+        aside = any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
+        if path not in found and (name in CHANGES_NUMBERS or not aside):
             found.add(path)
             waiting += _imports(path)
     return sorted(found)
@@ -61,13 +63,6 @@ def code_hash(function: str, also: tuple[str, ...] = ()) -> str:
     for path in code_files(function, also):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _counts(path: Path) -> bool:
-    name = path.relative_to(PACKAGE).as_posix()
-    if name in CHANGES_NUMBERS:
-        return True
-    return not any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
 
 
 def _source(module: str) -> Path:

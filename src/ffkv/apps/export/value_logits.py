@@ -8,7 +8,7 @@ import torch
 
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
-from ffkv.run.trace.value_logits import head_of, value_logits
+from ffkv.run.trace.coefficients import head_of, value_logits
 
 BINS = 50  # of the histogram of logits
 

@@ -47,7 +47,11 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
             raise UserError(
                 f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
             )
-        _sweep(path)
+        for entry in path.parent.iterdir():
+            left = PARTIAL.fullmatch(entry.name)
+            of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+            if left and of_path and left["host"] == host_name() and not is_written(entry):
+                remove(entry)
         yield temporary
         _finish(temporary, path, summed)
     except Exception as error:
@@ -92,15 +96,6 @@ def host_name() -> str:
     return socket.gethostname().partition(".")[0]
 
 
-def _sweep(path: Path) -> None:
-    """Removes unfinished versions of `path` whose process on this machine has ended. `ffkv check` names the others."""
-    for entry in path.parent.iterdir():
-        left = PARTIAL.fullmatch(entry.name)
-        of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
-        if left and of_path and left["host"] == host_name() and not is_written(entry):
-            remove(entry)
-
-
 def _final_name(name: str) -> str:
     """Returns the name that a file will have once it is finished. It can lie inside something unfinished."""
     while left := PARTIAL.fullmatch(name):
@@ -119,8 +114,16 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
 
     The sums come last: a process that is killed here leaves whole files without sums, never sums that do not fit.
     """
-    _share(temporary)
-    _sync(temporary)
+    mask = os.umask(0)
+    os.umask(mask)
+    for entry in temporary.rglob("*"):  # some libraries keep the rights of their files to the owner
+        if entry.is_file():
+            entry.chmod(0o666 & ~mask)
+    entries = [temporary, *temporary.rglob("*")]
+    if len(entries) > MANY:
+        os.sync()
+    for entry in entries:
+        sync(entry)
     # A file inside a folder that is itself being written gets its sum when the folder is finished.
     lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
     if lines:  # before anything is replaced: they may not fit on the disk
@@ -144,22 +147,6 @@ def _set_aside(path: Path, successor: Path) -> Path:
             f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
         )
     return path.rename(_temporary(path.with_name(f"{path.name}.old")))
-
-
-def _share(path: Path) -> None:
-    """Gives the files of a folder the rights that new files get here: some libraries keep theirs to the owner."""
-    mask = os.umask(0)
-    os.umask(mask)
-    for entry in (entry for entry in path.rglob("*") if entry.is_file()):
-        entry.chmod(0o666 & ~mask)
-
-
-def _sync(path: Path) -> None:
-    entries = [path, *path.rglob("*")]
-    if len(entries) > MANY:
-        os.sync()
-    for entry in entries:
-        sync(entry)
 
 
 def sync(path: Path) -> None:

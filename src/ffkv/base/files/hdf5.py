@@ -190,7 +190,11 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     except (OSError, RuntimeError) as error:
         raise unreadable(path, error) from error
     with file, reading(path):
-        _check_attributes(file)
+        kinds = [file.attrs.get_id(name) for name in file.attrs]
+        # ffkv writes some numbers and texts, one value each. Others could fill the memory.
+        large = any(kind.shape or kind.get_storage_size() > LONGEST_ATTRIBUTE for kind in kinds)
+        if large or len(kinds) > MOST_ATTRIBUTES:
+            raise OSError("its attributes are not those of a file of ffkv")
         _check(path, file.attrs, kind, belongs_to or {})
         for part in linked_files(file):
             _check_part(path, part, file.attrs)
@@ -256,15 +260,6 @@ def parsed(file: h5py.File, name: str) -> Any:
         return parse_json(file.attrs[name])
     except (TypeError, ValueError) as error:
         raise OSError(f"its attribute {name} cannot be read: {error}") from error
-
-
-def _check_attributes(file: h5py.File) -> None:
-    """Refuses attributes that would fill the memory: ffkv writes some numbers and texts, one value each."""
-    kinds = (file.attrs.get_id(name) for name in file.attrs)
-    if len(file.attrs) > MOST_ATTRIBUTES or any(
-        kind.shape or kind.get_storage_size() > LONGEST_ATTRIBUTE for kind in kinds
-    ):
-        raise OSError("its attributes are not those of a file of ffkv")
 
 
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:

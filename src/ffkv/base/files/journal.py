@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import sync
@@ -36,49 +36,40 @@ def append_entry(path: Path, entry: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _appending:
             new = not path.exists()
-            _append(path, line)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier process was killed here
+                    line = b"\n" + line
+                while line:
+                    line = line[os.write(descriptor, line) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             if new:  # the name of the file must be on the disk, too
                 sync(path.parent)
     except OSError as error:
         raise unwritable(path, path, error) or error from error
 
 
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier process was killed here
-            line = b"\n" + line
-        while line:
-            line = line[os.write(descriptor, line) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read_journal(path: Path) -> Journal:
     """Reads a journal. One that was never written has no entries. Raises UserError if it cannot be read."""
+    journal = Journal([], [])
     try:
         with path.open("rb") as file:
-            return _read(path, file)
+            for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), 1):
+                if len(line) > LARGEST:
+                    raise UserError(
+                        f"{path}, line {number}, has more than {LARGEST:,} bytes. Remove it, or move the file away."
+                    )
+                if not line.strip(b" \0\n"):  # NFS may show zeros where a write of another host has not arrived
+                    continue
+                try:
+                    journal.entries.append((number, parse_json(line)))
+                except ValueError:  # also of bytes that are not text, and of what is nested too deeply
+                    journal.torn.append(number)
     except FileNotFoundError:
-        return Journal([], [])
+        pass
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
-
-
-def _read(path: Path, file: BinaryIO) -> Journal:
-    entries: list[tuple[int, Any]] = []
-    torn: list[int] = []
-    for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), 1):
-        if len(line) > LARGEST:
-            raise UserError(
-                f"{path}, line {number}, has more than {LARGEST:,} bytes. Remove it, or move the file away."
-            )
-        if not line.strip(b" \0\n"):  # NFS may show zeros where a write of another host has not arrived
-            continue
-        try:
-            entries.append((number, parse_json(line)))
-        except ValueError:  # also of bytes that are not text, and of what is nested too deeply
-            torn.append(number)
-    return Journal(entries, torn)
+    return journal

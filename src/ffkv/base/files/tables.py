@@ -22,13 +22,10 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
         if Path(path).suffix == ".parquet":
             frame.to_parquet(temporary, index=False)
         else:
-            frame.to_csv(temporary, index=False, float_format="%.10g", quoting=_quoting(frame))
-
-
-def _quoting(frame: pd.DataFrame) -> int:
-    """Quotes only texts that need it; every text if one has a carriage return, which pandas would not quote."""
-    returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
-    return QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL
+            # Only texts that need it are quoted; every text if one has a carriage return, which pandas would not quote.
+            returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
+            quoting = QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL
+            frame.to_csv(temporary, index=False, float_format="%.10g", quoting=quoting)
 
 
 def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:

@@ -27,6 +27,7 @@ KNOWN = {
     "`torch_dtype` is deprecated": "a name in a config that means the same",
     "loading `TokenizersBackend`": "the tokenizer that tokenizer.json describes",
 }
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours
 _collected: ContextVar[list[str] | None] = ContextVar("remarks", default=None)
 
 
@@ -84,16 +85,11 @@ def listening(*libraries: str) -> Iterator[None]:
             logger.setLevel(level)
     # Words about old names in code are for the authors of libraries.
     told = [each for each in caught if not issubclass(each.category, (DeprecationWarning, FutureWarning))]
-    for library, words in [*ear.heard, *((_library_of(each.filename), str(each.message)) for each in told)]:
+    for each in told:
+        parts = Path(each.filename).parts
+        in_package = "site-packages" in parts[:-1]
+        library = parts[parts.index("site-packages") + 1] if in_package else Path(each.filename).stem
+        ear.heard.append((library, str(each.message)))
+    for library, words in ear.heard:
         if not any(known in words for known in KNOWN):
-            remark(f"{library} says: {_one_line(words)}")
-
-
-def _library_of(file: str) -> str:
-    """Returns the package that a file of code belongs to."""
-    parts = Path(file).parts
-    return parts[parts.index("site-packages") + 1] if "site-packages" in parts[:-1] else Path(file).stem
-
-
-def _one_line(words: str) -> str:
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", words).split())[:500]
+            remark(f"{library} says: {' '.join(ANSI.sub('', words).split())[:500]}")

@@ -37,18 +37,6 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
     if processes == 1:
         yield from map(function, items)
         return
-    workers = _start(function, processes)
-    try:
-        yield from _deal(workers, iter(items), work)
-    finally:
-        for worker in workers:
-            worker.process.kill()  # a fork that just starts has this process's handlers, which would note SIGTERM only
-        for worker in workers:
-            worker.process.join()
-            worker.connection.close()
-
-
-def _start(function: Callable, processes: int) -> list[_Worker]:
     context = multiprocessing.get_context("fork")
     workers: list[_Worker] = []
     for _ in range(processes):
@@ -59,7 +47,14 @@ def _start(function: Callable, processes: int) -> list[_Worker]:
         process.start()
         other.close()
         workers.append(_Worker(process, own))
-    return workers
+    try:
+        yield from _deal(workers, iter(items), work)
+    finally:
+        for worker in workers:
+            worker.process.kill()  # a fork that just starts has this process's handlers, which would note SIGTERM only
+        for worker in workers:
+            worker.process.join()
+            worker.connection.close()
 
 
 def _work(function: Callable, connection: Connection, inherited: list[Connection]) -> None:

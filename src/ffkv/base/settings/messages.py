@@ -63,8 +63,9 @@ def refusal(detail: Mapping[str, Any]) -> str:
     if detail["type"] == "string_type" and isinstance(detail["input"], bool):
         return f"{value}: must be text. YAML reads yes, no, on and off as true and false unless they are in quotation marks"
     if detail["type"] in ALLOWED:
-        limits = {key: _without_fraction(limit) for key, limit in detail.get("ctx", {}).items()}
-        return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
+        limits = detail.get("ctx", {})
+        whole = {key: int(limit) for key, limit in limits.items() if isinstance(limit, float) and limit.is_integer()}
+        return f"{value}: must be {ALLOWED[detail['type']].format(**limits | whole)}"
     return f"{value}: {detail['msg'].removeprefix('Value error, ')}"
 
 
@@ -83,7 +84,10 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     if detail["type"] == "string_pattern_mismatch" and place[-1] != "device":
         return _refused_name(key, detail["input"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
-        return _unknown_setting(key, str(place[-1]), _settings_at(model, place[:-1]))
+        valid = _settings_at(model, place[:-1])
+        similar = difflib.get_close_matches(str(place[-1]), valid, n=1, cutoff=0.7)
+        suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
+        return f"Unknown setting {key!r}.{suggestion} Valid here: {', '.join(valid)}"
     if detail["type"] == "missing":
         return f"{key} is missing" + (": it names the runs, such as `runs: {mine: {}}`" if key == "runs" else "")
     if place == ["runs"] and "comparisons" in model.model_fields:
@@ -98,12 +102,6 @@ def _refused_name(key: str, name: Any) -> str:
         f"{key}: {text} is not a valid {what}. It has at most 64 characters: letters, digits, '.', '_' and '-'. "
         "It starts with a letter or a digit" + ("" if isinstance(name, str) else ". Write it in quotes")
     )
-
-
-def _unknown_setting(key: str, name: str, valid: list[str]) -> str:
-    similar = difflib.get_close_matches(name, valid, n=1, cutoff=0.7)
-    suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
-    return f"Unknown setting {key!r}.{suggestion} Valid here: {', '.join(valid)}"
 
 
 def shown(value: Any) -> str:
@@ -122,10 +120,6 @@ def shown(value: Any) -> str:
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxdict, SHORT.maxlist, SHORT.maxset, SHORT.maxtuple = 4, 8, 8, 8, 8
 SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 300, 300, 300
-
-
-def _without_fraction(limit: Any) -> Any:
-    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
 def _settings_at(model: type[BaseModel], place: list) -> list[str]:

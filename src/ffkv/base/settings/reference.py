@@ -87,12 +87,6 @@ def _table(fields: dict[str, FieldInfo]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _allowed_list(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"a list of {', '.join(f'`{choice}`' for choice in get_args(kind))}"
-    return "text, or a list of texts" if (get_args(kind) or (kind,))[0] is str else "a list of numbers"
-
-
 def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is dict:
         inside = get_args(field.annotation)[1]
@@ -100,7 +94,10 @@ def _allowed(field: FieldInfo) -> str:
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)
-        return _allowed_list(choices[0])
+        if get_origin(choices[0]) is Literal:
+            return f"a list of {', '.join(f'`{choice}`' for choice in get_args(choices[0]))}"
+        item = (get_args(choices[0]) or choices)[0]
+        return "text, or a list of texts" if item is str else "a list of numbers"
     kinds: dict[Any, str] = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [

@@ -37,7 +37,10 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
     runs = configuration.get("runs")
     resolved = {}
     for name, overrides in runs.items() if isinstance(runs, dict) else ():
-        merged = _merge(shared, overrides if isinstance(overrides, dict) else {})
+        merged = {**shared, **overrides} if isinstance(overrides, dict) else shared
+        for key in merged.keys() & shared.keys():  # a section that both have is merged setting by setting
+            if isinstance(shared[key], dict) and isinstance(merged[key], dict):
+                merged = {**merged, key: {**shared[key], **merged[key]}}
         run_problems = problems_of(Settings, merged) or Settings(**merged).contradictions()
         problems += [f"runs.{name}: {problem}" for problem in run_problems if problem not in shared_problems]
         if not run_problems:
@@ -81,12 +84,3 @@ def _wrong_controls(resolved: dict[str, Settings], names: set[str]) -> list[str]
                 f"runs.{name}: report.control is {control!r}, which has a control itself: must be a run without one"
             )
     return problems
-
-
-def _merge(below: dict, above: dict) -> dict:
-    """Puts the settings of `above` over those of `below`. A section that both have is merged setting by setting."""
-    merged = {**below, **above}
-    for key in below.keys() & above.keys():
-        if isinstance(below[key], dict) and isinstance(above[key], dict):
-            merged[key] = {**below[key], **above[key]}
-    return merged

@@ -29,11 +29,8 @@ Globs = Annotated[
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 
 
-def _names(given: list[str]) -> list[str]:
-    return [name.strip() for text in given for name in text.split(",")]
-
-
-Names = Annotated[list[str], AfterValidator(_names)]  # of an option that is repeated, or has commas between the names
+# Of an option that is repeated, or has commas between the names.
+Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]
 Whole = Annotated[int, Field(le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 UNITS = {"": 1} | {
@@ -81,15 +78,10 @@ def _where(given: Any) -> Any:
     """YAML makes numbers and truth values of some texts."""
     if not isinstance(given, dict):
         raise ValueError("must be a mapping of columns to values such as {language: en} or {language: [en, de]}")
-    return {
-        _column(name): _values(name, value if isinstance(value, list) else [value]) for name, value in given.items()
-    }
-
-
-def _column(name: Any) -> str:
-    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise ValueError(f"must name columns by text without '=' and NUL; {str(name)[:50]!r} is none")
-    return name
+    for name in given:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise ValueError(f"must name columns by text without '=' and NUL; {str(name)[:50]!r} is none")
+    return {name: _values(name, value if isinstance(value, list) else [value]) for name, value in given.items()}
 
 
 def _values(name: str, given: list[Any]) -> list[str]:

@@ -99,28 +99,24 @@ def _check_node(path: Path | str, top: yaml.Node) -> None:
             if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
                 raise _wrong(path, line, f"a number of {len(node.value):,} digits")
         elif isinstance(node, yaml.MappingNode):
-            _check_keys(path, node)
             inner = [value for _, value in node.value]
+            seen: dict[str, int] = {}
+            for key, value in node.value:
+                line = key.start_mark.line
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _wrong(path, line, "a key is a word, not a list or a mapping")
+                merges = key.tag == "tag:yaml.org,2002:merge"
+                if merges and (key.value != "<<" or not isinstance(value, yaml.MappingNode)):
+                    # lists of merged mappings grow tenfold per level
+                    raise _wrong(path, line, "`<<` takes one mapping here, such as `<<: *name`, not a list or a word")
+                if first := seen.get(key.value):
+                    raise _wrong(path, line, f"the key {key.value[:80]!r} occurs twice, first in line {first}")
+                seen[key.value] = line + 1
         for value in inner:
             visit(value, (*above, id(node)))
         done.add(id(node))
 
     visit(top, ())
-
-
-def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
-    seen: dict[str, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line
-        if not isinstance(key, yaml.ScalarNode):
-            raise _wrong(path, line, "a key is a word, not a list or a mapping")
-        merges = key.tag == "tag:yaml.org,2002:merge"
-        if merges and (key.value != "<<" or not isinstance(value, yaml.MappingNode)):
-            # lists of merged mappings grow tenfold per level
-            raise _wrong(path, line, "`<<` takes one mapping here, such as `<<: *name`, not a list or a word")
-        if key.value in seen:
-            raise _wrong(path, line, f"the key {key.value[:80]!r} occurs twice, first in line {seen[key.value] + 1}")
-        seen[key.value] = line
 
 
 def check_command_line() -> None:

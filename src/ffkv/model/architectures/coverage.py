@@ -70,27 +70,25 @@ def row(model_type: str) -> Row:
 
 
 def proof(model_type: str, model: Any) -> Row:
-    """Returns the row of a model in memory. It is calibrated on one pair of random sentences and proven on another."""
+    """Returns the row of a model in memory. It is calibrated on one pair of random sentences and proven on another.
+
+    They have ids [2, 12] from the middle of the vocabulary, away from special tokens.
+    """
+    import torch
+
+    from ffkv.model.architectures.tiny import VOCABULARY
     from ffkv.model.step import prove_in_memory
 
+    generator = torch.Generator().manual_seed(0)
+    pairs = [torch.randint(4, VOCABULARY - 6, (SENTENCES, TOKENS), generator=generator) for _ in range(2)]
     try:
-        layers, errors = prove_in_memory(model, *_sentences())
+        layers, errors = prove_in_memory(model, *pairs)
     except UserError as error:
         return Row(model_type, "no", reason=_line(error))
     except Exception as error:  # a defect of ffkv: in the table, so that it is seen
         return Row(model_type, "no", reason=f"error: {type(error).__name__}: {_line(error)}")
     kinds = sorted({layer.kind for layer in layers})
     return Row(model_type, "yes", kind=" | ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
-
-
-def _sentences() -> tuple[Any, ...]:
-    """Returns two pairs of sentences [2, 12] of ids from the middle of the vocabulary, away from special tokens."""
-    import torch
-
-    from ffkv.model.architectures.tiny import VOCABULARY
-
-    generator = torch.Generator().manual_seed(0)
-    return tuple(torch.randint(4, VOCABULARY - 6, (SENTENCES, TOKENS), generator=generator) for _ in range(2))
 
 
 def _line(error: Exception) -> str:

@@ -29,8 +29,7 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
         UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing,
             left over or of another shape; the dictionary is that of another model; model code is to be trusted.
     """
-    from ffkv.model.fairseq.configuration import FairseqConfig
-    from ffkv.model.fairseq.modeling import FairseqForCausalLM
+    from ffkv.model.fairseq.modeling import FairseqConfig, FairseqForCausalLM
 
     folder, dtype = Path(settings.checkpoint), settings.dtype
     if settings.trust_remote_code:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,11 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     Raises:
         UserError: the folder holds no file of a run.
     """
-    if os.access(folder, os.R_OK | os.X_OK) and not _is_run(folder):
+    # Has a step written, or begun to write, any file in its place? Folders of others may be large.
+    places = [folder / name for name in expected_files(Settings())]
+    # Not Path.is_file, which raises an error inside a folder that may not be entered.
+    is_run = any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places)  # noqa: PTH113
+    if os.access(folder, os.R_OK | os.X_OK) and not is_run:
         raise UserError(NO_RUN.format(folder))
     read = 0
     problems: dict[Path, Problem] = {}
@@ -71,24 +75,15 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     return read, sorted(problems.values())
 
 
-def _is_run(folder: Path) -> bool:
-    """Tells whether a step has written, or begun to write, any file in its place. Other folders may be large."""
-    places = [folder / name for name in expected_files(Settings())]
-    # Not Path.is_file, which raises an error inside a folder that may not be entered.
-    return any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places)  # noqa: PTH113
-
-
-def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
+def _walk(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
     """Returns all entries below a folder, sorted; a folder that may not be entered is a problem."""
 
     def note(error: OSError) -> None:
         path = Path(error.filename)
         problems[path] = _closed(path, error)
 
-    entries = [
-        Path(place, name) for place, folders, files in os.walk(folder, onerror=note) for name in (*folders, *files)
-    ]
-    return iter(sorted(entries))
+    below = os.walk(folder, onerror=note)
+    return sorted(Path(place, name) for place, folders, files in below for name in (*folders, *files))
 
 
 def _closed(path: Path, error: OSError) -> Problem:
@@ -129,21 +124,19 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
         if path.is_file() and path.suffix in READERS:
             READERS[path.suffix](path, folder)
     except Damaged as error:
-        return Problem(output, "damaged", _without(str(error).split(". Delete ")[0], output) + ".")
+        kind, reason = "damaged", str(error).split(". Delete ")[0] + "."
     except Foreign as error:
-        return Problem(output, "foreign", _without(str(error), output))
+        kind, reason = "foreign", str(error)
     except UserError as error:
-        return Problem(output, "doubtful", _without(str(error), output))
+        kind, reason = "doubtful", str(error)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        return Problem(output, "doubtful", _without(str(unreadable(path, error)), output))
-    if not sum_path(output_of(path)).exists():
+        kind, reason = "doubtful", str(unreadable(path, error))
+    else:
+        if sum_path(output_of(path)).exists():
+            return None
+        kind = "doubtful"
         reason = "has no checksum beside it, so nobody can tell whether it is whole. Ignore this if you changed it."
-        return Problem(output, "doubtful", reason)
-    return None
-
-
-def _without(message: str, path: Path) -> str:
-    return message.removeprefix(f"{path} ")
+    return Problem(output, kind, reason.removeprefix(f"{output} "))
 
 
 def _identity(path: Path, folder: Path) -> dict[str, Any]:

@@ -32,7 +32,12 @@ def check(folder: Path) -> None:
     lines = [f"{folder}: {read} files were read. Not as they should be: {told}."]
     if delete := [str(problem.path) for problem in problems if problem.kind in ("damaged", "unfinished")]:
         lines += ["Delete what is damaged or unfinished:", f"  rm -r {shlex.join(delete)}"]
-    where, targets = _where_to_make(folder)
+    # Snakemake's targets are relative to the folder that holds `results`.
+    run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
+    targets, place = Path("results", run.name), run.parent.parent
+    where = "" if place == Path.cwd() else f" in {place}"
+    if run.parent.name != "results":
+        where = " where your run was made, in the folder that holds results"
     again = {
         kind: [str(targets / one.path.relative_to(folder)) for one in problems if one.kind == kind] for kind in counts
     }
@@ -44,16 +49,3 @@ def check(folder: Path) -> None:
             f"  snakemake --force {shlex.join(foreign)}",
         ]
     raise UserError("\n".join(lines))
-
-
-def _where_to_make(folder: Path) -> tuple[str, Path]:
-    """Says in words where the files of a run are made again, and the run's folder as it is called there.
-
-    Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working
-    directory.
-    """
-    run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
-    if run.parent.name != "results":
-        return " where your run was made, in the folder that holds results", Path("results", run.name)
-    place = run.parent.parent
-    return "" if place == Path.cwd() else f" in {place}", Path("results", run.name)

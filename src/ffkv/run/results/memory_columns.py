@@ -8,7 +8,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import h5py
 import numpy as np
 
 from ffkv.base.errors import UserError
@@ -20,17 +19,13 @@ from ffkv.run.results.run_files import RunFiles
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
 
 Columns = dict[str, Sequence[Any] | np.ndarray]
+_row_type: Any = functools.cache(collections.namedtuple)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
     """Returns the columns of one length as rows: named tuples with Python's own numbers."""
     values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
-    return list(map(_row_type(tuple(columns)), *values))
-
-
-@functools.cache
-def _row_type(names: tuple[str, ...]) -> Any:
-    return collections.namedtuple("Row", names)
+    return list(map(_row_type("Row", tuple(columns)), *values))
 
 
 def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
@@ -113,7 +108,14 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
         stored = kept[0][row], kept[1][row]
     else:
         with files.open_projections(files.layer_group(layer)) as file:
-            place = _projection_row(files, layer, memory, file["layer"], file["memory"])
+            # Files hold the memories of the layers of their group in order.
+            place = row - files.anatomy.layer_offset[files.layer_groups[files.layer_group(layer)].start]
+            layers, memories = file["layer"], file["memory"]
+            if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
+                raise UserError(
+                    f"values/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
+                    " another layer_groups. Run the workflow again."
+                )
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
     if not 0 < whole_number("count", count) <= len(stored[0]):
         raise UserError(
@@ -127,15 +129,3 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
         "log_probability": log_probability,
         "probability": np.exp(log_probability),
     }
-
-
-def _projection_row(files: RunFiles, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
-    """Returns the memory's row in the file of its layer group: files hold the group's memories in order."""
-    offset = files.anatomy.layer_offset
-    row = offset[layer] + memory - offset[files.layer_groups[files.layer_group(layer)].start]
-    if not (row < len(layers) and (layers[row], memories[row]) == (layer, memory)):
-        raise UserError(
-            f"values/projections does not hold {memory_name(layer, memory)} where it must be: it was made with another"
-            " layer_groups. Run the workflow again."
-        )
-    return row

@@ -1,8 +1,8 @@
 """The small tables of a run: the CSV files that figures draw."""
 
+import contextlib
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
@@ -40,31 +40,20 @@ def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
 
     Files of earlier runs with more shards or layer groups are left out, and so is the report's own file.
     """
-    paths = [path for path in sorted(folder.rglob("*.tsv")) if _is_current(path.relative_to(folder), settings)]
-    jobs = pd.DataFrame(
-        [(path.relative_to(folder).with_suffix("").parts[0], *_read_job(path)) for path in paths],
-        columns=["rule", "seconds", "memory"],
-    ).dropna(how="all", subset=["seconds", "memory"])
+    unused = {"report.tsv"} if settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
+    found = []
+    for path in sorted(folder.rglob("*.tsv")):
+        name = path.relative_to(folder)
+        parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
+        if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError):  # a power cut left the file half-written
+            measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+            found.append((name.with_suffix("").parts[0], measured["s"].sum(), measured["max_rss"].max()))
+    jobs = pd.DataFrame(found, columns=["rule", "seconds", "memory"])
     return jobs.groupby("rule", sort=False, as_index=False).agg(
         jobs=("seconds", "size"), seconds=("seconds", "sum"), longest=("seconds", "max"), memory=("memory", "max")
     )
-
-
-def _is_current(path: Path, settings: Settings) -> bool:
-    if path.stem.isdigit():
-        parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
-        return int(path.stem) < parts
-    unused = {"report.tsv"} if settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
-    return str(path) not in unused
-
-
-def _read_job(path: Path) -> tuple[float, float]:
-    """Returns the seconds and peak memory (MiB) of a job; NaN where a power cut left the file half-written."""
-    try:
-        measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
-        return measured["s"].sum(), measured["max_rss"].max()
-    except (OSError, ValueError, KeyError):
-        return np.nan, np.nan
 
 
 def unknown(word: str, name: object, valid: list[str]) -> UserError:

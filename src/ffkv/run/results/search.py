@@ -10,14 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.run.results.indexes import (
-    explanations,
-    kept_tokens,
-    labels,
-    statistics,
-    trigger_patterns,
-    trigger_places,
-)
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run_files import RunFiles
@@ -66,7 +59,7 @@ def find(
     for name, given in (("text", text), ("pattern", pattern), ("sort", sort)):
         if not isinstance(given, str | None):
             raise UserError(f"{name} is {given!r}. Write it as text.")
-    of_all = statistics(files)
+    of_all = indexes.statistics(files)
     kept = _within(of_all, layer, between or {})
     found: list[pd.DataFrame] = []
     column = sort
@@ -120,32 +113,22 @@ def _within(
             raise unknown("column", column, [*statistics])
         if not pd.api.types.is_numeric_dtype(statistics[column]):
             raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
-        low, high = _range(column, limits)
+        pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
+        if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
+            raise UserError(
+                f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands"
+                " for no limit, as in (0.1, None)."
+            )
+        low, high = pair
+        if low is not None and high is not None and low > high:
+            raise UserError(
+                f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower"
+                " number first."
+            )
         values = statistics[column].to_numpy()
         kept &= values >= low if low is not None else True
         kept &= values <= high if high is not None else True
     return kept
-
-
-def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
-    """Returns the lowest and the highest value that a column may have. None: no limit.
-
-    Raises:
-        UserError: these are no two numbers, or the lowest is above the highest, so that no memory could be found.
-    """
-    pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
-    if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
-        raise UserError(
-            f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands"
-            " for no limit, as in (0.1, None)."
-        )
-    low, high = pair
-    if low is not None and high is not None and low > high:
-        raise UserError(
-            f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower"
-            " number first."
-        )
-    return low, high
 
 
 def _is_number(given: Any) -> bool:
@@ -167,7 +150,7 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
         UserError: the model has no such token; suggests others.
     """
     ids = find_spellings(files, wanted, any_case)
-    tokens, log_probability = kept_tokens(files, ENDS[what])
+    tokens, log_probability = indexes.kept_tokens(files, ENDS[what])
     kept = np.isin(tokens, ids)
     row = np.flatnonzero(kept.any(1))
     rank = kept[row].argmax(1)
@@ -195,7 +178,7 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
     if not text:
         raise UserError("The text to search for is empty.")
     shortest = shortest_match(files, text) if expression else shortest_prefix(files, text)
-    places = trigger_places(files)
+    places = indexes.trigger_places(files)
     contains = (shortest[places.sentence] <= places.position) & (places.sentence >= 0)
     row = np.flatnonzero(contains.any(1))
     # Coefficients descend, so the first example with the text has the highest one.
@@ -215,9 +198,9 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
         explanation with the text; NaN if there is none).
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
-    explained = explanations(files).assign(pattern=0, prefixes=0)
-    of_tests = trigger_patterns(files)
-    seen = [table.reindex(columns=columns) for table in (of_tests, labels(files), explained) if len(table)]
+    explained = indexes.explanations(files).assign(pattern=0, prefixes=0)
+    of_tests = indexes.trigger_patterns(files)
+    seen = [table.reindex(columns=columns) for table in (of_tests, indexes.labels(files), explained) if len(table)]
     patterns = pd.concat(seen) if seen else of_tests.reindex(columns=columns)
     hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
     best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")

@@ -19,7 +19,10 @@ def visible(text: str) -> Markup:
     Control characters, marks that reverse the writing direction and blanks other than the plain one become escapes such
     as `\\u202e`. The escapes are marked, so that nobody takes them for the text's own characters.
     """
-    shown = escape(text) if text.isprintable() else Markup("").join(map(_visible_character, text))
+    if text.isprintable():
+        return Markup(f"<bdi>{escape(text)}</bdi>")
+    spelled = Markup('<span class="escape">{}</span>')
+    shown = Markup("").join(one if one.isprintable() else spelled.format(spell(one)) for one in text)
     return Markup(f"<bdi>{shown}</bdi>")
 
 
@@ -44,12 +47,6 @@ def prefix(text: str, last_token: str, longest: int) -> Markup:
     return Markup("{}<mark>{}</mark>").format(
         ending(text[:start], longest), visible(shortened(text[start:], LONGEST_TOKEN))
     )
-
-
-def _visible_character(character: str) -> Markup | str:
-    if character.isprintable():
-        return character
-    return Markup('<span class="escape">{}</span>').format(spell(character))
 
 
 def percent(share: float) -> str:

@@ -17,7 +17,7 @@ def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> 
         UserError: a name or a factor is malformed, there is no such memory, or a memory is changed twice.
     """
     factors: dict[tuple[int, int], float] = {}
-    for name, factor in [*((name, 0.0) for name in off), *map(_pair, scale)]:
+    for name, factor in [*((name, 0.0) for name in off), *map(_named_factor, scale)]:
         place = parse_memory_name(name)
         check_memory(*place, [layer.memories for layer in anatomy.layers])
         if place in factors:
@@ -28,12 +28,10 @@ def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> 
     return factors
 
 
-def _pair(text: str) -> tuple[str, float]:
-    name, colon, factor = text.rpartition(":")
+def _named_factor(text: str) -> tuple[str, float]:
     try:
-        number = float(factor)
+        name, factor = text.rsplit(":", 1)
+        return name, float(factor)
     except ValueError:
-        colon = ""
-    if not colon:
-        raise UserError(f"{text!r} is not a memory with a factor. Write L3.17:2 to double the coefficient of L3.17.")
-    return name, number
+        message = f"{text!r} is not a memory with a factor. Write L3.17:2 to double the coefficient of L3.17."
+        raise UserError(message) from None

@@ -1,7 +1,6 @@
 """Predictions of r, y and o at every position and layer, and the final prediction before and after changes."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,42 +14,29 @@ from ffkv.run.trace.result import POINTS
 from ffkv.run.trace.states import States
 
 
-class ByLayer(NamedTuple):
-    """The top tokens of r, y and o."""
+def predict_layers(head: Head, states: States, top: int, vocabulary: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
+    """Reads the top tokens of r, y and o of every layer at every position. r is o - y.
 
-    ids: np.ndarray  # the highest logit first [layer, point, position, rank]
-    probability: np.ndarray  # their probabilities, float64, of the same shape
-
-    def table(self, vocabulary: Sequence[str]) -> pd.DataFrame:
-        """`Trace.predictions`."""
-        layers, points, positions, ranks = self.ids.shape
-        ids = self.ids.transpose(2, 0, 1, 3).ravel()
-        position, layer, point, place = np.indices((positions, layers, points, ranks)).reshape(4, -1)
-        return pd.DataFrame(
-            {
-                "position": position,
-                "layer": layer,
-                "point": np.array(POINTS, object)[point],
-                "rank": place,
-                "token_id": ids,
-                "token": token_texts(ids, vocabulary),
-                "probability": self.probability.transpose(2, 0, 1, 3).ravel(),
-            }
-        )
-
-
-def predict_layers(head: Head, states: States, top: int) -> ByLayer:
-    """Reads the top tokens of r, y and o of every layer at every position. r is o - y."""
-    ids, probability = [], []
+    Returns their ids, the highest logit first [position, layer, point, rank], and `Trace.predictions`.
+    """
+    shape = (len(states.y[0]), len(states.y), len(POINTS), top)
+    ids, probability = np.zeros(shape, np.int64), np.zeros(shape)
     for layer, (y, o) in enumerate(zip(states.y, states.o, strict=True)):
         vectors = torch.cat([o - y, y, o])  # in the order of `POINTS`
-        found_ids, found = np.zeros((len(vectors), top), np.int64), np.zeros((len(vectors), top))
-        for rows, logits in head.chunks(vectors, layer):
-            found_ids[rows], found[rows] = _top(logits, top)
-        shape = (len(POINTS), len(y), top)
-        ids.append(found_ids.reshape(shape))
-        probability.append(found.reshape(shape))
-    return ByLayer(np.stack(ids), np.stack(probability))
+        found = [_top(logits, top) for _, logits in head.chunks(vectors, layer)]
+        for into, parts in zip((ids, probability), zip(*found)):
+            into[:, layer] = np.concatenate(parts).reshape(len(POINTS), -1, top).swapaxes(0, 1)
+    position, at, point, place = np.indices(shape).reshape(4, -1)
+    table = {
+        "position": position,
+        "layer": at,
+        "point": np.array(POINTS, object)[point],
+        "rank": place,
+        "token_id": ids.ravel(),
+        "token": token_texts(ids.ravel(), vocabulary),
+        "probability": probability.ravel(),
+    }
+    return ids, pd.DataFrame(table)
 
 
 def _top(logits: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:

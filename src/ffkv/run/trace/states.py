@@ -86,13 +86,9 @@ def end_with_changes(
     """
     layers = loaded.anatomy.layers
     ends: list[Tensor] = []
-
-    def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        ends.append(tensor[0, position].float().clone())
-
     changed = scaled(loaded.model, layers, factors, None if everywhere else position)
     with changed, tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
-        run(ids, on_tensor)
+        run(ids, lambda layer, quantity, tensor: ends.append(tensor[0, position].float().clone()))
     return ends[0]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened
-from ffkv.run.trace.result import Trace
+from ffkv.run.trace.result import POINTS, Trace
 
 LONGEST = 24  # characters of a token that a table shows
 
@@ -32,51 +32,25 @@ def as_text(trace: Trace) -> str:
             *([f"  {trace.without_effect}"] if trace.without_effect else []),
             *_table(trace.effect, {"token": _token, "before": _percent, "after": _percent, "change": number}),
         ]
-    lines += ["", *_layers(trace), "", *_contributions(trace)]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"All sums hold up to a relative deviation of {trace.deviation:.1e} (the model's own logits:"
-            f" {trace.logits_deviation:.1e}).",
-        ]
-    )
-
-
-def _layers(trace: Trace) -> list[str]:
-    """Returns the layers at the chosen token."""
-    shown: dict[str, Callable] = {
-        "layer": str,
-        "case": str,
-        "top_residual": _token,
-        "top_ffn": _token,
-        "top_output": _token,
-        "norm_residual": number,
-        "norm_ffn": number,
-        "norm_output": number,
-        "active": number,
-        "logit": number,
-    }
-    about = f"Layers at position {trace.position}; logit: what y adds to the logit of {_token(trace.token)}:"
-    return [about, *_table(trace.layers, shown)]
-
-
-def _contributions(trace: Trace) -> list[str]:
-    """Returns the listed memories of each layer, with what remains."""
+    tops = {f"top_{point}": _token for point in POINTS}
+    norms = {f"norm_{point}": number for point in POINTS}
     rest = trace.remainders.assign(name=trace.remainders["part"], size=trace.remainders["norm"])
     rows = pd.concat([trace.contributions, rest]).sort_values("layer", kind="stable")
     rows = rows.assign(top_token=rows["top_token"].fillna("").astype(str))
-    shown: dict[str, Callable] = {
-        "layer": str,
-        "name": str,
-        "coefficient": lambda value: "" if pd.isna(value) else number(value),
-        "size": number,
-        "share": _percent,
-        "logit": number,
-        "top_token": _token,
-    }
-    about = "Contributions: size |m| |v|, share of y, what they add to the logit, and the top token of the value alone:"
-    return [about, *_table(rows, shown)]
+    coefficient: dict[str, Callable] = {"coefficient": lambda value: "" if pd.isna(value) else number(value)}
+    of_memory: dict[str, Callable] = {"size": number, "share": _percent, "logit": number, "top_token": _token}
+    lines += [
+        "",
+        f"Layers at position {trace.position}; logit: what y adds to the logit of {_token(trace.token)}:",
+        *_table(trace.layers, {"layer": str, "case": str, **tops, **norms, "active": number, "logit": number}),
+        "",
+        "Contributions: size |m| |v|, share of y, what they add to the logit, and the top token of the value alone:",
+        *_table(rows, {"layer": str, "name": str, **coefficient, **of_memory}),
+        "",
+        f"All sums hold up to a relative deviation of {trace.deviation:.1e} (the model's own logits:"
+        f" {trace.logits_deviation:.1e}).",
+    ]
+    return "\n".join(lines)
 
 
 def _table(frame: pd.DataFrame, columns: dict[str, Callable]) -> list[str]:
