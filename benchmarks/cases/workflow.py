@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
-from ffkv.base.system.processes import is_step
+from ffkv.base.process.recover import is_step
 from ffkv.workflow.jobs import libraries_of
 
 CORES = 2

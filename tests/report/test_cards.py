@@ -6,9 +6,8 @@ import pytest
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, read_triggers
 from ffkv.run.report import cards
-from ffkv.run.report.text import MINUS
 from ffkv.run.results.run import open
-from ffkv.run.results.text import number, percent
+from ffkv.run.results.text import MINUS, number, percent
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.commands import report
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.report.text import MINUS, signed
-from ffkv.run.results.text import LONGEST_TOKEN, ending, shortened, token, visible
+from ffkv.run.results.text import LONGEST_TOKEN, MINUS, ending, shortened, signed, token, visible
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,6 @@
 import pytest
 
-from ffkv.run.report.text import change, duration
-from ffkv.run.results.text import ending, number, percent, token, visible
+from ffkv.run.results.text import change, duration, ending, number, percent, token, visible
 
 
 def test_text_is_escaped_and_isolated():

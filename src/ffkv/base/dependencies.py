@@ -26,7 +26,7 @@ CHANGES_NO_NUMBER: dict[str, str] = {
     "activations/steps.py": "It says which settings reach a step. Snakemake tracks their values.",
     "base/settings": "A setting reaches a step by its value, which Snakemake tracks.",
     "base/steps.py": "It says how a step is described.",
-    "base/system": "It asks the operating system: disks, memory, signals, processes.",
+    "base/system": "It asks the operating system: disks, memory, signals.",
     "base/terminal.py": "It prints.",
 }
 # Parts of these that do change numbers: how a table writes and reads them.

@@ -127,11 +127,19 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
 
 def _option(model: type[Section], name: str) -> Callable:
     field, option = model.model_fields[name], option_name(model.__name__.lower(), name)
-    annotation = _without_none(field.annotation)
+    annotation: Any = field.annotation
+    if get_origin(annotation) is UnionType:  # a setting that may be missing: `int` of `int | None`
+        types = [one for one in get_args(annotation) if one is not type(None)]
+        annotation = types[0] if len(types) == 1 else annotation
     origin, inside = get_origin(annotation), get_args(annotation)
     mapping, many = origin is dict, origin in (dict, list)
     flag = f"{flag_of(option)}/{flag_of(f'no_{option}')}" if annotation is bool else flag_of(option)
-    kind: Any = click.Choice(inside) if origin is Literal else _item_type(inside[0]) if many else annotation
+    kind: Any = click.Choice(inside) if origin is Literal else annotation
+    if many:  # numbers are read as numbers, everything else as text
+        item = inside[0]
+        while get_origin(item) is Annotated:
+            item = get_args(item)[0]
+        kind = item if item in (int, float) else str
     limits: Any = Annotated[field.annotation, field]
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -155,19 +163,6 @@ def _option(model: type[Section], name: str) -> Callable:
         show_default=True,
         help=field.description,
     )
-
-
-def _without_none(annotation: Any) -> Any:
-    """Returns the type of a setting that may be missing: `int` for `int | None`."""
-    types = [one for one in get_args(annotation) if one is not type(None)]
-    return types[0] if get_origin(annotation) is UnionType and len(types) == 1 else annotation
-
-
-def _item_type(item: Any) -> Any:
-    """Returns how an item of a list is read: numbers as numbers, everything else as text."""
-    while get_origin(item) is Annotated:
-        item = get_args(item)[0]
-    return item if item in (int, float) else str
 
 
 def _mapping(items: list[str], lists: bool) -> dict[str, Any]:

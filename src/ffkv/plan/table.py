@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ffkv.base.terminal import in_bytes
-from ffkv.run.report.text import duration
+from ffkv.run.results.text import duration
 from ffkv.workflow import ROOT
 
 SLURM = Path("profiles/slurm/profile.yaml")

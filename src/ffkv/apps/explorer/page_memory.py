@@ -15,11 +15,10 @@ from ffkv.apps.explorer.examples import strengths
 from ffkv.apps.explorer.pages import LIVE, Live, render
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.run.report.cards import Card, pattern_numbers
-from ffkv.run.report.text import decimals, signed
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import visible
+from ffkv.run.results.text import decimals, signed, visible
 
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20

@@ -76,7 +76,12 @@ def verify_sum(path: Path) -> None:
     for file in chosen:
         if _digest_now(file) != written[file]:
             target = target_of(output)
-            if _is_marked_open(file):
+            start = b""
+            if file.is_file():
+                with file.open("rb") as opened:
+                    start = opened.read(12)
+            # HDF5 has marked it: a program has it open for writing, or was killed while it had.
+            if start.startswith(b"\x89HDF\r\n\x1a\n\x03") and start[11:] in (b"\x01", b"\x05"):
                 raise open_elsewhere(file)
             raise Damaged(
                 f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
@@ -105,15 +110,6 @@ def read_sums(output: Path) -> dict[Path, str] | None:
             f" {_again(target_of(output))}"
         )
     return {output.parent / entry["name"]: entry["digest"] for entry in entries if entry}
-
-
-def _is_marked_open(path: Path) -> bool:
-    """Tells whether HDF5 has marked a file: a program has it open for writing, or was killed while it had."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        start = file.read(12)
-    return start.startswith(b"\x89HDF\r\n\x1a\n\x03") and start[11:] in (b"\x01", b"\x05")
 
 
 def open_elsewhere(path: Path) -> UserError:

@@ -184,7 +184,6 @@ def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]
 
 
 def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
-    """Yields the datasets of a record with their values, each in its described type."""
     for field, parts in datasets_of(record).items():
         for part, values in zip(parts, _arrays(getattr(record, field), _described(record)[field]), strict=False):
             yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)

@@ -11,6 +11,7 @@ files are compared with their sums as a whole.
 
 import contextlib
 import hashlib
+import io
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +27,7 @@ from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.checksums import target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
-from ffkv.base.files.write_target import WriteTarget
-from ffkv.base.system.signals import end_if_told
+from ffkv.base.system.signals import end_if_told, uninterrupted
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
@@ -35,6 +35,36 @@ SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, 
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 MOST_ATTRIBUTES, LONGEST_ATTRIBUTE = 100, 2**22  # bytes
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
+
+
+class WriteTarget(io.FileIO):
+    """A file that remembers the first write error, for example a full disk. `create` raises it.
+
+    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's
+    exception, that occurs there: the file would look complete, and the library would crash when the process ends.
+    """
+
+    failure: OSError | None = None
+
+    @uninterrupted
+    def write(self, data: Any) -> int:
+        """Writes all of `data`; nothing more once a write has failed."""
+        rest = memoryview(data).cast("B")
+        try:
+            while rest and not self.failure:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    @uninterrupted
+    def truncate(self, size: int | None = None) -> int:
+        """Truncates the file; does nothing more once a write has failed."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
 
 
 @contextlib.contextmanager
@@ -67,7 +97,6 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
 
 
 def _checksum(attributes: Mapping[str, Any]) -> str:
-    """Returns a hash over all attributes but itself."""
     lines = sorted(f"{name}={attributes[name]}" for name in attributes if name != "checksum")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
@@ -197,7 +226,13 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
             raise OSError("its attributes are not those of a file of ffkv")
         _check(path, file.attrs, kind, belongs_to or {})
         for part in linked_files(file):
-            _check_part(path, part, file.attrs)
+            if not part.exists():
+                again = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
+                raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {again}")
+            with open(part, file.attrs["kind"], file.attrs) as source:
+                for item in source.values():  # HDF5 gives no error for a linked dataset whose description is damaged
+                    if isinstance(item, h5py.Dataset):
+                        item.shape  # noqa: B018
         yield file
 
 
@@ -223,16 +258,6 @@ def _all_linked_files(path: Path) -> list[Path]:
     with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
         parts = linked_files(file)
     return [*parts, *(deeper for part in parts for deeper in _all_linked_files(part))]
-
-
-def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
-    if not part.exists():
-        remedy = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
-        raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {remedy}")
-    with open(part, attributes["kind"], attributes) as file:
-        for item in file.values():  # HDF5 gives no error for a linked dataset whose description is damaged
-            if isinstance(item, h5py.Dataset):
-                item.shape  # noqa: B018
 
 
 def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:

@@ -16,13 +16,11 @@ class Pieces:
     """A dataset of one axis that is read piece by piece; it may be larger than the memory."""
 
     def __init__(self, file: h5py.Group, name: str):
-        """Reads nothing yet."""
         self._dataset, self._path = file[name], file.file.filename
         self._size = self._dataset.chunks[0] if self._dataset.chunks else max(1, len(self._dataset))
         self._piece = functools.lru_cache(CACHED_PIECES)(self._read)
 
     def __len__(self) -> int:
-        """Returns the number of entries."""
         return len(self._dataset)
 
     def __getitem__(self, at: int | slice | np.ndarray) -> Any:
@@ -60,11 +58,9 @@ class Texts(Sequence[str]):
     """Texts that are kept as bytes and decoded one at a time."""
 
     def __init__(self, data: np.ndarray | Pieces, offsets: np.ndarray | Pieces):
-        """Takes the bytes [byte] and the offsets [text + 1]."""
         self._data, self._offsets = data, offsets
 
     def __len__(self) -> int:
-        """Returns the number of texts."""
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed

@@ -25,7 +25,6 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     """
     from ffkv.base.files.atomic import remove
     from ffkv.base.process import recover
-    from ffkv.base.system.processes import command_line
 
     folder = folder.resolve()
     recover.refuse_other_folders(folder)
@@ -33,7 +32,7 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     jobs = recover.slurm_jobs(folder)
     processes, files = recover.local_orphans(folder, jobs), recover.unfinished_files(folder)
     lines = [f"SLURM job {job.number}, {job.state.lower()}: {job.step}" for job in jobs]
-    lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
+    lines += [f"process {process.pid}: {recover.command_line(process)[:100]}" for process in processes]
     lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
     lines += ["the folder is locked"] if recover.is_locked(folder) else []
     say("\n".join(lines) or f"Nothing is left behind in {folder}.")

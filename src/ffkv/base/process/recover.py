@@ -19,7 +19,6 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
 from ffkv.base.files.bounded import read_json
-from ffkv.base.system.processes import is_orphan, is_running, is_snakemake, is_step, works_in
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -178,3 +177,53 @@ def _slurm(*command: str) -> list[str]:
     if done.returncode:
         raise UserError(f"`{command[0]}` failed: {done.stderr.strip() or 'without a message'}. Is SLURM up? Try later.")
     return done.stdout.splitlines()
+
+
+def is_snakemake(process: psutil.Process) -> bool:
+    """Tells whether the process is a Snakemake that runs a whole workflow, and not a single job inside SLURM."""
+    arguments = _arguments(process)
+    python = bool(arguments) and Path(arguments[0]).name.startswith(("python", "snakemake"))
+    return python and "snakemake" in {Path(name).name for name in arguments[:4]} and "--mode" not in arguments
+
+
+def is_step(process: psutil.Process) -> bool:
+    """Tells whether the process is the shell of a job, or the `ffkv` command that the shell became."""
+    arguments = _arguments(process)
+    if len(arguments) > 2 and arguments[1] == "-c":
+        return "set -euo pipefail" in arguments[2] and "ffkv " in arguments[2]  # after the commands that activate conda
+    writes = any(argument.startswith("--output") for argument in arguments)
+    return writes and "ffkv" in {Path(argument).name for argument in arguments[:2]}
+
+
+def is_orphan(process: psutil.Process) -> bool:
+    """Tells whether the parent has ended. The new parent then belongs to another session."""
+    parent, session = process.parent(), os.getsid(process.pid)
+    return parent is None or parent.pid == 1 or session not in (process.pid, os.getsid(parent.pid))
+
+
+def works_in(process: psutil.Process, folder: Path) -> bool:
+    """Tells whether the process works in the folder."""
+    try:
+        return Path(process.cwd()).resolve() == folder.resolve()
+    except psutil.Error:
+        return False
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def command_line(process: psutil.Process) -> str:
+    """Returns the command of the process in one line; empty if it has ended."""
+    return " ".join(" ".join(_arguments(process)).split())
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Tells whether the process still runs. A zombie does not: only its exit code has not been asked for."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

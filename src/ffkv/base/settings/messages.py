@@ -123,7 +123,6 @@ SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 300, 300, 300
 
 
 def _settings_at(model: type[BaseModel], place: list) -> list[str]:
-    """Returns the names of the settings in the section at a place."""
     for step in place:
         if (field := model.model_fields.get(str(step))) is None:
             continue  # a name that the user gave

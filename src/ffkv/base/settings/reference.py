@@ -66,7 +66,6 @@ def _lines(fields: dict[str, FieldInfo], indent: str) -> str:
 
 
 def _comment(text: str | None, indent: str = "") -> str:
-    """Returns a comment in lines of at most `COLUMNS` characters."""
     lines = textwrap.wrap(text or "", COLUMNS - len(indent) - 2, break_on_hyphens=False)
     return "".join(f"{indent}# {line}\n" for line in lines)
 

@@ -40,28 +40,23 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
 
     A MODEL_TYPE is the value of `model_type` in a checkpoint's config.json.
     """
-    from ffkv.base.files.tables import write
+    from ffkv.base.files.tables import read, write
+    from ffkv.model.architectures.coverage import COLUMNS
 
-    rows = _proven(model_types, processes) if prove else _stored(model_types)
+    if prove:
+        rows = _proven(model_types, processes)
+    elif TABLE.exists():
+        rows = read(TABLE, texts=COLUMNS)
+        _check(model_types, list(rows["model_type"]))
+        rows = rows[rows["model_type"].isin(model_types)] if model_types else rows
+    else:
+        raise UserError(f"{TABLE} does not exist: only a clone of ffkv has it. `ffkv models --prove` makes the table.")
     if output is not None:
         write(rows, output)
     say(_aligned(rows.to_dict("records")))
 
 
-def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":
-    """Returns the rows of docs/architectures.csv."""
-    from ffkv.base.files.tables import read
-    from ffkv.model.architectures.coverage import COLUMNS
-
-    if not TABLE.exists():
-        raise UserError(f"{TABLE} does not exist: only a clone of ffkv has it. `ffkv models --prove` makes the table.")
-    stored = read(TABLE, texts=COLUMNS)
-    _check(model_types, list(stored["model_type"]))
-    return stored[stored["model_type"].isin(model_types)] if model_types else stored
-
-
 def _proven(model_types: tuple[str, ...], processes: int | None) -> "pd.DataFrame":
-    """Returns the rows of a table that is proven now."""
     from ffkv.base.process.progress import progress
     from ffkv.model.architectures.coverage import cores, rows, table
     from ffkv.model.architectures.tiny import types

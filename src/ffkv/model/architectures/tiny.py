@@ -49,18 +49,14 @@ def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None =
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
         model = model.float().eval()
-        for parameter in model.parameters():
-            _make_visible(parameter)
+        # Zero biases, norms and gates of 1 and faint matrices would hide a wrong decomposition.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim < 2:
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+                elif parameter.std() < FAINT:
+                    parameter.normal_(std=VISIBLE)
     return model
-
-
-@torch.no_grad()
-def _make_visible(parameter: nn.Parameter) -> None:
-    """Zero biases, norms and gates of 1 and faint matrices would hide a wrong decomposition."""
-    if parameter.ndim < 2:
-        parameter.add_(0.1 * torch.randn_like(parameter))
-    elif parameter.std() < FAINT:
-        parameter.normal_(std=VISIBLE)
 
 
 def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreTrainedConfig:
@@ -69,14 +65,14 @@ def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreT
 
 
 def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a config class for a tiny model."""
     default = vars(config())  # not by attribute: some fields then insist on being asked of a single layer
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
     sizes = [name for name in fields if name in SIZES and _is_size(name, default.get(name, SIZES[name]))]
     tokens = [name for name in fields if _is_beyond(name, default.get(name))]
     small = {name: SIZES[name] for name in sizes} | {name: SPECIAL.get(name, VOCABULARY - 1) for name in tokens}
     small |= _nested(config, default)
-    if _every_head_has_its_own(default):
+    heads = default.get("num_key_value_heads")
+    if isinstance(heads, int) and heads == default.get("num_attention_heads"):  # every head has its own
         small["num_key_value_heads"] = SIZES["num_attention_heads"]
     return _merged(_merged(small, EXCEPTIONS.get(config.model_type, {})), settings)
 
@@ -114,8 +110,3 @@ def _is_beyond(name: str, default: Any) -> bool:
     """Tells whether a field is the id of a token outside the tiny vocabulary."""
     is_token = name.endswith(("token_id", "token_index"))
     return is_token and (isinstance(default, list) or (isinstance(default, int) and default >= VOCABULARY))
-
-
-def _every_head_has_its_own(default: dict[str, Any]) -> bool:
-    heads = default.get("num_key_value_heads")
-    return isinstance(heads, int) and heads == default.get("num_attention_heads")

@@ -30,7 +30,6 @@ class ExpertLayout(ABC):
     activation_name: ClassVar[str] = "act_fn"  # of the activation function inside the bank
 
     def __init__(self, bank: nn.Module, experts: int, units: int):
-        """Describes a bank by what `recognise` tells of it."""
         self.bank: Any = bank
         self.experts, self.units = experts, units
 

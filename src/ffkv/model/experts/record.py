@@ -106,7 +106,6 @@ def written(module: nn.Module, output: Tensor) -> Tensor:
 
 
 def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
-    """Returns the forward pass of a bank, one expert at a time."""
     argument, *others = (*args, *kwargs.values())
     states = argument.reshape(-1, argument.shape[-1])
     calls = []

@@ -53,6 +53,10 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
     activation = given.get("activation_fn", "relu")
     if activation not in ACTIVATIONS:
         raise UserError(f"args.activation_fn is {activation!r}: only {', '.join(ACTIVATIONS)} can be read.")
+    bands = {which: _bands(given, f"adaptive_{which}", vocabulary) for which in ("input", "softmax")}
+    tied = bool(given.get("tie_adaptive_weights", False))
+    if tied and bands["input"] != bands["softmax"]:
+        raise UserError("args.tie_adaptive_weights is True, but the cutoffs or factors of input and softmax differ.")
     # Names of the longest input; fairseq falls back from one to the next, then to 1024.
     longest = next((name for name in ("max_target_positions", "tokens_per_sample") if given.get(name) is not None), "")
     return {
@@ -65,17 +69,6 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
         "activation_function": ACTIVATIONS[activation],
         "scale_embedding": not given.get("no_scale_embedding", False),
         "final_norm": not given.get("no_decoder_final_norm", False),
-        **_vocabulary(given, vocabulary),
-    }
-
-
-def _vocabulary(given: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Returns the bands of both ends of the model, and what they share."""
-    bands = {which: _bands(given, f"adaptive_{which}", vocabulary) for which in ("input", "softmax")}
-    tied = bool(given.get("tie_adaptive_weights", False))
-    if tied and bands["input"] != bands["softmax"]:
-        raise UserError("args.tie_adaptive_weights is True, but the cutoffs or factors of input and softmax differ.")
-    return {
         "input_bands": bands["input"],
         "output_bands": bands["softmax"],
         "tie_words": tied,

@@ -62,7 +62,6 @@ class AdaptiveInput(nn.Module):
     """Embeddings of words, wide for frequent words and narrow for rare ones, all projected to d."""
 
     def __init__(self, config: FairseqConfig):
-        """Makes the embedding and the projection of every band."""
         super().__init__()
         self.vocabulary, self.width = config.vocab_size, config.hidden_size
         self.ends = [end for end, _ in config.input_bands]
@@ -162,7 +161,6 @@ class Attention(nn.Module):
     """Causal self-attention."""
 
     def __init__(self, config: FairseqConfig):
-        """Makes the four projections, with biases."""
         super().__init__()
         self.heads = config.num_attention_heads
         self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
@@ -184,7 +182,6 @@ class Block(nn.Module):
     """A pre-norm block; modules have fairseq's names."""
 
     def __init__(self, config: FairseqConfig):
-        """Makes the attention, the two matrices and their norms."""
         super().__init__()
         self.self_attn = Attention(config)
         self.self_attn_layer_norm = nn.LayerNorm(config.hidden_size)
@@ -212,7 +209,6 @@ class Decoder(nn.Module):
     """Embeddings, blocks and the adaptive softmax."""
 
     def __init__(self, config: FairseqConfig):
-        """Makes all parts."""
         super().__init__()
         self.scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
         self.embed_tokens = AdaptiveInput(config)
@@ -243,7 +239,6 @@ class FairseqForCausalLM(PreTrainedModel):
     _supports_sdpa = True
 
     def __init__(self, config: FairseqConfig):
-        """Makes the decoder."""
         super().__init__(config)
         self.decoder = Decoder(config)
         self.post_init()

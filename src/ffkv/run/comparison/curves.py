@@ -86,39 +86,25 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
     for depth, x, x_first in places:
         if x not in of_run.index or x_first not in of_first.index:
             continue
-        points = [of_run.loc[x], of_first.loc[x_first]]
-        units = [found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True)]
-        difference = _compare_points(points, units, curve.units, paired, stream)
+        own, other = (found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True))
+        points = (of_run.loc[x], of_first.loc[x_first])
+        difference = difference_of_intervals(*(point[name] for point in points for name in ("value", "low", "high")))
+        if curve.units is not None and own is not None and other is not None and (paired or curve.units.median):
+            if paired:
+                both = own.index.intersection(other.index)
+                own, other = own.loc[both], other.loc[both]
+            a, b = own.to_numpy(), other.to_numpy()
+            by_median = curve.units.median
+            difference = difference_of_medians(a, b, paired, stream) if by_median else difference_of_means(a, b)
         by = curve.units.of if curve.units and difference.pairs else ""
         rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
     return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
 
 
 def _by_layer(units: Units | None, run: Run) -> dict[float, pd.Series]:
-    """Returns the numbers of a run's units by layer, each by the unit's number."""
     if units is None:
         return {}
     return {layer: rows.set_index("unit")["value"] for layer, rows in units.numbers(run).groupby("layer")}
-
-
-def _compare_points(
-    points: list[pd.Series],
-    units: list[pd.Series | None],
-    of: Units | None,
-    paired: bool,
-    stream: np.random.Generator,
-) -> Difference:
-    """Returns the first minus the second point, from their values and intervals, or from the units behind each."""
-    x, y = units
-    if of is not None and x is not None and y is not None:
-        if paired:
-            both = x.index.intersection(y.index)
-            x, y = x.loc[both], y.loc[both]
-        if of.median:
-            return difference_of_medians(x.to_numpy(), y.to_numpy(), paired, stream)
-        if paired:
-            return difference_of_means(x.to_numpy(), y.to_numpy())
-    return difference_of_intervals(*(point[name] for point in points for name in ("value", "low", "high")))
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:

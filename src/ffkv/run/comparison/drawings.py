@@ -10,19 +10,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from ffkv.run.comparison.comparison_file import Measured
+from ffkv.run.report import drawing
 from ffkv.run.report.control import GREY
 from ffkv.run.report.curve import LAYER, Curve
-from ffkv.run.report.drawing import (
-    LINES,
-    MARKERS,
-    canvas,
-    colours,
-    count_axis,
-    legend,
-    share_axis,
-    shown_layers,
-    small_title,
-)
 from ffkv.run.report.wording import rows
 
 WIDTH, HEIGHT = 8.4, 3.7  # of a row of panels, inches
@@ -45,8 +35,8 @@ KINDS = {
 
 def look_of(style: int, count: int) -> dict[str, Any]:
     """Returns the look of a run's line: colour, dashes and marks."""
-    dashes, marker = LINES[style % len(LINES)], MARKERS[style % len(MARKERS)]
-    return {"color": colours(count + 1)[style], "ls": dashes, "marker": marker, "ms": 4}
+    dashes, marker = drawing.LINES[style % len(drawing.LINES)], drawing.MARKERS[style % len(drawing.MARKERS)]
+    return {"color": drawing.colours(count + 1)[style], "ls": dashes, "marker": marker, "ms": 4}
 
 
 def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
@@ -71,7 +61,7 @@ def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawi
         if differs:
             _finish(panels[1, place], measured, curve, f"difference to {measured.runs['label'].iloc[0]}")
             panels[1, place].axhline(0, color="0.3", linewidth=0.8)
-    legend(figure, panels[0, 0], columns=4)
+    drawing.legend(figure, panels[0, 0], columns=4)
     return figure
 
 
@@ -81,28 +71,27 @@ def _x(measured: Measured, curve: Curve) -> str:
 
 def _line(axes: Axes, x: pd.Series, points: pd.DataFrame, value: str, look: dict[str, Any]) -> None:
     axes.plot(x, points[value], **look)
-    bars = np.clip([points[value] - points["low"], points["high"] - points[value]], 0, None)
-    if np.isfinite(bars).any():
-        axes.errorbar(x, points[value], yerr=bars, fmt="none", ecolor=look["color"], elinewidth=0.8, alpha=0.6)
+    if np.isfinite(points["high"] - points["low"]).any():
+        drawing.intervals(axes, x, points, value, look["color"], elinewidth=0.8, capsize=0, alpha=0.6)
 
 
 def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
-    small_title(axes, title)
+    drawing.small_title(axes, title)
     axes.set_xlabel("relative depth" if _x(measured, curve) == "depth" else curve.x)
     if curve.x == LAYER and measured.same_depth:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if curve.x == "memories kept":
-        count_axis(axes, curve.x)
+        drawing.count_axis(axes, curve.x)
     if curve.share:
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
 
 
 def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
     """Draws the curves of a figure over the axis of the comparison: a line per shown layer."""
-    figure, panels = canvas(len(curves))
+    figure, panels = drawing.canvas(len(curves))
     for axes, curve in zip(panels, curves, strict=True):
         points = rows(measured.curves, figure=name, curve=curve.label)
-        layers = shown_layers(int(points["x"].max())) if measured.same_depth else []
+        layers = drawing.shown_layers(int(points["x"].max())) if measured.same_depth else []
         for style, layer in enumerate(layers):
             found = points[points["x"] == layer].sort_values("axis")
             _line(axes, found["axis"], found, "value", look_of(style, len(layers)) | {"label": f"layer {layer}"})
@@ -110,10 +99,10 @@ def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Dr
             found = points.groupby("axis", as_index=False)[["value"]].mean().assign(low=np.nan, high=np.nan)
             _line(axes, found["axis"], found, "value", look_of(0, 1) | {"label": "mean over the layers"})
         _finish_axis(axes, measured)
-        small_title(axes, curve.label)
+        drawing.small_title(axes, curve.label)
         if curve.share:
             axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
-    legend(figure, panels[0])
+    drawing.legend(figure, panels[0])
     return figure
 
 
@@ -140,7 +129,7 @@ def draw_overlaps(measured: Measured) -> Drawing:
     for axes in panels:
         axes.set_xlabel("layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    legend(figure, panels[0], columns=4)
+    drawing.legend(figure, panels[0], columns=4)
     return figure
 
 
@@ -156,7 +145,7 @@ def draw_formation(measured: Measured) -> Drawing:
     figure, panels = _draw_measures(measured.by_layer, measures, lines)
     for axes in panels:
         _finish_axis(axes, measured)
-    legend(figure, panels[0])
+    drawing.legend(figure, panels[0])
     return figure
 
 
@@ -165,14 +154,14 @@ def _draw_measures(
 ) -> tuple[Drawing, np.ndarray]:
     """Draws a panel per measure that is known, and in it a line per label, over a table's index, beside chance."""
     known = [measure for measure in measures if table[measure].notna().any()]
-    figure, panels = canvas(len(known))
+    figure, panels = drawing.canvas(len(known))
     for axes, measure in zip(panels, known, strict=True):
         for style, (label, found) in enumerate(lines.items()):
             axes.plot(found.index, found[measure], label=label, **look_of(style, len(lines)))
             chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
             axes.plot(found.index, found[f"permuted_{measure}"], **chance)
         axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
-        small_title(axes, OVERLAPS[measure])
+        drawing.small_title(axes, OVERLAPS[measure])
     return figure, panels
 
 
@@ -180,22 +169,22 @@ def draw_kinds(measured: Measured) -> Drawing:
     """Draws what became of the memories of each run by the last run: a bar per run."""
     last = measured.runs["run"].iloc[-1]
     others = measured.runs[measured.runs["run"] != last]
-    figure, (axes,) = canvas()
+    figure, (axes,) = drawing.canvas()
     counts = rows(measured.by_layer, reference=last).groupby("run")[[*KINDS]].sum().loc[others["run"]]
     left = np.zeros(len(counts))
-    for colour, (kind, label) in zip(colours(len(KINDS)), KINDS.items(), strict=True):
+    for colour, (kind, label) in zip(drawing.colours(len(KINDS)), KINDS.items(), strict=True):
         axes.barh(others["label"], counts[kind], left=left, color=colour, label=label, edgecolor="white")
         left += counts[kind].to_numpy()
     axes.invert_yaxis()
     axes.grid(False)
     axes.set_xlabel(f"memories that agree in this run, or in {measured.runs['label'].iloc[-1]}")
-    legend(figure, axes, columns=2)
+    drawing.legend(figure, axes, columns=2)
     return figure
 
 
 def draw_matches(measured: Measured) -> Drawing:
     """Draws how high the memories of the first run correlate with those of each other run: the highest and the next."""
-    figure, (axes,) = canvas()
+    figure, (axes,) = drawing.canvas()
     others = [run for run in measured.runs["run"].iloc[1:] if run in set(measured.matches["run"])]
     label_of = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
     for style, run in enumerate(others):
@@ -205,7 +194,7 @@ def draw_matches(measured: Measured) -> Drawing:
         axes.plot(np.sort(found["correlation"]), above, label=label_of[run], **look)
         second = {"lw": 1, "color": GREY, "ls": look["ls"], "label": f"{label_of[run]}, second highest"}
         axes.plot(np.sort(found["next_correlation"]), above, **second)
-    share_axis(axes, "memories with at least this", whole=True)
+    drawing.share_axis(axes, "memories with at least this", whole=True)
     axes.set_xlabel("highest correlation of the coefficients")
-    legend(figure, axes, columns=4)
+    drawing.legend(figure, axes, columns=4)
     return figure

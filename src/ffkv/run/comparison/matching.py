@@ -60,7 +60,6 @@ def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
 
 
 def _layers(run: Run) -> Iterator[np.ndarray]:
-    """Yields the coefficients of each layer [prefix, memory]."""
     with run.files.open_sampled_prefixes() as file:
         for start, stop in itertools.pairwise(run.anatomy.layer_offset):
             yield file["m"][:, start:stop]

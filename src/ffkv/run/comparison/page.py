@@ -10,16 +10,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.files.atomic import atomic
+from ffkv.run.comparison import drawings
 from ffkv.run.comparison.comparison_file import FILES, Measured
-from ffkv.run.comparison.drawings import (
-    KINDS,
-    draw_curves,
-    draw_formation,
-    draw_kinds,
-    draw_matches,
-    draw_over_axis,
-    draw_overlaps,
-)
 from ffkv.run.comparison.links import mark
 from ffkv.run.comparison.summary import MEMORIES, describe_differences, describe_memories, summarize
 from ffkv.run.report import drawing
@@ -29,10 +21,9 @@ from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit
 from ffkv.run.report.sections import heading_of
 from ffkv.run.report.templates import make_environment
-from ffkv.run.report.text import signed
 from ffkv.run.report.wording import rows
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import percent
+from ffkv.run.results.text import percent, signed
 
 
 def write_page(measured: Measured, output: Path | str) -> None:
@@ -71,12 +62,12 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
             for frame in ("curves", "differences")
         ]
         heading, caption = heading_of(name), describe_differences(measured, name)
-        exhibits.append(_exhibit(name, heading, draw_curves(measured, name, curves), caption, tables))
+        exhibits.append(_exhibit(name, heading, drawings.draw_curves(measured, name, curves), caption, tables))
         of_layers = [curve for curve in curves if curve.x == LAYER]
         if measured.settings.axis and of_layers:
             axis = measured.settings.axis
             text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
-            drawn = draw_over_axis(measured, name, of_layers)
+            drawn = drawings.draw_over_axis(measured, name, of_layers)
             exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
     return exhibits
 
@@ -85,10 +76,10 @@ def draw_all_memories(measured: Measured) -> list[Exhibit]:
     """Draws the figures about memories that are found in several runs."""
     by_number, by_correlation = len(measured.by_layer) > 0, len(measured.matches) > 0
     figures = [
-        ("formation", "How memories form", draw_formation, by_number and measured.settings.axis),
-        ("overlaps", "The same memory in the last run", draw_overlaps, by_number),
-        ("kinds", "Agreement that appears, stays, changes", draw_kinds, by_number),
-        ("matches", "Memories with a partner in another run", draw_matches, by_correlation),
+        ("formation", "How memories form", drawings.draw_formation, by_number and measured.settings.axis),
+        ("overlaps", "The same memory in the last run", drawings.draw_overlaps, by_number),
+        ("kinds", "Agreement that appears, stays, changes", drawings.draw_kinds, by_number),
+        ("matches", "Memories with a partner in another run", drawings.draw_matches, by_correlation),
     ]
     return [
         _exhibit(name, heading, draw(measured), describe_memories(measured, name))
@@ -109,11 +100,27 @@ def kind_tables(measured: Measured) -> list[tuple[str, str, PageTable]]:
     first, last = measured.runs["run"].iloc[[0, -1]]
     found = rows(measured.by_memory, run=last, reference=first)
     found = found.assign(since=since(measured).reindex(pd.MultiIndex.from_frame(found[["layer", "memory"]])).to_numpy())
+    headers = ["memory", "prediction before", "prediction after", "probability", "since", "shared triggers"]
+    headers += ["key", "value"]
     made = []
-    for kind, heading in KINDS.items():
+    for kind, heading in drawings.KINDS.items():
         of_kind = rows(found, kind=kind).sort_values("top_probability", ascending=False, kind="stable")
         shown = of_kind.head(measured.settings.shown_memories)
-        made.append((kind, f"{heading}: {len(of_kind):,} memories", _memory_table(kind, shown)))
+        cells: list[list[Cell]] = [
+            [
+                Named(memory_name(row.layer, row.memory)),
+                chip(row.reference_token),
+                chip(row.top_token),
+                percent(row.top_probability),
+                row.since,
+                percent(row.jaccard),
+                signed(row.key_cosine),
+                signed(row.value_cosine),
+            ]
+            for row in shown.itertuples()
+        ]
+        table = PageTable(kind, headers, [False, False, False, True, False, True, True, True], cells)
+        made.append((kind, f"{heading}: {len(of_kind):,} memories", table))
     return made
 
 
@@ -124,24 +131,6 @@ def since(measured: Measured) -> pd.Series:
     same = table.pivot(index=["layer", "memory"], columns="run", values="same_top_token")[measured.runs["run"]] > 0
     settled = same.iloc[:, ::-1].cummin(axis=1).sum(axis=1)  # number of runs at the end that have it; the last one does
     return (len(labels) - settled).map(labels)
-
-
-def _memory_table(kind: str, shown: pd.DataFrame) -> PageTable:
-    cells: list[list[Cell]] = [
-        [
-            Named(memory_name(row.layer, row.memory)),
-            chip(row.reference_token),
-            chip(row.top_token),
-            percent(row.top_probability),
-            row.since,
-            percent(row.jaccard),
-            signed(row.key_cosine),
-            signed(row.value_cosine),
-        ]
-        for row in shown.itertuples()
-    ]
-    headers = ["memory", "prediction before", "prediction after", "probability", "since", "shared triggers"]
-    return PageTable(kind, [*headers, "key", "value"], [False, False, False, True, False, True, True, True], cells)
 
 
 def _table(file: str, name: str, frame: pd.DataFrame) -> PageTable:

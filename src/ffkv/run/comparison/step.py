@@ -11,7 +11,6 @@ from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.comparison.curves import gather_curves, measure_differences
 from ffkv.run.comparison.matching import match_memories
 from ffkv.run.comparison.same_memories import follow_memories
-from ffkv.run.results.run import Run
 
 
 def compare_runs(
@@ -39,29 +38,28 @@ def compare_runs(
         by_memory, by_layer = follow_memories(compared, seed)
     elif compared.memories == "by_correlation":
         matches = match_memories(compared, seed)
+    facts = [
+        {
+            "run": run.name,
+            "label": label,
+            "checkpoint": run.anatomy.checkpoint,
+            "architecture": run.anatomy.architecture,
+            "layers": len(run.anatomy.layers),
+            "memories": run.anatomy.layer_offset[-1],
+            "corpus": run.settings.corpus.dataset,
+            "model_hash": run.anatomy.model_hash,
+            "corpus_hash": run.files.corpora["train"]["corpus_hash"],
+        }
+        for run, label in zip(compared.runs, compared.labels, strict=True)
+    ]
     return Measured(
         name=name,
         settings=settings,
         memories=compared.memories,
-        runs=pd.DataFrame([_facts(run, label) for run, label in zip(compared.runs, compared.labels, strict=True)]),
+        runs=pd.DataFrame(facts),
         curves=gather_curves(compared),
         differences=measure_differences(compared, seed),
         by_memory=by_memory,
         by_layer=by_layer,
         matches=matches,
     )
-
-
-def _facts(run: Run, label: str) -> dict[str, object]:
-    anatomy = run.anatomy
-    return {
-        "run": run.name,
-        "label": label,
-        "checkpoint": anatomy.checkpoint,
-        "architecture": anatomy.architecture,
-        "layers": len(anatomy.layers),
-        "memories": anatomy.layer_offset[-1],
-        "corpus": run.settings.corpus.dataset,
-        "model_hash": anatomy.model_hash,
-        "corpus_hash": run.files.corpora["train"]["corpus_hash"],
-    }

@@ -8,9 +8,8 @@ from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.comparison.matching import FEWEST, TIED
 from ffkv.run.report.curve import LAYER
 from ffkv.run.report.registry import load_figure
-from ffkv.run.report.text import signed
 from ffkv.run.report.wording import rows
-from ffkv.run.results.text import number, percent
+from ffkv.run.results.text import number, percent, signed
 
 MEMORIES = {
     "by_number": (
@@ -96,7 +95,8 @@ def summarize(measured: Measured) -> list[str]:
             found = rows(measured.curves, figure=name, curve=curve)
             if len(found):
                 means = found.groupby("run")["value"].mean().reindex(runs)  # of a run in which nothing fires, none
-                write = percent if _is_share(name, curve) else signed
+                is_share = next(each.share for each in load_figure(name).curves if each.label == curve)
+                write = percent if is_share else signed
                 of = ", ".join(f"{write(means[run])} in {label}" for run, label in runs.items())
                 sentences.append(f"{curve[0].upper() + curve[1:]}, mean over the layers: {of}.")
     if len(measured.by_layer):
@@ -107,10 +107,6 @@ def summarize(measured: Measured) -> list[str]:
     elif measured.memories == "by_correlation":
         sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
     return sentences
-
-
-def _is_share(name: str, label: str) -> bool:
-    return next(curve.share for curve in load_figure(name).curves if curve.label == label)
 
 
 def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.report.text import signed
 from ffkv.run.results import indexes
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent
+from ffkv.run.results.text import number, percent, signed
 
 PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10

@@ -49,17 +49,17 @@ def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.
 
 def by_memory(value: Value, median: bool = False) -> Units:
     """Returns a number per memory that has a trigger example, from the table `values/by_memory`."""
-    return Units("memories", lambda run: _numbers(_with_trigger(run), "memory", value), median)
+
+    def numbers(run: Run) -> pd.DataFrame:
+        table = indexes.values_by_memory(run.files)
+        return _numbers(table[table["next_token"] >= 0], "memory", value)
+
+    return Units("memories", numbers, median)
 
 
 def by_prefix(name: str, value: Value, median: bool = False) -> Units:
     """Returns a number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
     return Units("prefixes", lambda run: _numbers(run.files.details(name), "prefix", value), median)
-
-
-def _with_trigger(run: Run) -> pd.DataFrame:
-    table = indexes.values_by_memory(run.files)
-    return table[table["next_token"] >= 0]
 
 
 def _numbers(table: pd.DataFrame, unit: str, value: Value) -> pd.DataFrame:

@@ -78,7 +78,6 @@ def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") ->
 
 
 def _panels_across(axes: Axes) -> int:
-    """Returns the number of panels side by side, which share the room."""
     place = axes.get_subplotspec()
     return place.get_gridspec().ncols if place else 1
 

@@ -2,11 +2,10 @@
 
 from collections import Counter
 
-from ffkv.base.settings import EMBEDDED, Corpus, Settings
+from ffkv.base.settings import EMBEDDED, Corpus
 from ffkv.model.identities import IDENTITIES
-from ffkv.run.report.text import duration
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent, visible
+from ffkv.run.results.text import duration, number, percent, visible
 
 Terms = list[tuple[str, str]]
 NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all of them
@@ -90,12 +89,10 @@ def _sample(settings: Corpus) -> str:
 
 def definitions(run: Run) -> Terms:
     """Returns the definitions that the settings chose, one sentence each."""
-    seed = ("seed of all random choices", str(run.settings.seed))
-    return [*_definitions_of_examples(run.settings, bool(signed_layers(run))), *_definitions_of_methods(run), seed]
+    from ffkv.run.report.wording import projection  # with matplotlib, which the explorer need not wait for
 
-
-def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
-    text, triggers = settings.corpus, settings.triggers
+    settings = run.settings
+    text, triggers, keys = settings.corpus, settings.triggers, settings.keys
     long = "are cut into windows" if text.long_sentences == "windows" else "are left out"
     often = "once" if text.deduplicate else "each time"
     empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
@@ -113,14 +110,42 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
             f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}"
         ),
     }
-    if signed:
+    if signed_layers(run):
         negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
         terms["negative trigger examples"] = negative if triggers.negative else "not kept"
-    return [*terms.items()]
+    return [
+        *terms.items(),
+        ("sampled prefixes", _sampled_prefixes(run)),
+        (
+            "pattern",
+            f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
+            f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
+            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
+        ),
+        (
+            "agreement",
+            "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
+            "example count.",
+        ),
+        ("prediction", projection(run)),
+        (
+            "predictive values",
+            f"the {settings.values.predictive} values with the highest probability of their top token",
+        ),
+        ("active memory", "a memory whose coefficient is positive"),
+        (
+            "effective number of memories",
+            f"the smallest number of memories that carry {percent(settings.composition.mass)} of the sum of |m|·‖v‖",
+        ),
+        (
+            "short prefix",
+            f"a prefix of fewer than {settings.composition.short_prefix} words; punctuation marks are words",
+        ),
+        ("seed of all random choices", str(settings.seed)),
+    ]
 
 
 def _sampled_prefixes(run: Run) -> str:
-    """Says how many prefixes were drawn, and how."""
     validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
     total = validation["tokens"] - validation["sentences"]
     by_sentence = run.settings.prefixes.sample == "sentence"
@@ -129,32 +154,6 @@ def _sampled_prefixes(run: Run) -> str:
     if drawn < NEARLY_ALL * total:
         return text
     return f"{text}. These are nearly all of its prefixes, so the way of drawing hardly matters, and long sentences count more."
-
-
-def _definitions_of_methods(run: Run) -> Terms:
-    from ffkv.run.report.wording import projection  # with matplotlib, which the explorer need not wait for
-
-    keys, values, composition = run.settings.keys, run.settings.values, run.settings.composition
-    terms = {
-        "sampled prefixes": _sampled_prefixes(run),
-        "pattern": (
-            f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
-            f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
-            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}"
-        ),
-        "agreement": (
-            "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
-            "example count."
-        ),
-        "prediction": projection(run),
-        "predictive values": f"the {values.predictive} values with the highest probability of their top token",
-        "active memory": "a memory whose coefficient is positive",
-        "effective number of memories": (
-            f"the smallest number of memories that carry {percent(composition.mass)} of the sum of |m|·‖v‖"
-        ),
-        "short prefix": f"a prefix of fewer than {composition.short_prefix} words; punctuation marks are words",
-    }
-    return [*terms.items()]
 
 
 def proof(run: Run) -> Terms:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.report.text import MINUS, decimals
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import ending, number, percent, shortened, token, visible
+from ffkv.run.results.text import MINUS, decimals, ending, number, percent, shortened, token, visible
 
 MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
 MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning

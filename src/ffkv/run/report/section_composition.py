@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
@@ -29,26 +28,21 @@ def draw_active(run: Run, paper: Sequence[float] | None) -> Drawing:
     if paper:
         drawing.paper_curve(left, paper, len(run.anatomy.layers), "the paper's median")
     drawing.share_axis(left, "active memories of the layer")
-    _draw_effective(right, effective)
+    x, dark, light = effective["layer"], drawing.colours(4)[1], drawing.colours(4)[3]
+    right.fill_between(x, effective["effective_q1"], effective["effective_q3"], color=light, alpha=0.5, linewidth=0)
+    right.plot(x, effective["effective_median"], color=dark, marker="o", label="effective number")
+    ratio_style: dict[str, Any] = {"color": "black", "marker": "s", "linestyle": "--", "markerfacecolor": "white"}
+    right.plot(x, effective["participation_median"], label="participation ratio", **ratio_style)
+    right.set_ylim(0, None)
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.set_ylabel("memories that carry the sum")
     for panel in (left, right):
         drawing.layer_axis(panel, len(run.anatomy.layers))
     drawing.legend(figure, left, right)
     return figure
 
 
-def _draw_effective(axes: Axes, table: pd.DataFrame) -> None:
-    x, dark, light = table["layer"], drawing.colours(4)[1], drawing.colours(4)[3]
-    axes.fill_between(x, table["effective_q1"], table["effective_q3"], color=light, alpha=0.5, linewidth=0)
-    axes.plot(x, table["effective_median"], color=dark, marker="o", label="effective number")
-    ratio_style: dict[str, Any] = {"color": "black", "marker": "s", "linestyle": "--", "markerfacecolor": "white"}
-    axes.plot(x, table["participation_median"], label="participation ratio", **ratio_style)
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("memories that carry the sum")
-
-
-def caption_active(run: Run) -> Caption:
-    """Defines both numbers, and says what the model's activation does to them."""
+def _caption_active(run: Run) -> Caption:
     active, effective = run.table(ACTIVE), run.table(EFFECTIVE)
     activation, layers = run.anatomy.activation, run.anatomy.layers
     text = (
@@ -91,15 +85,20 @@ def draw_no_agreement(run: Run, paper: Sequence[float] | None) -> Drawing:
     return figure
 
 
-def caption_no_agreement(run: Run) -> Caption:
-    """Defines both readings, and tells of the prefixes in which a memory does agree."""
+def _caption_no_agreement(run: Run) -> Caption:
     table = run.table(NO_AGREEMENT)
     cases = rows(run.table(CASES), layer=ALL_LAYERS).iloc[0]
+    stop_words = (
+        f"In {percent(cases['stop_word_share'])} of them the next token is a stop word "
+        f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). "
+    )
+    if pd.isna(cases["base_stop_word_share"]):  # there is no list of them for the language of the corpus
+        stop_words = ""
     text = (
         f"Share of {number(table['prefixes'].max())} validation prefixes in which no memory predicts the token that the "
         "layer's output predicts, so that several memories compose it: no active memory (m > 0), and no memory at all. "
         f"{projection(run)} Bars are {OF_PREFIXES} In {number(cases['cases'])} cases (a prefix in a "
-        f"layer) an active memory agrees. {_tell_stop_words(cases)}In "
+        f"layer) an active memory agrees. {stop_words}In "
         f"{percent(cases['short_share'])} of them the prefix has fewer than {run.settings.composition.short_prefix} "
         f"words (in all prefixes: {percent(cases['base_short_share'])}; in the paper's cases: 43 %)."
     )
@@ -110,15 +109,6 @@ def caption_no_agreement(run: Run) -> Caption:
         f"{course(everything, 'share')}."
     )
     return Caption(text, description)
-
-
-def _tell_stop_words(cases: pd.Series) -> str:
-    if pd.isna(cases["base_stop_word_share"]):  # there is no list of them for the language of the corpus
-        return ""
-    return (
-        f"In {percent(cases['stop_word_share'])} of them the next token is a stop word "
-        f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). "
-    )
 
 
 def _curve(reading: str, agreeing: str) -> Curve:
@@ -145,8 +135,8 @@ ACTIVE_CURVES = (
 AGREEMENT_CURVES = (_curve("active", "agreeing"), _curve("all", "agreeing_all"))
 SECTION = Section(
     {
-        "figure_7": Figure((ACTIVE, EFFECTIVE), draw_active, caption_active, ACTIVE_CURVES),
-        "figure_8": Figure((NO_AGREEMENT, CASES), draw_no_agreement, caption_no_agreement, AGREEMENT_CURVES),
+        "figure_7": Figure((ACTIVE, EFFECTIVE), draw_active, _caption_active, ACTIVE_CURVES),
+        "figure_8": Figure((NO_AGREEMENT, CASES), draw_no_agreement, _caption_no_agreement, AGREEMENT_CURVES),
     },
     summarize,
 )

@@ -12,11 +12,10 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Units, by_layer, points
 from ffkv.run.report.page_tables import data_table, specific_effects
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.text import MINUS
 from ffkv.run.report.wording import INTERVALS, course, rows, weighted_mean
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent
+from ffkv.run.results.text import MINUS, number, percent
 
 BY_LAYER, BY_DOSE, KEPT = "interventions_by_layer", "intervention_doses", "kept_memories"
 NO_EFFECT: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "zorder": 0}  # the look of its line
@@ -47,11 +46,14 @@ def draw_removals(run: Run, paper: Any) -> Drawing:
     return figure
 
 
-def caption_removals(run: Run) -> Caption:
-    """Says what is removed, what is measured, and how many memories have an effect of their own."""
+def _caption_removals(run: Run) -> Caption:
     table, settings = run.table(BY_LAYER), run.settings.intervention
     own = rows(table, source="own", reach="total")
     positive = rows(own, side="positive")
+    placebo = rows(table, source="placebo", reach="total", side="positive")["memories"].sum()
+    lacking = int(positive["memories"].sum()) - int(placebo)
+    without = f" {number(lacking)} memories have none: their coefficients on other prefixes are larger, or exactly 0."
+    without = without if lacking else ""
     text = (
         f"The coefficient of a memory is set to 0 at the last token of {number(settings.examples)} of its trigger examples. "
         f"The mean change of the log-probabilities of the {number(settings.tokens)} top tokens of its value is shown, over "
@@ -60,24 +62,13 @@ def caption_removals(run: Run) -> Caption:
         f"as the contribution is taken out along {number(settings.controls)} other memories of the layer, or along random "
         "directions; or other memories whose contributions are about as long are removed. Placebo: the memory is removed "
         f"from prefixes on which it is nearly silent: its coefficient is at most {percent(settings.silent_below)} of its mean on its "
-        f"own, and not 0, so that a small effect is possible.{_without_placebo(table)} {INTERVALS} {number(own['significant'].sum())} of "
+        f"own, and not 0, so that a small effect is possible.{without} {INTERVALS} {number(own['significant'].sum())} of "
         f"{number(own['memories'].sum())} memories{' (each sign counts)' if len(own) > len(positive) else ''} have a total "
         f"effect that random memories do not have (false discovery rate {SIGNIFICANT} per layer).{_least(own, settings.controls)}"
     )
     if len(own) > len(positive):
         text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
     return Caption(text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
-
-
-def _without_placebo(table: pd.DataFrame) -> str:
-    """Says, with a space in front, how many memories have no placebo; empty if all have one."""
-    found = rows(table, reach="total", side="positive")
-    own, placebo = (int(rows(found, source=source)["memories"].sum()) for source in ("own", "placebo"))
-    if own == placebo:
-        return ""
-    return (
-        f" {number(own - placebo)} memories have none: their coefficients on other prefixes are larger, or exactly 0."
-    )
 
 
 def _least(own: pd.DataFrame, controls: int) -> str:
@@ -133,8 +124,7 @@ def draw_doses(run: Run, paper: Any) -> Drawing:
     return figure
 
 
-def caption_doses(run: Run) -> Caption:
-    """Says what is scaled, and what the corpus mean does."""
+def _caption_doses(run: Run) -> Caption:
     table = rows(run.table(BY_DOSE), layer=-1, side="positive", reach="total")
     mean, removed = rows(table, change="mean"), rows(table, change="scale", scale=0)
     text = (
@@ -176,8 +166,7 @@ def draw_kept(run: Run, paper: Any) -> Drawing:
     return figure
 
 
-def caption_kept(run: Run) -> Caption:
-    """Says what is kept, and what happens without any."""
+def _caption_kept(run: Run) -> Caption:
     table = run.table(KEPT)
     none = rows(table, choice="largest", kept=int(table["kept"].min()))
     text = (
@@ -232,9 +221,9 @@ DOSE_CURVE = Curve("total effect (nats)", _by_factor, "factor of the coefficient
 KEPT_CURVES = (_kept_curve(0, "largest"), _kept_curve(1, "random"))
 SECTION = Section(
     {
-        "interventions": Figure((BY_LAYER,), draw_removals, caption_removals, (*map(_effect_curve, REACHES),)),
-        "intervention_doses": Figure((BY_DOSE,), draw_doses, caption_doses, (DOSE_CURVE,)),
-        "kept_memories": Figure((KEPT,), draw_kept, caption_kept, KEPT_CURVES),
+        "interventions": Figure((BY_LAYER,), draw_removals, _caption_removals, (*map(_effect_curve, REACHES),)),
+        "intervention_doses": Figure((BY_DOSE,), draw_doses, _caption_doses, (DOSE_CURVE,)),
+        "kept_memories": Figure((KEPT,), draw_kept, _caption_kept, KEPT_CURVES),
     },
     summarize,
     after=_specific,

@@ -10,10 +10,9 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.text import change
 from ffkv.run.report.wording import INTERVALS, course, paper_line, rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent, visible
+from ffkv.run.results.text import change, number, percent, visible
 
 CATEGORIES = ["shallow", "shallow and semantic", "semantic", "none"]
 SHARES, COUNTS = "figure_2_categories", "figure_2_pattern_counts"
@@ -42,8 +41,7 @@ def draw_patterns(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Draw
     return drawing.stacked_panels(panels, paper=bool(paper))
 
 
-def caption_patterns(run: Run) -> Caption:
-    """Names the samples, their sizes and the definition of a pattern."""
+def _caption_patterns(run: Run) -> Caption:
     keys, counts = run.settings.keys, run.table(COUNTS)
     examples = rows(run.table(SHARES), sample="trigger")
     in_triggers, in_random = rows(counts, sample="trigger"), rows(counts, sample="random")
@@ -62,7 +60,12 @@ def caption_patterns(run: Run) -> Caption:
         text += _judges(run, annotated)
     if run.settings.report.paper_curves:
         text += " The last panel is the paper's figure: 160 keys of a model with 16 layers, judged by a person."
-    return Caption(text, _description(examples))
+    with_pattern = (1 - rows(examples, category="none").set_index("layer")["share"]).reset_index()
+    description = (
+        "Stacked bars per layer: shallow, shallow and semantic, semantic, none. Trigger examples with a pattern: "
+        f"{course(with_pattern, 'share')}."
+    )
+    return Caption(text, description)
 
 
 def _average(counts: pd.DataFrame) -> str:
@@ -91,27 +94,13 @@ def person_or_machine(annotator: str) -> str:
 def _judges(run: Run, annotated: pd.DataFrame) -> str:
     """Says who judged how many keys, and how often random prefixes."""
     about = run.table("annotators").set_index("annotator")
-    told = [
-        f"{person_or_machine(annotator)} ({number(about.loc[annotator, 'keys'])} keys"
-        + (
-            f"; a pattern in {percent(about.loc[annotator, 'false_positive_rate'])} of"
-            f" {number(about.loc[annotator, 'controls'])} keys of random prefixes)"
-            if about.loc[annotator, "controls"]
-            else ")"
-        )
-        for annotator in annotated["annotator"].unique()
-    ]
-    return (
-        f" Further panels show who judged some of the same keys, without knowing layer and memory: {'; '.join(told)}."
-    )
-
-
-def _description(examples: pd.DataFrame) -> str:
-    with_pattern = (1 - rows(examples, category="none").set_index("layer")["share"]).reset_index()
-    return (
-        "Stacked bars per layer: shallow, shallow and semantic, semantic, none. Trigger examples with a pattern: "
-        f"{course(with_pattern, 'share')}."
-    )
+    told = []
+    for annotator in annotated["annotator"].unique():
+        keys, controls, rate = about.loc[annotator, ["keys", "controls", "false_positive_rate"]]
+        by_chance = f"; a pattern in {percent(rate)} of {number(controls)} keys of random prefixes" if controls else ""
+        told.append(f"{person_or_machine(annotator)} ({number(keys)} keys{by_chance})")
+    others = "; ".join(told)
+    return f" Further panels show who judged some of the same keys, without knowing layer and memory: {others}."
 
 
 def draw_removal(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
@@ -130,24 +119,23 @@ def draw_removal(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawi
     return figure
 
 
-def caption_removal(run: Run) -> Caption:
-    """Names the number of keys and of trigger examples."""
+def _caption_removal(run: Run) -> Caption:
     table = run.table(REMOVAL)
-    counts = " ".join(_count(rows(table, removed=removed), removed) for removed in REMOVED)
+    counts = []
+    for removed in REMOVED:
+        sums = rows(table, removed=removed)[["keys", "triggers", "skipped"]].sum()
+        keys, triggers, skipped = map(number, sums)
+        counts.append(
+            f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
+        )
     text = (
         "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
-        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts} "
+        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {' '.join(counts)} "
         f"Those that are too short to lose such a token are left out. {INTERVALS}{_outliers(table)}"
     ) + paper_line(run, "Grey lines are the paper's.")
     courses = (course(rows(table, removed=removed), "change", change) for removed in REMOVED)
     told = "; ".join(f"{removed} token removed: {said}" for removed, said in zip(REMOVED, courses))
     return Caption(text, f"Lines per layer. {told}.")
-
-
-def _count(table: pd.DataFrame, removed: str) -> str:
-    """Counts the keys and trigger examples that lost a token of this kind, and how many could not."""
-    keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
-    return f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
 
 
 def _outliers(table: pd.DataFrame) -> str:
@@ -197,40 +185,30 @@ MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one tok
 
 def summarize(run: Run) -> list[str]:
     """Layers in which nothing fires, patterns, and the removal of tokens."""
-    return [*_silent_layers(run), _patterns(run), _removal(run)]
-
-
-def _silent_layers(run: Run) -> list[str]:
-    activity = run.table("activity")
+    activity, removal = run.table("activity"), run.table(REMOVAL)
     silent = activity.loc[activity["dead"] == activity["keys"], "layer"].tolist()
-    if not silent:
-        return []
     where = "any layer" if len(silent) == len(activity) else f"layer {', '.join(map(str, silent))}"
+    fires = f"No key of {where} fires: none has a trigger example, so all that follows about trigger examples is without them."
+    last, first = (weighted_mean(rows(removal, removed=removed), "change", "keys") for removed in ("last", "first"))
     return [
-        f"No key of {where} fires: none has a trigger example, so all that follows about trigger examples is without them."
+        *([fires] if silent else []),
+        _patterns(run),
+        f"When the last token of a trigger example is removed, the coefficient of its key changes by {change(last)} on "
+        f"average. When the first token is removed, it changes by {change(first)}.",
     ]
 
 
 def _patterns(run: Run) -> str:
-    patterns = run.table("figure_2_pattern_counts")
+    patterns = run.table(COUNTS)
     trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
     with_pattern, by_chance = (share_with_pattern(table) for table in (trigger, random))
-    examples = rows(run.table("figure_2_categories"), sample="trigger")
+    examples = rows(run.table(SHARES), sample="trigger")
     families = (examples[examples["category"].isin([name, "shallow and semantic"])] for name in ("shallow", "semantic"))
     shallow, semantic = (family.groupby("layer", as_index=False)["share"].sum() for family in families)
     return (
         f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
         f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "
         f"{course(shallow, 'share')}. Share with a semantic pattern: {course(semantic, 'share')}."
-    )
-
-
-def _removal(run: Run) -> str:
-    removal = run.table("figure_3_removal")
-    last, first = (weighted_mean(rows(removal, removed=removed), "change", "keys") for removed in ("last", "first"))
-    return (
-        f"When the last token of a trigger example is removed, the coefficient of its key changes by {change(last)} on "
-        f"average. When the first token is removed, it changes by {change(first)}."
     )
 
 
@@ -297,8 +275,8 @@ REMOVAL_CURVES = [
 OF_ANNOTATORS = (BY_ANNOTATOR, "annotators")
 SECTION = Section(
     {
-        "figure_2": Figure((SHARES, COUNTS), draw_patterns, caption_patterns, PATTERN_CURVES, OF_ANNOTATORS),
-        "figure_3": Figure((REMOVAL,), draw_removal, caption_removal, REMOVAL_CURVES),
+        "figure_2": Figure((SHARES, COUNTS), draw_patterns, _caption_patterns, PATTERN_CURVES, OF_ANNOTATORS),
+        "figure_3": Figure((REMOVAL,), draw_removal, _caption_removal, REMOVAL_CURVES),
     },
     summarize,
     _key_tables,

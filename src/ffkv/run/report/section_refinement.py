@@ -28,8 +28,7 @@ def draw_residual(run: Run, paper: Sequence[float] | None) -> Drawing:
     return figure
 
 
-def caption_residual(run: Run) -> Caption:
-    """Names the number of prefixes and the place where the residual is read."""
+def _caption_residual(run: Run) -> Caption:
     table = run.table(RESIDUAL)
     text = (
         "How often the residual stream already predicts the token that the model will predict, before the layer's "
@@ -55,8 +54,7 @@ def draw_probability(run: Run, paper: Sequence[float] | None) -> Drawing:
     return figure
 
 
-def caption_probability(run: Run) -> Caption:
-    """Names the number of prefixes and the place where the residual is read."""
+def _caption_probability(run: Run) -> Caption:
     table = run.table(PROBABILITY)
     text = (
         "The probability that the residual stream gives to the token that the model will predict, before the layer's "
@@ -76,8 +74,7 @@ def draw_breakdown(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Dra
     return drawing.stacked_panels(panels, paper=bool(paper))
 
 
-def caption_breakdown(run: Run) -> Caption:
-    """Defines the five cases."""
+def _caption_breakdown(run: Run) -> Caption:
     table = run.table(BREAKDOWN)
     prefixes = table.groupby("layer")["prefixes"].sum().max()
     text = (
@@ -133,9 +130,9 @@ PROBABILITY_CURVE = Curve(
 )
 SECTION = Section(
     {
-        "figure_9": Figure((RESIDUAL,), draw_residual, caption_residual, (RESIDUAL_CURVE,)),
-        "figure_10": Figure((PROBABILITY,), draw_probability, caption_probability, (PROBABILITY_CURVE,)),
-        "figure_11": Figure((BREAKDOWN,), draw_breakdown, caption_breakdown, (*map(_curve, CASES[:-1]),)),
+        "figure_9": Figure((RESIDUAL,), draw_residual, _caption_residual, (RESIDUAL_CURVE,)),
+        "figure_10": Figure((PROBABILITY,), draw_probability, _caption_probability, (PROBABILITY_CURVE,)),
+        "figure_11": Figure((BREAKDOWN,), draw_breakdown, _caption_breakdown, (*map(_curve, CASES[:-1]),)),
     },
     summarize,
     after=_changes,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report import drawing
@@ -19,7 +18,6 @@ from ffkv.run.report.wording import (
     paper_line,
     projection,
     rows,
-    scale_free,
     ties,
     weighted_mean,
 )
@@ -49,8 +47,7 @@ def draw_agreement(run: Run, paper: Sequence[float] | None) -> Drawing:
     return figure
 
 
-def caption_agreement(run: Run) -> Caption:
-    """Names the number of values, the projection and the baselines."""
+def _caption_agreement(run: Run) -> Caption:
     table = run.table(AGREEMENT)
     own, permuted = rows(table, source="trigger"), rows(table, source="permuted")
     negative = rows(table, source="negative")
@@ -87,8 +84,7 @@ def draw_rank(run: Run, paper: Any) -> Drawing:
     return figure
 
 
-def caption_rank(run: Run) -> Caption:
-    """Names the number of keys and defines the rank."""
+def _caption_rank(run: Run) -> Caption:
     table = run.table(RANK)
     text = (
         "Rank, in the prediction of a value, of the token that follows its key's strongest trigger example: the number "
@@ -106,7 +102,17 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     The paper's bins are beside them.
     """
     figure, axes = drawing.canvas(2 if paper else 1, sharey=True, width_ratios=[3, 2] if paper else None)
-    _draw_bins(axes[0], run.table(BINS))
+    table = run.table(BINS)
+    bars = np.clip([table["rate"] - table["rate_low"], table["rate_high"] - table["rate"]], 0, None)
+    middle, width = (table["low"] + table["high"]) / 2, table["high"] - table["low"]
+    style: dict[str, Any] = {"color": drawing.colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
+    axes[0].bar(middle, table["rate"], width, yerr=bars, label="agreement rate", **style)
+    for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
+        above: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
+        axes[0].annotate(f"{count:,}", (x, top if count else 0), **above)
+    axes[0].set_xlabel("top probability of the value")
+    drawing.share_axis(axes[0], "agreement rate")
+    axes[0].set_ylim(0, 1.1)
     if paper:
         x = np.arange(len(paper["rate"]))
         axes[1].bar(x, paper["rate"], color="0.75", edgecolor="0.45", hatch="////")
@@ -115,27 +121,23 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     return figure
 
 
-def _draw_bins(axes: Axes, table: pd.DataFrame) -> None:
-    bars = np.clip([table["rate"] - table["rate_low"], table["rate_high"] - table["rate"]], 0, None)
-    middle, width = (table["low"] + table["high"]) / 2, table["high"] - table["low"]
-    style: dict[str, Any] = {"color": drawing.colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
-    axes.bar(middle, table["rate"], width, yerr=bars, label="agreement rate", **style)
-    for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
-        height = top if count else 0
-        axes.annotate(f"{count:,}", (x, height), (0, 2), textcoords="offset points", ha="center", fontsize="small")
-    axes.set_xlabel("top probability of the value")
-    drawing.share_axis(axes, "agreement rate")
-    axes.set_ylim(0, 1.1)
+def _scale_free(run: Run) -> str:
+    """Returns a warning, with a space in front, where a final norm hides how long a value is; else empty."""
+    if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
+        return ""
+    return (
+        " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
+        " The column “contribution” of table 2 does."
+    )
 
 
-def caption_bins(run: Run) -> Caption:
-    """Names the number of values and of bins."""
+def _caption_bins(run: Run) -> Caption:
     table = run.table(BINS)
     text = (
         "The agreement of figure 4 by the probability that a value gives to its top token: "
         f"{number(table['values'].sum())} values of all layers in {len(table)} bins of equal width. The number above "
         f"each bar is the number of values in the bin. {INTERVALS}"
-    ) + scale_free(run)
+    ) + _scale_free(run)
     if run.settings.report.paper_curves:
         text += (
             " The right panel shows the paper's bins. Their sizes are unknown, and their probabilities come from another "
@@ -197,9 +199,9 @@ AGREEMENT_CURVE = Curve("agreement rate", by_layer(AGREEMENT, "rate", source="tr
 BINS_CURVE = Curve("agreement rate", rate_by_bin, "top probability of the value")
 SECTION = Section(
     {
-        "figure_4": Figure((AGREEMENT,), draw_agreement, caption_agreement, (AGREEMENT_CURVE,)),
-        "figure_5": Figure((RANK,), draw_rank, caption_rank, (RANK_CURVE,)),
-        "figure_6": Figure((BINS,), draw_bins, caption_bins, (BINS_CURVE,)),
+        "figure_4": Figure((AGREEMENT,), draw_agreement, _caption_agreement, (AGREEMENT_CURVE,)),
+        "figure_5": Figure((RANK,), draw_rank, _caption_rank, (RANK_CURVE,)),
+        "figure_6": Figure((BINS,), draw_bins, _caption_bins, (BINS_CURVE,)),
     },
     summarize,
     after=_predictive,

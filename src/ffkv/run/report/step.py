@@ -37,8 +37,12 @@ def write_report(run: Run, output: Path | str) -> None:
     """
     control = open_control(run)
     for each in (run, control):
-        if each is not None:
-            _check_tables(each)
+        needed = [] if each is None else [Path(name) for name in expected_files(each.settings) if name.endswith(".csv")]
+        if each is not None and (missing := [str(table) for table in needed if table.stem not in each.tables]):
+            raise UserError(
+                f"{each.folder} has no {', '.join(missing)}, which the report shows. The run was made before ffkv wrote"
+                " this, or is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
+            )
     exhibits = draw_exhibits(run, control)
     page = render(run, exhibits, control, [page.stem for page in Path(output).parent.glob("memories/*.html")])
     for name, exhibit in exhibits.items():
@@ -70,13 +74,3 @@ def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, p
         style=Markup(files("ffkv.run.report").joinpath("style.css").read_text(encoding="utf-8")),
         settings=run.settings.model_dump_json(indent=2).splitlines(),
     )
-
-
-def _check_tables(run: Run) -> None:
-    """Refuses a run without a table that the report shows."""
-    tables = [Path(name) for name in expected_files(run.settings) if name.endswith(".csv")]
-    if missing := [str(table) for table in tables if table.stem not in run.tables]:
-        raise UserError(
-            f"{run.folder} has no {', '.join(missing)}, which the report shows. The run was made before ffkv wrote this, or"
-            " is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
-        )

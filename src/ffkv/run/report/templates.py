@@ -3,8 +3,7 @@
 import jinja2
 
 from ffkv.base.terminal import plain
-from ffkv.run.report.text import MINUS, signed
-from ffkv.run.results.text import ending, number, percent, prefix, shortened, token, visible
+from ffkv.run.results.text import MINUS, ending, number, percent, prefix, shortened, signed, token, visible
 
 
 def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
@@ -20,14 +19,7 @@ def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {
-        "visible": visible,
-        "token": token,
-        "ending": ending,
-        "prefix": prefix,
-        "shortened": shortened,
-        "plain": plain,
-    }
-    made.filters |= {"percent": percent, "number": number, "signed": signed}
+    filters = (visible, token, ending, prefix, shortened, plain, percent, number, signed)
+    made.filters |= {each.__name__: each for each in filters}
     made.globals |= {"signs": {1: "+", -1: MINUS, 0: ""}}
     return made

@@ -26,16 +26,6 @@ def projection(run: Run) -> str:
     return f"The prediction of a vector is the top token of the model's own head{norm}."
 
 
-def scale_free(run: Run) -> str:
-    """Returns a warning, with a space in front, where a final norm hides how long a value is; else empty."""
-    if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
-        return ""
-    return (
-        " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
-        " The column “contribution” of table 2 does."
-    )
-
-
 def ties(table: pd.DataFrame, total: str, what: str) -> str:
     """Says how often several tokens share the highest logit. `total`: the column with the number of cases per layer."""
     tied, cases = table["tied"].sum(), table[total].sum()

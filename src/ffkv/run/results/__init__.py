@@ -1,11 +1,10 @@
 """A finished run, read and checked. Everything that is asked of a run is asked here, and nothing is written.
 
 `run` is the run, `memory` one of its memories. They stand on `run_files` (each file, checked for what it belongs to),
-`run_tables` (the tables of figures), `indexes` (what is asked of all memories, read once and kept) and `run_model`
-(model, head, tokenizer).
+`indexes` (what is asked of all memories, read once and kept) and `run_model` (model, head, tokenizer).
 
 About memories: `memory_name`, `memory_columns`, `memory_statistics`. Questions: `search` (with `tokens` and
-`text_search`), `similar`, `depth`. Writing them for people: `text`, `html`.
+`text_search`), `similar`, `depth`. Writing them for people: `text`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `commands` is `ffkv check`.
 """

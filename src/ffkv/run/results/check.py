@@ -46,12 +46,12 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     Raises:
         UserError: the folder holds no file of a run.
     """
-    # Has a step written, or begun to write, any file in its place? Folders of others may be large.
-    places = [folder / name for name in expected_files(Settings())]
-    # Not Path.is_file, which raises an error inside a folder that may not be entered.
-    is_run = any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places)  # noqa: PTH113
-    if os.access(folder, os.R_OK | os.X_OK) and not is_run:
-        raise UserError(NO_RUN.format(folder))
+    if os.access(folder, os.R_OK | os.X_OK):
+        # Has a step written, or begun to write, any file in its place? Other folders may be large.
+        places = [folder / name for name in expected_files(Settings())]
+        # Not Path.is_file, which raises an error inside a folder that may not be entered.
+        if not any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places):  # noqa: PTH113
+            raise UserError(NO_RUN.format(folder))
     read = 0
     problems: dict[Path, Problem] = {}
     for path in _walk(folder, problems):
@@ -91,7 +91,6 @@ def _closed(path: Path, error: OSError) -> Problem:
 
 
 def _missing(folder: Path) -> list[Path]:
-    """Returns the files that the run's settings ask for and that are not there."""
     try:
         settings = read_settings(folder)
     except (UserError, OSError):  # what is wrong with it is said anyway
@@ -117,7 +116,6 @@ def _is_output(path: Path) -> bool:
 
 
 def _look_at(path: Path, folder: Path) -> Problem | None:
-    """Returns what is wrong with a file or a folder; None if nothing is."""
     output = target_of(path)
     try:
         verify_sum(path)

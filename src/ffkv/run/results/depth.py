@@ -18,7 +18,5 @@ def pair_layers(first: int, second: int) -> list[tuple[float, int, int]]:
         For each layer of the deeper model: its relative depth, and the layers of both.
     """
     most = max(first, second)
-    places = [
-        2 * layer + 1 for layer in range(most)
-    ]  # twice the depth, in layers: whole numbers, so that nothing is rounded
+    places = range(1, 2 * most, 2)  # twice the depth, in layers: whole numbers, so that nothing is rounded
     return [(place / (2 * most), place * first // (2 * most), place * second // (2 * most)) for place in places]

@@ -30,7 +30,6 @@ class Index(Generic[Answer]):
     """
 
     def __init__(self, read: Callable[..., Answer]):
-        """Use it as a decorator."""
         self._read = read
         functools.update_wrapper(self, read)
 
@@ -109,7 +108,6 @@ def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_row(files: RunFiles, table: pd.DataFrame) -> pd.DataFrame:
-    """Adds each memory's row in flat arrays."""
     first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
     return table.assign(row=first + table["memory"].to_numpy())
 

@@ -10,12 +10,11 @@ from markupsafe import Markup
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
-from ffkv.run.results.html import examples_table, summary, table, tokens_table
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.memory_statistics import key_statistics, value_statistics
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
-from ffkv.run.results.text import number, percent, visible
+from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 
 if TYPE_CHECKING:
     from ffkv.run.results.run import Run
@@ -52,11 +51,9 @@ class Memory:
         self._row = run.anatomy.layer_offset[layer] + memory
 
     def __repr__(self) -> str:
-        """Returns one line for a person."""
         return f"<Memory {self.name} of {self.run.name}>"
 
     def _repr_html_(self) -> Markup:
-        """Returns a summary for a notebook."""
         numbers, unit = self.statistics, [self.unit] if self.unit else []
         fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
         facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]

@@ -12,13 +12,11 @@ from markupsafe import Markup
 from ffkv.base.errors import UserError
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
-from ffkv.run.results.html import summary, table
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
-from ffkv.run.results.run_files import RunFiles, read_settings
-from ffkv.run.results.run_tables import read_table, unknown
+from ffkv.run.results.run_files import RunFiles, read_settings, read_table, unknown
 from ffkv.run.results.search import find
-from ffkv.run.results.text import number, percent, visible
+from ffkv.run.results.text import number, percent, summary, table, visible
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
     from ffkv.run.results.run_model import RunModel
@@ -75,7 +73,6 @@ class Run:
         self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
-        """Returns one line for a person."""
         layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
         return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
 
@@ -229,7 +226,6 @@ class Run:
         return find(self.files, **search).table()
 
     def _repr_html_(self) -> Markup:
-        """Returns a summary for a notebook."""
         anatomy, layers = self.anatomy, self.layers
         facts = [
             visible(anatomy.checkpoint),

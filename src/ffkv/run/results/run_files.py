@@ -1,5 +1,6 @@
 """The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
 
+import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +19,13 @@ from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
 from ffkv.base.parts import Part
-from ffkv.base.settings import Settings
+from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.settings.messages import sentences
 from ffkv.branches.registry import BRANCHES
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.run.results.expected import TABLES
-from ffkv.run.results.run_tables import read_benchmarks, table_files, unknown
 
 SPLITS = ("train", "validation")
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
@@ -74,6 +74,23 @@ def read_settings(folder: Path) -> Settings:
         f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings"
         " file, which repeats what has changed, or read the run with the ffkv that wrote it."
     )
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Reads a CSV file. Text of strangers stays text, also where it reads "nan" or "1".
+
+    A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
+    """
+    described = TABLES.get(f"{path.parent.name}/{path.name}")
+    texts = described.foreign if described else []
+    frame = tables.read(path, texts=texts)
+    empty = frame.columns[frame.isna().all()]
+    return frame.assign(**{column: float("nan") for column in empty if column not in texts})
+
+
+def unknown(word: str, name: object, valid: list[str]) -> UserError:
+    """Returns the error for a name that does not exist, with all names that do."""
+    return UserError(f"There is no {word} {str(name)!r}. Choose one of: {', '.join(valid)}.")
 
 
 def _names(settings: dict[str, Any]) -> set[str]:
@@ -155,7 +172,6 @@ class RunFiles:
 
     @contextmanager
     def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
-        """Yields a file of the run as `hdf5.open` gives it."""
         path = self.folder / name
         if not self._keep_open:
             with hdf5.open(path, kind, belongs_to) as file:
@@ -185,13 +201,21 @@ class RunFiles:
 
     @functools.cached_property
     def table_files(self) -> dict[str, Path]:
-        """The CSV file of each table that `Run.table` reads, by the table's name."""
-        return table_files(self.folder, self.settings)
+        """The CSV file of each table that `Run.table` reads, by the table's name: the file's without its ending.
+
+        A table that only an earlier run with other settings needed is left out.
+        """
+        unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
+        absent = (branch for branch in BRANCHES.values() if not branch.is_in(self.settings))
+        unused |= {table.path for branch in absent for table in branch.tables}
+        paths = sorted(self.folder.glob("*/*.csv"))
+        return {path.stem: path for path in paths if path.relative_to(self.folder).as_posix() not in unused}
 
     def benchmarks(self) -> pd.DataFrame:
         """Tells how much time and memory each rule of the workflow took, one row per rule.
 
-        There are no rows if Snakemake wrote no benchmark files.
+        There are no rows if Snakemake wrote no benchmark files. Files of earlier runs with more shards or layer groups
+        are left out, and so is the report's own file.
 
         Columns:
             rule: the rule.
@@ -200,7 +224,25 @@ class RunFiles:
             longest: time of the longest job, seconds.
             memory: highest peak of a job, MiB.
         """
-        return read_benchmarks(self.folder / "benchmarks", self.settings)
+        folder = self.folder / "benchmarks"
+        unused = {"report.tsv"} if self.settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
+        found = []
+        for path in sorted(folder.rglob("*.tsv")):
+            name = path.relative_to(folder)
+            parts = (
+                self.settings.shards
+                if path.parent.name in ("triggers", "sampled_prefixes")
+                else self.settings.layer_groups
+            )
+            if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError):  # a power cut left the file half-written
+                measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+                found.append((name.with_suffix("").parts[0], measured["s"].sum(), measured["max_rss"].max()))
+        jobs = pd.DataFrame(found, columns=["rule", "seconds", "memory"])
+        return jobs.groupby("rule", sort=False, as_index=False).agg(
+            jobs=("seconds", "size"), seconds=("seconds", "sum"), longest=("seconds", "max"), memory=("memory", "max")
+        )
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
@@ -218,7 +260,6 @@ class RunFiles:
         return tables.read_all(paths, self._identity_of(name))
 
     def _identity_of(self, name: str) -> dict[str, Any]:
-        """Returns what a large table must belong to, `name` as in `details`."""
         split = split_of(name)
         if split is None:
             raise unknown("table", name, [*SPLIT_OF])

@@ -13,8 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.memory_statistics import token_texts
-from ffkv.run.results.run_files import RunFiles
-from ffkv.run.results.run_tables import unknown
+from ffkv.run.results.run_files import RunFiles, unknown
 from ffkv.run.results.text_search import shortest_match, shortest_prefix
 from ffkv.run.results.tokens import find_spellings
 
@@ -30,7 +29,6 @@ class Found:
     added: pd.DataFrame  # what the search adds to it [memory]
 
     def __len__(self) -> int:
-        """Returns the number of memories."""
         return len(self.row)
 
     def table(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:

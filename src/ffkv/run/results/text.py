@@ -1,6 +1,7 @@
-"""Corpus text and numbers, as a page or a notebook shows them."""
+"""Corpus text and numbers, as a page or a notebook shows them; and the pieces of a summary in a notebook."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from markupsafe import Markup, escape
@@ -10,7 +11,9 @@ from ffkv.base.terminal import spell
 
 BLANK = "␣"
 LONGEST_TOKEN = 200  # characters of a token that a page shows
+LONGEST_TEXT = 120  # characters of a text that a summary shows; of a longer text its end
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+MINUS = "\N{MINUS SIGN}"
 
 
 def visible(text: str) -> Markup:
@@ -67,3 +70,62 @@ def number(value: float) -> str:
         return f"{int(value):,}"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}" if digits <= 7 else f"{value:.3g}"
+
+
+def signed(value: float) -> str:
+    """Returns a number that can be negative, with the minus sign of printed text."""
+    return number(value).replace("-", MINUS)
+
+
+def decimals(value: float) -> str:
+    """Returns a number that can be negative with two decimals; a dash for NaN."""
+    return "–" if pd.isna(value) else f"{value:.2f}".replace("-", MINUS)
+
+
+def change(value: float) -> str:
+    """Returns a change in per cent, with its sign; a dash for NaN."""
+    return "–" if pd.isna(value) else f"{value:+.1f}{NO_BREAK_SPACE}%".replace("-", MINUS)
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for a person: "41 s", "12 min 5 s", "3 h 20 min"."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{whole} s" if whole else "under 1 s"
+
+
+def summary(title: str, facts: Sequence[Markup | str], *blocks: Markup) -> Markup:
+    """Returns a title, a line of facts, and what belongs to them."""
+    head = Markup("<div><h4>{}</h4><p>{}</p>").format(visible(title), Markup(" · ").join(facts))
+    return head + Markup("").join(blocks) + Markup("</div>")
+
+
+def table(heading: str, names: Sequence[str], rows: Iterable[Sequence[Markup | str]]) -> Markup:
+    """Returns a table under a heading; nothing where there are no rows. Cells that are `str` are escaped."""
+    cells = [
+        Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row))
+        for row in rows
+    ]
+    if not cells:
+        return Markup("")
+    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in names)
+    return Markup("<table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+        heading, head, Markup("").join(cells)
+    )
+
+
+def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
+    """Trigger examples: the coefficient, the text before its last token, that token, and the next token."""
+    rows = [
+        [number(row.coefficient), prefix(row.text, row.last_token, LONGEST_TEXT), token(row.next_token)]
+        for row in examples.itertuples()
+    ]
+    return table(heading, ["coefficient", "text", "next token"], rows)
+
+
+def tokens_table(heading: str, predictions: pd.DataFrame) -> Markup:
+    """Returns tokens with their probabilities."""
+    rows = [[token(row.token), percent(row.probability)] for row in predictions.itertuples()]
+    return table(heading, ["token", "probability"], rows)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ffkv.branches.refinement.cases import classify
-from ffkv.model.anatomy import Layer
 from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import in_residual, values_in_place
@@ -52,40 +51,34 @@ def split_layers(
     """
     gradient = model.head.token_gradient(states.end, token, model.anatomy.read_as)
     own = [[memory for number, memory in changed if number == layer.index] for layer in model.anatomy.layers]
-    return [
-        _split_layer(model, layer, states, gradient, memories, always)
-        for layer, always in zip(model.anatomy.layers, own, strict=True)
-    ]
-
-
-def _split_layer(
-    model: RunModel, layer: Layer, states: States, gradient: Tensor, memories: int, always: list[int]
-) -> LayerParts:
-    """Splits one layer. `gradient`: of the logit of the chosen next token, by what the head reads [d]."""
-    v, _ = values_in_place(model.model, layer)
-    if layer.index not in model.norms:
-        model.norms[layer.index] = v.norm(dim=1)
-    at = layer.index
-    stored = states.s[at], states.m[at], states.b[at], states.y[at][states.position]
-    s, m, b, y = (tensor.to(v.device) for tensor in stored)
-    sizes = s.abs() * m.abs() * model.norms[layer.index]
-    effects = (s * m * (v @ gradient.to(v.device))).abs()
-    count = min(memories, len(m))
-    chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices])
-    chosen = torch.cat([chosen[m[chosen] != 0], torch.tensor(always, dtype=torch.long, device=v.device)]).unique()
-    chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
-    contributions = s * m[chosen, None] * v[chosen]
-    bias = s * in_residual(model.model, layer, b[None])[0].float()
-    together = s * (m @ v)
-    return LayerParts(
-        listed=chosen,
-        coefficient=m[chosen],
-        size=sizes[chosen],
-        vectors=torch.cat([contributions, (together - contributions.sum(0))[None], bias[None], y[None]]),
-        others=int((m != 0).sum() - (m[chosen] != 0).sum()),
-        all_sizes=float(sizes.double().sum()),
-        deviation=relative_error(together + bias, y),
-    )
+    parts = []
+    for at, layer in enumerate(model.anatomy.layers):
+        v, _ = values_in_place(model.model, layer)
+        if at not in model.norms:
+            model.norms[at] = v.norm(dim=1)
+        stored = states.s[at], states.m[at], states.b[at], states.y[at][states.position]
+        s, m, b, y = (tensor.to(v.device) for tensor in stored)
+        sizes = s.abs() * m.abs() * model.norms[at]
+        effects = (s * m * (v @ gradient.to(v.device))).abs()
+        count = min(memories, len(m))
+        chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices])
+        always = torch.tensor(own[at], dtype=torch.long, device=v.device)
+        chosen = torch.cat([chosen[m[chosen] != 0], always]).unique()
+        chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
+        contributions = s * m[chosen, None] * v[chosen]
+        bias = s * in_residual(model.model, layer, b[None])[0].float()
+        together = s * (m @ v)
+        split = LayerParts(
+            listed=chosen,
+            coefficient=m[chosen],
+            size=sizes[chosen],
+            vectors=torch.cat([contributions, (together - contributions.sum(0))[None], bias[None], y[None]]),
+            others=int((m != 0).sum() - (m[chosen] != 0).sum()),
+            all_sizes=float(sizes.double().sum()),
+            deviation=relative_error(together + bias, y),
+        )
+        parts.append(split)
+    return parts
 
 
 def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: int) -> list[Tensor]:
@@ -109,39 +102,31 @@ def describe_layers(
     parts = split_layers(model, states, token, memories, changed)
     changes = logit_changes(model, states.end, parts, token)
     sums = {"memories": [part.deviation for part in parts], "residual": residual_deviations(model, states)}
+    top_r, top_y, top_o = ids[states.position, :, :, 0].T
+    at_token = [(y[states.position], o[states.position]) for y, o in zip(states.y, states.o)]
+    layers = {
+        "layer": range(len(parts)),
+        "case": classify(top_r, top_y, top_o),
+        "top_residual": token_texts(top_r, run.vocabulary),
+        "top_ffn": token_texts(top_y, run.vocabulary),
+        "top_output": token_texts(top_o, run.vocabulary),
+        "norm_residual": [float((o - y).norm()) for y, o in at_token],
+        "norm_ffn": [float(y.norm()) for y, _ in at_token],
+        "norm_output": [float(o.norm()) for _, o in at_token],
+        "factor": [float(s) for s in states.s],
+        "logit": [float(change[-1]) for change in changes],
+        "active": [int((m > 0).sum()) for m in states.m],
+        "nonzero": [int((m != 0).sum()) for m in states.m],
+        "listed": [len(part.listed) for part in parts],
+        "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
+    }
     return {
         "predictions": predictions,
-        "layers": _layer_table(run, states, ids[states.position, :, :, 0], parts, changes),
+        "layers": pd.DataFrame(layers),
         "contributions": _contribution_table(run, parts, changes),
         "remainders": _remainder_table(parts, changes),
         "sums": pd.DataFrame({"layer": range(len(parts)), **sums}),
     }
-
-
-def _layer_table(
-    run: Run, states: States, ids: np.ndarray, parts: list[LayerParts], changes: list[Tensor]
-) -> pd.DataFrame:
-    """`Trace.layers`. `ids`: top(r), top(y) and top(o) at the chosen token [layer, point]."""
-    top_r, top_y, top_o = ids.T
-    at_token = [(y[states.position], o[states.position]) for y, o in zip(states.y, states.o)]
-    return pd.DataFrame(
-        {
-            "layer": range(len(parts)),
-            "case": classify(top_r, top_y, top_o),
-            "top_residual": token_texts(top_r, run.vocabulary),
-            "top_ffn": token_texts(top_y, run.vocabulary),
-            "top_output": token_texts(top_o, run.vocabulary),
-            "norm_residual": [float((o - y).norm()) for y, o in at_token],
-            "norm_ffn": [float(y.norm()) for y, _ in at_token],
-            "norm_output": [float(o.norm()) for _, o in at_token],
-            "factor": [float(s) for s in states.s],
-            "logit": [float(change[-1]) for change in changes],
-            "active": [int((m > 0).sum()) for m in states.m],
-            "nonzero": [int((m != 0).sum()) for m in states.m],
-            "listed": [len(part.listed) for part in parts],
-            "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
-        }
-    )
 
 
 def _contribution_table(run: Run, parts: list[LayerParts], changes: list[Tensor]) -> pd.DataFrame:
@@ -162,7 +147,6 @@ def _contribution_table(run: Run, parts: list[LayerParts], changes: list[Tensor]
 
 
 def _remainder_table(parts: list[LayerParts], changes: list[Tensor]) -> pd.DataFrame:
-    """`Trace.remainders`."""
     rows = []
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
         norms, shares = part.vectors[-3:-1].norm(dim=1).tolist(), part.shares[-2:].tolist()

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.results.html import summary, table, tokens_table
-from ffkv.run.results.text import number, percent, token, visible
+from ffkv.run.results.text import number, percent, summary, table, token, tokens_table, visible
 
 SHOWN = 3  # memories per layer in a notebook's summary
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
@@ -91,7 +90,6 @@ class Trace:
     divergence: float | None = None
 
     def __repr__(self) -> str:
-        """Returns one line for a person."""
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
     @property
@@ -117,13 +115,21 @@ class Trace:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _repr_html_(self) -> Markup:
-        """Returns a summary for a notebook."""
         read = Markup(" ").join(
             Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
             for row in self.tokens.itertuples()
         )
         facts = [read, visible(self.note), f"largest deviation of a sum {self.deviation:.1e}"]
-        effect = [] if self.effect is None else [self._effect_table(self.effect)]
+        effect = []
+        if self.effect is not None and self.divergence is not None:
+            changes = ", ".join(f"{name} × {factor:g}" for name, factor in self.changes.items())
+            where = "at every token" if self.everywhere else "at the chosen token"
+            heading = f"{changes} {where}: KL {number(self.divergence)} nats. {self.without_effect}"
+            rows = [
+                [token(row.token), percent(row.before), percent(row.after), number(row.change)]
+                for row in self.effect.itertuples()
+            ]
+            effect = [table(heading, ["token", "before", "after", "change of log p"], rows)]
         layers = [
             [str(row.layer), row.case, *map(token, (row.top_residual, row.top_ffn, row.top_output)), number(row.logit)]
             for row in self.layers.itertuples()
@@ -140,19 +146,6 @@ class Trace:
             table("Layers", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
             table("Contributions", ["memory", "coefficient", "size", "logit", "promotes"], contributions),
         )
-
-    def _effect_table(self, effect: pd.DataFrame) -> Markup:
-        changes = ", ".join(f"{name} × {factor:g}" for name, factor in self.changes.items())
-        where = "at every token" if self.everywhere else "at the chosen token"
-        rows = [
-            [token(row.token), percent(row.before), percent(row.after), number(row.change)]
-            for row in effect.itertuples()
-        ]
-        heading = (
-            f"{changes} {where}: KL {number(self.divergence if self.divergence is not None else float('nan'))} nats."
-            f" {self.without_effect}"
-        )
-        return table(heading, ["token", "before", "after", "change of log p"], rows)
 
 
 def _plain(value: Any) -> Any:
