@@ -34,14 +34,10 @@ class OutputPath(click.Path):
 
 
 WRITABLE = OutputPath(path_type=Path)
-
-
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
 CORPUS = click.option(
     "--corpus", "corpus_file", type=READABLE, required=True, help="A split of the corpus, corpus/<split>.h5."
 )
-
-
 COMMIT = click.option(
     "--commit", "commit_file", type=READABLE, help="File of `ffkv resolve-commit`: read this commit of the hub."
 )

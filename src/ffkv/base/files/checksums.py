@@ -74,7 +74,14 @@ def verify_sum(path: Path) -> None:
             f" {_again(target_of(output))}"
         )
     for file in chosen:
-        if _digest_now(file) != written[file]:
+        try:
+            entry = file.stat()
+            digest = _digest_of(file, entry.st_ino, entry.st_size, entry.st_mtime_ns)
+        except FileNotFoundError:
+            digest = "missing"
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror}. Check its rights and its disk.") from error
+        if digest != written[file]:
             target = target_of(output)
             start = b""
             if file.is_file():
@@ -131,16 +138,6 @@ def _again(target: Path) -> str:
 def forget_digests() -> None:
     """Lets the next comparison read every file again."""
     _digest_of.cache_clear()
-
-
-def _digest_now(path: Path) -> str:
-    try:
-        entry = path.stat()
-        return _digest_of(path, entry.st_ino, entry.st_size, entry.st_mtime_ns)
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights and its disk.") from error
 
 
 @functools.lru_cache(maxsize=1024)

@@ -66,7 +66,11 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
         return one
     room = room_on(device, spreads, max_memory)
     first = next(iter(room))
-    device_map = arrange(parts_of(make_form()), room, bool(max_memory))
+    parts = parts_of(make_form())
+    fits = sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]
+    device_map = (
+        spread(parts, room) if max_memory or not fits else dict.fromkeys([*parts.outside, *parts.blocks], first)
+    )
     if set(device_map.values()) == {first} and first != DISK:
         return one if not max_memory else Placement(_name(first), {"": _name(first)})
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
@@ -125,16 +129,6 @@ def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
     new = {id(tensor): tensor for tensor in tensors if id(tensor) not in seen}
     seen.update(new)
     return sum(tensor.numel() * tensor.element_size() for tensor in new.values())
-
-
-def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[str, Device]:
-    """Returns the device of each part: the first one, if it takes all of them and nothing is `limited`; else see
-    `spread`.
-    """
-    first = next(iter(room))
-    if not limited and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
-        return dict.fromkeys([*parts.outside, *parts.blocks], first)
-    return spread(parts, room)
 
 
 def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:

@@ -50,13 +50,8 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
 
 def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
     """Coefficients of some memories [prefix, memory], read layer by layer as they are stored."""
-    parts = []
-    with run.files.open_sampled_prefixes() as file:
-        for start, stop in itertools.pairwise(run.anatomy.layer_offset):
-            chosen = rows[(rows >= start) & (rows < stop)] - start
-            if len(chosen):
-                parts.append(file["m"][:, start:stop][:, chosen])
-    return np.concatenate(parts, 1)
+    layers = zip(_layers(run), itertools.pairwise(run.anatomy.layer_offset))
+    return np.concatenate([m[:, rows[(rows >= start) & (rows < stop)] - start] for m, (start, stop) in layers], 1)
 
 
 def _layers(run: Run) -> Iterator[np.ndarray]:

@@ -142,11 +142,6 @@ def _caption_doses(run: Run) -> Caption:
     return Caption(text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
 
 
-def _by_factor(run: Run) -> pd.DataFrame:
-    table = rows(run.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
-    return points(table, "scale", "top")
-
-
 def draw_kept(run: Run, paper: Any) -> Drawing:
     """Draws two panels, for the largest and for random memories: a line per layer over the number of kept memories."""
     table = run.table(KEPT)
@@ -215,6 +210,11 @@ def _specific(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "intervention_memories"))]
     heading = "Memories with the largest specific effects"
     return [TableBlock("specific", heading, SPECIFIC, specific_effects(run), folded)]
+
+
+def _by_factor(run: Run) -> pd.DataFrame:
+    table = rows(run.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
+    return points(table, "scale", "top")
 
 
 DOSE_CURVE = Curve("total effect (nats)", _by_factor, "factor of the coefficient", share=False)

@@ -118,15 +118,7 @@ def labels(files: RunFiles) -> pd.DataFrame:
 
     They are in the order of the memories, then of the annotators. There are none if nobody judged keys of the run.
 
-    Columns:
-        annotator: "person:<name>" or "machine:<name>".
-        layer, memory: the memory.
-        pattern: number of the pattern, from 0.
-        family: "shallow" or "semantic".
-        label: the pattern in the annotator's words.
-        prefixes: number of trigger examples that have it.
-        ranks: these trigger examples, as in the column `rank` of `Memory.triggers`.
-        row: the memory's row.
+    Columns: layer, memory, row, and those of `Memory.labels`.
     """
     path = files.folder / "annotation" / "patterns.parquet"
     names = ["annotator", "layer", "memory", "pattern", "family", "label", "prefixes", "ranks"]
@@ -143,16 +135,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
 
     They are in the order of the memories, then of the machines. There are none if no machine explained any.
 
-    Columns:
-        annotator: "machine:<name>".
-        layer, memory: the memory.
-        label: the explanation; "" if the machine gave none.
-        refusal: why there is none.
-        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation.md); NaN where there is
-            none.
-        detection_of_other, ...: the same scores of the label of another memory: the baseline.
-        intruder: score of the memory itself, without a label.
-        row: the memory's row.
+    Columns: layer, memory, row (in flat arrays), and those of `Memory.explanations`.
     """
     paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
     if not all(path.exists() for path in paths):

@@ -142,8 +142,8 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
         any_case: capital and small letters of a text are the same.
         what: "promoted": among the top tokens; "demoted": among the bottom tokens.
     Returns:
-        One row per memory: row (of the memory in flat arrays), and `<what>_token`, `<what>_rank` (from 0),
-        `<what>_probability`. Where several such tokens are kept, the one that is nearest to the end.
+        One row per memory: row (in flat arrays), and `<what>_token`, `<what>_rank`, `<what>_probability`, see
+        `Run.memories`. Where several such tokens are kept, the one that is nearest to the end.
     Raises:
         UserError: the model has no such token; suggests others.
     """
@@ -168,8 +168,7 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
         expression: whether it is a regular expression. A trigger example has it if the expression's first match in the
             sentence lies within the prefix.
     Returns:
-        One row per memory: row (of the memory in flat arrays), examples_with_text (number of trigger examples that
-        contain the text), coefficient_with_text (the highest coefficient of these).
+        One row per memory: row (in flat arrays), examples_with_text, coefficient_with_text, see `Run.memories`.
     Raises:
         UserError: the text is empty; or the expression is none, or takes too long.
     """
@@ -190,10 +189,8 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
 
     Returns:
-        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most
-        trigger examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a
-        machine explained any memory of the run, also explanation_detection (the highest detection score of an
-        explanation with the text; NaN if there is none).
+        One row per memory: row (in flat arrays), pattern_found, examples_with_pattern; if a machine explained any
+        memory of the run, also explanation_detection (NaN if it is none with the text). See `Run.memories`.
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
     explained = indexes.explanations(files).assign(pattern=0, prefixes=0)

@@ -9,20 +9,11 @@ SUGGESTED = 10  # tokens that a message suggests
 
 
 @Index
-def spellings(files: RunFiles) -> dict[str, list[int]]:
-    """Returns the ids of all tokens by their text without blanks at its two ends."""
+def spellings(files: RunFiles, any_case: bool = False) -> dict[str, list[int]]:
+    """Returns the ids of all tokens by their text without blanks at its two ends, in small letters if `any_case`."""
     ids: dict[str, list[int]] = {}
     for number, text in enumerate(files.vocabulary):
-        ids.setdefault(text.strip(), []).append(number)
-    return ids
-
-
-@Index
-def spellings_in_any_case(files: RunFiles) -> dict[str, list[int]]:
-    """As `spellings`, and capital letters count as small ones."""
-    ids: dict[str, list[int]] = {}
-    for text, numbers in spellings(files).items():
-        ids.setdefault(text.casefold(), []).extend(numbers)
+        ids.setdefault(text.strip().casefold() if any_case else text.strip(), []).append(number)
     return ids
 
 
@@ -56,7 +47,7 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
     if not isinstance(token, str):
         return [_checked(files, token)]
     word = token.strip()
-    ids = spellings_in_any_case(files).get(word.casefold()) if any_case else spellings(files).get(word)
+    ids = spellings(files, True).get(word.casefold()) if any_case else spellings(files).get(word)
     if not ids:
         raise UserError(
             f"{token!r} is not a token of {files.anatomy.checkpoint}: longer words are several tokens."
