@@ -200,10 +200,12 @@ def test_opening_reads_two_small_files(folder, monkeypatch):
 
 
 def test_the_model_is_loaded_from_the_run(run, monkeypatch):
-    import ffkv.run.results.run_model as model_module
+    from ffkv.model.checkpoint import load
 
-    monkeypatch.setattr(model_module, "load_run_model", lambda folder, device: (folder, device))
-    assert run.model("cpu") == (run.folder / "model", "cpu")
+    monkeypatch.setattr(load, "load", lambda folder, device: load.LoadedModel(folder, run.anatomy, device))
+    model = run.model("cpu")
+    assert (model.model, model.folder, model.device) == (run.folder / "model", run.folder / "model", "cpu")
+    assert run.model("cpu") is model
 
 
 def test_details_are_the_rows_of_all_layer_groups(run):

@@ -6,7 +6,7 @@ from support import ROOT, snakemake
 import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Settings
-from ffkv.base.settings.renamed import RENAMED
+from ffkv.base.settings.messages import RENAMED
 from ffkv.base.settings.runs import resolve
 
 

@@ -18,8 +18,8 @@ from ffkv.model.placement import spread
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 from ffkv.run.trace import text
-from ffkv.run.trace.changes import read_changes
 from ffkv.run.trace.coefficients import coefficients
+from ffkv.run.trace.prompt import read_changes
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.

@@ -16,8 +16,7 @@ from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
 from ffkv.run.results import indexes
-from ffkv.run.trace.layers import LayerParts, logit_changes
-from ffkv.run.trace.predictions import _top
+from ffkv.run.trace.layers import LayerParts, _top, logit_changes
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.

@@ -141,7 +141,10 @@ def _option(model: type[Section], name: str) -> Callable:
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
-            value = _mapping(value, lists=get_origin(inside[1]) is list) if mapping else value
+            if mapping:  # items `key=value`; if the values are lists, a key may come several times
+                pairs = [(key, item) for key, _, item in (each.partition("=") for each in value)]
+                several = {key: [item for other, item in pairs if other == key] for key, _ in pairs}
+                value = several if get_origin(inside[1]) is list else dict(pairs)
             TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
@@ -159,12 +162,6 @@ def _option(model: type[Section], name: str) -> Callable:
         show_default=True,
         help=field.description,
     )
-
-
-def _mapping(items: list[str], lists: bool) -> dict[str, Any]:
-    """Returns the mapping that items `key=value` give. With lists, a key may have several values."""
-    pairs = [(key, value) for key, _, value in (item.partition("=") for item in items)]
-    return {key: [value for other, value in pairs if other == key] for key, _ in pairs} if lists else dict(pairs)
 
 
 seed_option = setting(Settings, "seed")

@@ -6,9 +6,9 @@ import numpy as np
 
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, rows_of
-from ffkv.run.results.memory_statistics import token_texts
 
 QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
 RANDOM = 5

@@ -12,8 +12,8 @@ import pyarrow as pa
 from ffkv.apps.export.selection import NONE
 from ffkv.apps.export.store import Store
 from ffkv.run.results import indexes
+from ffkv.run.results.indexes import key_statistics
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.memory_statistics import key_statistics
 from ffkv.run.results.run import Run
 
 if TYPE_CHECKING:  # torch

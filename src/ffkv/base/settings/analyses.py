@@ -1,8 +1,6 @@
 """The settings of what is done with model and corpus, and all settings of a run.
 
 A setting has its name, type, default, limits and meaning, which is the docstring below it. No other code knows defaults.
-`ffkv settings` writes the default settings file, its JSON schema and `docs/settings.md` from these classes, and the command
-line takes its options from them.
 """
 
 from typing import Annotated, Literal
@@ -77,12 +75,9 @@ class Keys(Section):
 
     def contradictions(self) -> list[str]:
         """A pattern cannot need more trigger examples than are searched."""
-        if self.minimum_prefixes > self.pattern_triggers:
-            return [
-                f"keys.minimum_prefixes is {self.minimum_prefixes}: "
-                f"must be at most keys.pattern_triggers, {self.pattern_triggers}"
-            ]
-        return []
+        least, most = self.minimum_prefixes, self.pattern_triggers
+        problem = f"keys.minimum_prefixes is {least}: must be at most keys.pattern_triggers, {most}"
+        return [problem] if least > most else []
 
 
 class Values(Section):
@@ -153,16 +148,13 @@ class Intervention(Section):
 
     def contradictions(self) -> list[str]:
         """The removal is what controls are compared with. Each scale and each number is there once."""
-        problems = []
-        if 0 not in self.scales:
-            problems.append(
-                f"intervention.scales is {shown(self.scales)}: must contain 0, the removal, with which controls are compared"
-            )
-        if len({*self.scales}) < len(self.scales):
-            problems.append(f"intervention.scales is {shown(self.scales)}: must be different numbers")
-        if len({*self.top_k}) < len(self.top_k):
-            problems.append(f"intervention.top_k is {shown(self.top_k)}: must be different numbers")
-        return problems
+        rules = {
+            "scales: must contain 0, the removal, with which controls are compared": 0 in self.scales,
+            "scales: must be different numbers": len({*self.scales}) == len(self.scales),
+            "top_k: must be different numbers": len({*self.top_k}) == len(self.top_k),
+        }
+        broken = (rule.partition(":") for rule, holds in rules.items() if not holds)
+        return [f"intervention.{name} is {shown(getattr(self, name))}: {rule.strip()}" for name, _, rule in broken]
 
 
 class Annotation(Section):

@@ -37,17 +37,13 @@ class Comparison(Section):
 
     def contradictions(self) -> list[str]:
         """Each run is there once, and has one label and one place."""
-        problems = []
-        if len({*self.runs}) < len(self.runs):
-            problems.append("runs: must be different runs")
-        if self.labels and len(self.labels) != len(self.runs):
-            problems.append(f"labels: has {len(self.labels)} labels for {len(self.runs)} runs: must have one per run")
-        if len({*self.labels}) < len(self.labels):
-            problems.append("labels: must be different labels")
-        if bool(self.axis) != bool(self.values):
-            problems.append("axis and values: must both be there, or none of them")
-        if self.values and len(self.values) != len(self.runs):
-            problems.append(f"values: has {len(self.values)} places for {len(self.runs)} runs: must have one per run")
-        if len({*self.values}) < len(self.values):
-            problems.append("values: must be different places")
-        return problems
+        runs, labels, places = len(self.runs), len(self.labels), len(self.values)
+        rules = {
+            "runs: must be different runs": len({*self.runs}) == runs,
+            f"labels: has {labels} labels for {runs} runs: must have one per run": labels in (0, runs),
+            "labels: must be different labels": len({*self.labels}) == labels,
+            "axis and values: must both be there, or none of them": bool(self.axis) == bool(self.values),
+            f"values: has {places} places for {runs} runs: must have one per run": places in (0, runs),
+            "values: must be different places": len({*self.values}) == places,
+        }
+        return [problem for problem, holds in rules.items() if not holds]

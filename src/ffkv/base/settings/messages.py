@@ -9,7 +9,21 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ffkv.base.expressions import compile_expression
-from ffkv.base.settings.renamed import new_names
+
+# Old names of settings and values, and what they are called now.
+RENAMED = {
+    "activations": "batches",
+    "activations.batch_tokens": "batches.tokens",
+    "activations.block_sentences": "batches.block_sentences",
+    "corpus_shards": "corpus_processes",
+    "intervention.kept": "intervention.top_k",
+    "intervention.kept_prefixes": "intervention.top_k_prefixes",
+    "intervention.silent": "intervention.silent_below",
+    "prefixes.keep": "prefixes.extra_states",
+    "triggers.identical_prefixes": "triggers.shared_prefixes_compete",
+    "triggers.identical_prefixes: each": "triggers.shared_prefixes_compete: per_sentence",
+    "triggers.shared_prefixes_compete: each": "triggers.shared_prefixes_compete: per_sentence",
+}
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
@@ -24,6 +38,19 @@ def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
 def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     """Words what pydantic refused in a model, as `problems_of`: one sentence per problem."""
     return [sentence for detail in error.errors() for sentence in _sentences(model, dict(detail))]
+
+
+def new_names(key: str, value: Any = None) -> list[str]:
+    """Says what a setting is called now, or each setting of a section, in one sentence each. Most have no new name.
+
+    `key`: the setting or section, such as "corpus_shards". Its `value` may have a new name, too.
+    """
+    if key in RENAMED and isinstance(value, dict):
+        inside = [new_names(f"{key}.{name}", inner) for name, inner in value.items() if isinstance(name, str)]
+        if any(inside):
+            return [sentence for each in inside for sentence in each]
+    with_value = f"{key}: {value}" if isinstance(value, str) else key
+    return [f"{old} is called {RENAMED[old]} now." for old in (with_value, key) if old in RENAMED][:1]
 
 
 def regular_expression(value: str) -> str:

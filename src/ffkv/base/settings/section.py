@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings.messages import regular_expression, sentences
-from ffkv.base.settings.renamed import new_names
+from ffkv.base.settings.messages import new_names, regular_expression, sentences
 
 # The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
 LARGEST = 10**9

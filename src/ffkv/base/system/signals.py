@@ -24,7 +24,9 @@ def end_in_good_order() -> None:
     """Lets SIGTERM and Ctrl-C end the process by an exception, so that it removes its unfinished files."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        if _is_uninterrupted(frame):
+        while frame and frame.f_code not in UNINTERRUPTED:
+            frame = frame.f_back
+        if frame:
             signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
             signal.setitimer(signal.ITIMER_REAL, WAIT)
         else:
@@ -42,12 +44,6 @@ def end_if_told() -> None:
         raise KeyboardInterrupt
     if TOLD:
         sys.exit(128 + TOLD[0])
-
-
-def _is_uninterrupted(frame: FrameType | None) -> bool:
-    while frame and frame.f_code not in UNINTERRUPTED:
-        frame = frame.f_back
-    return frame is not None
 
 
 @contextlib.contextmanager

@@ -1,8 +1,6 @@
 """Tiny, randomly initialised models of every causal language model type that transformers knows.
 
-The default config of the type is made small: every field whose name is that of a size gets a small value
-(`sizes.toml`). Fields that need another value are in `exceptions.toml`. So a type of a new release needs an entry only
-if its config asks for something unusual.
+A type of a new release needs an entry in a table only if its config asks for something unusual.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ import argparse
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,12 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
     path, words = folder / dictionary.MODEL_FILE, dictionary.read_dictionary(folder)
     args, state = read_checkpoint(path)
     try:
-        _check_dictionary(words, state)
+        embeddings = re.compile(r"decoder\.embed_tokens\.embeddings\.\d+\.0\.weight")
+        rows = sum(len(tensor) for name, tensor in state.items() if embeddings.fullmatch(name))
+        if rows and rows != len(words):
+            raise UserError(
+                f"it embeds {rows} words, but {dictionary.DICTIONARY_FILE} beside it has {len(words)} (its lines and 4 special words): it belongs to another model."
+            )
         settings_of_model = read_arguments(args, len(words))
         last = f"decoder.layers.{settings_of_model['num_hidden_layers'] - 1}."
         if not any(name.startswith(last) for name in state):
@@ -85,26 +90,15 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
         raise UserError(
             f"{path} cannot be read, it is damaged or no checkpoint: {reason or type(error).__name__}. Fetch it again."
         ) from error
-    args, state = (stored.get(key) if isinstance(stored, dict) else None for key in ("args", "model"))
-    if not isinstance(args, argparse.Namespace) or not _is_state(state):
-        raise UserError(f"{path} is not a checkpoint of fairseq 0.10 or older: it holds no `args` and `model`.")
-    return args, state
-
-
-def _is_state(state: Any) -> TypeGuard[dict[str, Tensor]]:
-    return isinstance(state, dict) and all(
+    found = stored if isinstance(stored, dict) else {}
+    args, state = found.get("args"), found.get("model")
+    is_state = isinstance(state, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
         for name, tensor in state.items()
     )
-
-
-def _check_dictionary(words: list[str], state: dict[str, Tensor]) -> None:
-    embeddings = re.compile(r"decoder\.embed_tokens\.embeddings\.\d+\.0\.weight")
-    rows = sum(len(tensor) for name, tensor in state.items() if embeddings.fullmatch(name))
-    if rows and rows != len(words):
-        raise UserError(
-            f"it embeds {rows} words, but {dictionary.DICTIONARY_FILE} beside it has {len(words)} (its lines and 4 special words): it belongs to another model."
-        )
+    if not isinstance(args, argparse.Namespace) or not is_state:
+        raise UserError(f"{path} is not a checkpoint of fairseq 0.10 or older: it holds no `args` and `model`.")
+    return args, state
 
 
 def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,13 @@ def summarize(measured: Measured) -> list[str]:
                 sentences.append(f"{curve[0].upper() + curve[1:]}, mean over the layers: {of}.")
     if len(measured.by_layer):
         found = rows(measured.by_layer, run=last["run"], reference=first["run"])
-        sentences += [_overlap_sentence(found, first["label"], last["label"]), _kinds_sentence(found, first, last)]
+        counts = found[["appeared", "lost", "stayed", "changed"]].sum()
+        sentences += [
+            _overlap_sentence(found, first["label"], last["label"]),
+            f"Agreement of values and keys (figure 4): {number(counts['appeared'])} memories agree in {last['label']} only, "
+            f"{number(counts['lost'])} in {first['label']} only, {number(counts['stayed'])} in both with the same token, "
+            f"{number(counts['changed'])} in both with another token.",
+        ]
     if len(measured.matches):
         sentences += [_match_sentence(measured, run, label) for run, label in [*runs.items()][1:]]
     elif measured.memories == "by_correlation":
@@ -118,15 +124,6 @@ def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:
         own, chance = (percent(np.average(column, weights=weights)) for column in columns)
         parts.append(f"{own} {words[measure]} ({chance} with memories permuted)")
     return f"The same memory in {first} and in {last}: {'; '.join(parts)}."
-
-
-def _kinds_sentence(found: pd.DataFrame, first: pd.Series, last: pd.Series) -> str:
-    counts = found[["appeared", "lost", "stayed", "changed"]].sum()
-    return (
-        f"Agreement of values and keys (figure 4): {number(counts['appeared'])} memories agree in {last['label']} only, "
-        f"{number(counts['lost'])} in {first['label']} only, {number(counts['stayed'])} in both with the same token, "
-        f"{number(counts['changed'])} in both with another token."
-    )
 
 
 def _match_sentence(measured: Measured, run: str, label: str) -> str:

@@ -202,23 +202,19 @@ def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
     for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels)):
         of_paper = paper and place == len(panels) - 1
         first = int(of_paper)
-        _stack(axis, np.arange(first, first + layers), shares)
+        below = np.zeros(layers)
+        palette = [*zip(colours(len(shares) - 1), HATCHES), (PALE, "")]  # the last one is pale
+        for (name, heights), (colour, hatch) in zip(shares.items(), palette, strict=True):
+            look = {"label": name, "color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4}
+            axis.bar(np.arange(first, first + layers), heights, BAR_WIDTH, below, **look)
+            below += np.asarray(heights)
+        axis.grid(False)
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
         axis.set_title(title)
     for axis in axes[: len(panels) : across]:
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])
     return figure
-
-
-def _stack(axes: Axes, x: np.ndarray, shares: Mapping[str, Sequence[float] | np.ndarray]) -> None:
-    """Draws bars of shares on top of one another, in the order of `shares`. The last one is pale."""
-    below = np.zeros(len(x))
-    palette = [*zip(colours(len(shares) - 1), HATCHES), (PALE, "")]
-    for (name, heights), (colour, hatch) in zip(shares.items(), palette, strict=True):
-        axes.bar(x, heights, BAR_WIDTH, below, label=name, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-        below += np.asarray(heights)
-    axes.grid(False)
 
 
 def svg(figure: Figure, name: str, title: str, description: str) -> str:

@@ -3,7 +3,7 @@
 `run` is the run, `memory` one of its memories. They stand on `run_files` (each file, checked for what it belongs to),
 `indexes` (what is asked of all memories, read once and kept) and `run_model` (model, head, tokenizer).
 
-About memories: `memory_name`, `memory_columns`, `memory_statistics`. Questions: `search` (with `tokens` and
+About memories: `memory_name`, `memory_columns`. Questions: `search` (with `tokens` and
 `text_search`), `similar`, `depth`. Writing them for people: `text`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `commands` is `ffkv check`.

@@ -10,9 +10,9 @@ from markupsafe import Markup
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
+from ffkv.run.results.indexes import key_statistics, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
-from ffkv.run.results.memory_statistics import key_statistics, value_statistics
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 

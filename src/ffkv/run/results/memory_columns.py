@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ffkv.base.errors import UserError
-from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, trigger_places
+from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, token_texts, trigger_places
 from ffkv.run.results.memory_name import memory_name, whole_number
-from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run_files import RunFiles
 
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets

@@ -270,8 +270,10 @@ class Run:
         Raises:
             UserError: the checkpoint is gone, its weights have changed, or there is no such device.
         """
-        from ffkv.run.results.run_model import load_run_model
+        from ffkv.model.checkpoint.load import load
+        from ffkv.run.results.run_model import RunModel
 
         if device not in self._models:
-            self._models[device] = load_run_model(self.folder / "model", device)
+            folder = self.folder / "model"
+            self._models[device] = RunModel(**vars(load(folder, device)), folder=folder)
         return self._models[device]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
@@ -34,12 +34,3 @@ class RunModel(LoadedModel):
     def final_logits(self, end: Tensor) -> Tensor:
         """Returns logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
         return self.head.logits(end[None], self.anatomy.read_as)[0]
-
-
-def load_run_model(folder: Path, device: str) -> RunModel:
-    """Loads the model of a run's folder `model` from its checkpoint.
-
-    Raises:
-        UserError: see `ffkv.load_model`.
-    """
-    return RunModel(**vars(load(folder, device)), folder=folder)

@@ -11,8 +11,8 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
+from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import whole_number
-from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run_files import RunFiles, unknown
 from ffkv.run.results.text_search import shortest_match, shortest_prefix
 from ffkv.run.results.tokens import find_spellings

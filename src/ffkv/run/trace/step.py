@@ -10,10 +10,8 @@ from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.tokens import find_token
-from ffkv.run.trace.changes import read_changes
-from ffkv.run.trace.layers import describe_layers
-from ffkv.run.trace.predictions import effect_table, final_table
-from ffkv.run.trace.prompt import place, read_prompt
+from ffkv.run.trace.layers import describe_layers, effect_table, final_table
+from ffkv.run.trace.prompt import place, read_changes, read_prompt
 from ffkv.run.trace.result import Trace
 from ffkv.run.trace.settings import TraceOptions
 from ffkv.run.trace.states import end_with_changes, run_prompt
