@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 
 from ffkv.base.errors import UserError
-from ffkv.model.fairseq.arguments import read_arguments
+from ffkv.model.fairseq.checkpoint import read_arguments
 
 PAPER = {
     "decoder_layers": 16,

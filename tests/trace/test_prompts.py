@@ -13,7 +13,6 @@ from support import random_checkpoint, word_tokenizer
 
 import ffkv
 from ffkv.base.errors import UserError
-from ffkv.run.results import run_model
 from ffkv.run.results.run import Run
 from ffkv.run.trace.prompt import read_prompt
 from ffkv.run.trace.settings import TraceOptions
@@ -161,7 +160,7 @@ def test_no_memory_needs_to_be_listed(traced):
 def test_the_model_is_loaded_once_per_run(traced, monkeypatch):
     run = traced("gpt2")
     kept = run.model("cpu")
-    monkeypatch.setattr(run_model, "load", None)  # would be called
+    monkeypatch.setattr("ffkv.model.checkpoint.load.load", None)  # would be called
     assert run.model("cpu") is kept
     assert ffkv.trace(run, PROMPT, device="cpu").note  # uses the same
 

@@ -105,7 +105,11 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
     orphans: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
-            if not (is_step(process) and works_in(process, folder) and is_orphan(process)):
+            if not (is_step(process) and works_in(process, folder)):
+                continue
+            # Of an orphan, the parent has ended. The new parent then belongs to another session.
+            parent, session = process.parent(), os.getsid(process.pid)
+            if parent and parent.pid != 1 and session in (process.pid, os.getsid(parent.pid)):
                 continue
             if process.environ().get("SLURM_JOB_ID") not in numbers:
                 orphans |= {one.pid: one for one in (process, *process.children(recursive=True))}
@@ -193,12 +197,6 @@ def is_step(process: psutil.Process) -> bool:
         return "set -euo pipefail" in arguments[2] and "ffkv " in arguments[2]  # after the commands that activate conda
     writes = any(argument.startswith("--output") for argument in arguments)
     return writes and "ffkv" in {Path(argument).name for argument in arguments[:2]}
-
-
-def is_orphan(process: psutil.Process) -> bool:
-    """Tells whether the parent has ended. The new parent then belongs to another session."""
-    parent, session = process.parent(), os.getsid(process.pid)
-    return parent is None or parent.pid == 1 or session not in (process.pid, os.getsid(parent.pid))
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:

@@ -37,7 +37,12 @@ def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
 
 def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     """Words what pydantic refused in a model, as `problems_of`: one sentence per problem."""
-    return [sentence for detail in error.errors() for sentence in _sentences(model, dict(detail))]
+    found = []
+    for detail in error.errors():
+        key, value = ".".join(map(str, detail["loc"])), detail["input"]
+        of_section = f"{model.__name__.lower()}.{key}"  # if the section is made in Python
+        found += new_names(key, value) or new_names(of_section, value) or [_sentence(model, dict(detail))]
+    return found
 
 
 def new_names(key: str, value: Any = None) -> list[str]:
@@ -96,13 +101,6 @@ def refusal(detail: Mapping[str, Any]) -> str:
     return f"{value}: {detail['msg'].removeprefix('Value error, ')}"
 
 
-def _sentences(model: type[BaseModel], detail: dict[str, Any]) -> list[str]:
-    """Words one error: one sentence, or one for each setting of a section that has another name now."""
-    key, value = ".".join(map(str, detail["loc"])), detail["input"]
-    of_section = f"{model.__name__.lower()}.{key}"  # if the section is made in Python
-    return new_names(key, value) or new_names(of_section, value) or [_sentence(model, detail)]
-
-
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     place = [step for step in detail["loc"] if step != "[key]"]
     key = ".".join(step if re.fullmatch(r"[\w-]+", step) else repr(step) for step in map(str, place))
@@ -111,7 +109,11 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     if detail["type"] == "string_pattern_mismatch" and place[-1] != "device":
         return _refused_name(key, detail["input"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
-        valid = _settings_at(model, place[:-1])
+        for step in place[:-1]:
+            if (field := model.model_fields.get(str(step))) is not None:  # else it is a name that the user gave
+                inside = [field.annotation, *get_args(field.annotation)]
+                model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+        valid = sorted(model.model_fields)
         similar = difflib.get_close_matches(str(place[-1]), valid, n=1, cutoff=0.7)
         suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
         return f"Unknown setting {key!r}.{suggestion} Valid here: {', '.join(valid)}"
@@ -147,12 +149,3 @@ def shown(value: Any) -> str:
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxdict, SHORT.maxlist, SHORT.maxset, SHORT.maxtuple = 4, 8, 8, 8, 8
 SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 300, 300, 300
-
-
-def _settings_at(model: type[BaseModel], place: list) -> list[str]:
-    for step in place:
-        if (field := model.model_fields.get(str(step))) is None:
-            continue  # a name that the user gave
-        inside = [field.annotation, *get_args(field.annotation)]
-        model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
-    return sorted(model.model_fields)

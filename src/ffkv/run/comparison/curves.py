@@ -10,7 +10,7 @@ from ffkv.base.intervals import Z_95, mean_interval
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
 from ffkv.run.comparison.tables import CURVES, DIFFERENCES
-from ffkv.run.report.curve import LAYER, Curve, Units
+from ffkv.run.report.curve import LAYER, Curve
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.results.depth import pair_layers, relative_depth
 from ffkv.run.results.run import Run
@@ -81,7 +81,8 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
         places = [(np.nan, x, x) for x in of_run.index if x in of_first.index]
     else:
         places = pair_layers(len(run.anatomy.layers), len(first.anatomy.layers))
-    by_layer = [_by_layer(curve.units, each) for each in (run, first)]
+    numbers = [curve.units.numbers(each).groupby("layer") for each in (run, first)] if curve.units else [(), ()]
+    by_layer = [{layer: found.set_index("unit")["value"] for layer, found in each} for each in numbers]
     rows = []
     for depth, x, x_first in places:
         if x not in of_run.index or x_first not in of_first.index:
@@ -99,12 +100,6 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
         by = curve.units.of if curve.units and difference.pairs else ""
         rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
     return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
-
-
-def _by_layer(units: Units | None, run: Run) -> dict[float, pd.Series]:
-    if units is None:
-        return {}
-    return {layer: rows.set_index("unit")["value"] for layer, rows in units.numbers(run).groupby("layer")}
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:

@@ -189,27 +189,20 @@ def summarize(run: Run) -> list[str]:
     silent = activity.loc[activity["dead"] == activity["keys"], "layer"].tolist()
     where = "any layer" if len(silent) == len(activity) else f"layer {', '.join(map(str, silent))}"
     fires = f"No key of {where} fires: none has a trigger example, so all that follows about trigger examples is without them."
+    patterns, examples = run.table(COUNTS), rows(run.table(SHARES), sample="trigger")
+    trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
+    with_pattern, by_chance = (share_with_pattern(table) for table in (trigger, random))
+    families = (examples[examples["category"].isin([name, "shallow and semantic"])] for name in ("shallow", "semantic"))
+    shallow, semantic = (family.groupby("layer", as_index=False)["share"].sum() for family in families)
     last, first = (weighted_mean(rows(removal, removed=removed), "change", "keys") for removed in ("last", "first"))
     return [
         *([fires] if silent else []),
-        _patterns(run),
+        f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
+        f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "
+        f"{course(shallow, 'share')}. Share with a semantic pattern: {course(semantic, 'share')}.",
         f"When the last token of a trigger example is removed, the coefficient of its key changes by {change(last)} on "
         f"average. When the first token is removed, it changes by {change(first)}.",
     ]
-
-
-def _patterns(run: Run) -> str:
-    patterns = run.table(COUNTS)
-    trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
-    with_pattern, by_chance = (share_with_pattern(table) for table in (trigger, random))
-    examples = rows(run.table(SHARES), sample="trigger")
-    families = (examples[examples["category"].isin([name, "shallow and semantic"])] for name in ("shallow", "semantic"))
-    shallow, semantic = (family.groupby("layer", as_index=False)["share"].sum() for family in families)
-    return (
-        f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
-        f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "
-        f"{course(shallow, 'share')}. Share with a semantic pattern: {course(semantic, 'share')}."
-    )
 
 
 def _key_tables(run: Run) -> list[TableBlock]:

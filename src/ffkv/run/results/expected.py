@@ -15,7 +15,6 @@ WHOLE = (
     "triggers.h5",
     "sampled_prefixes.h5",
 )
-BY_SHARD = ("sampled_prefixes/{}.h5",)  # those of triggers are deleted when they are merged
 # All tables of a run, by their paths; those by group of layers with {group}.
 TABLES: dict[str, Table] = {
     table.path: table
@@ -27,5 +26,6 @@ TABLES: dict[str, Table] = {
 def expected_files(settings: Settings) -> list[str]:
     """Returns the files, and the folders written as one, that the steps of a run write: paths below its folder."""
     names = [*WHOLE, *(["checkpoint"] if settings.model.checkpoint == EMBEDDED else [])]
-    names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
+    # Shards of triggers are deleted when they are merged.
+    names += [f"sampled_prefixes/{shard}.h5" for shard in range(settings.shards)]
     return names + [path for branch in BRANCHES.values() for path in branch.files(settings)]

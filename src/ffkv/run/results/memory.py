@@ -85,7 +85,7 @@ class Memory:
             document: name of the sentence's document.
             gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
         """
-        return self._examples("positive")
+        return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, "positive"))
 
     @functools.cached_property
     def negative_triggers(self) -> pd.DataFrame:
@@ -93,10 +93,7 @@ class Memory:
 
         There are no rows if coefficients are never negative, or if the run does not keep negative coefficients.
         """
-        return self._examples("negative")
-
-    def _examples(self, side: str) -> pd.DataFrame:
-        return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, side))
+        return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, "negative"))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """Returns the tokens with the highest logits of the value alone. A positive coefficient promotes them.
@@ -111,7 +108,7 @@ class Memory:
         Raises:
             UserError: the run keeps fewer tokens than `count`.
         """
-        return self._predictions("top", count)
+        return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, "top", count))
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
         """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient
@@ -119,10 +116,7 @@ class Memory:
 
         Columns and errors are those of `promotes`.
         """
-        return self._predictions("bottom", count)
-
-    def _predictions(self, end: str, count: int) -> pd.DataFrame:
-        return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, end, count))
+        return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, "bottom", count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """Returns the memories of the run that are most similar to this one, the most similar first, one row per

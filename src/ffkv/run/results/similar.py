@@ -1,4 +1,7 @@
-"""Memories that are like another one: by their values, their coefficients, and trigger examples that they share."""
+"""Memories that are like another one: by their values, their coefficients, and trigger examples that they share.
+
+Each function returns what `Memory.similar` returns, for the memory `row` in flat arrays.
+"""
 
 import itertools
 
@@ -16,12 +19,9 @@ ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the square
 
 
 def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """Returns the memories whose values have the highest cosine with that of memory `row`.
+    """Finds the memories whose values have the highest cosine with that of memory `row`.
 
     All values are read once, a block at a time, so that memory does not grow with the model.
-
-    Returns:
-        One row per memory, the most similar first: layer, memory, name, cosine.
     """
     with files.open_values() as file:
         values = file["value"]
@@ -37,14 +37,10 @@ def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 
 def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """The memories whose coefficients have the highest correlation with those of memory `row`.
+    """Finds the memories whose coefficients have the highest correlation with those of memory `row`.
 
-    Their keys detect the same. The coefficients are those of the sampled validation prefixes. All are read once, layer
-    by layer as they are stored, a block of prefixes at a time.
-
-    Returns:
-        One row per memory, the most similar first: layer, memory, name, correlation. Memories whose coefficient never
-        changes are left out; there are none if that of memory `row` never does.
+    All are read once, layer by layer as they are stored, a block of prefixes at a time. There are no such memories if the
+    coefficient of memory `row` never changes.
     """
     with files.open_sampled_prefixes() as file:
         m = file["m"]
@@ -72,11 +68,7 @@ def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 
 def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """Returns the memories that share the most trigger examples (the same prefix) with memory `row`.
-
-    Returns:
-        One row per memory that shares any, the most first: layer, memory, name, shared.
-    """
+    """Finds the memories that share the most trigger examples (the same prefix) with memory `row`."""
     places = trigger_places(files)
     sentence, position = places.sentence[row], places.position[row]
     exists = sentence >= 0

@@ -161,11 +161,16 @@ def describe_layers(
         "listed": [len(part.listed) for part in parts],
         "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
     }
+    rest = []
+    for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
+        norms, shares = part.vectors[-3:-1].norm(dim=1).tolist(), part.shares[-2:].tolist()
+        rest.append((layer, "other memories", part.others, norms[0], shares[0], float(change[-3])))
+        rest.append((layer, "bias", 0, norms[1], shares[1], float(change[-2])))
     return {
         "predictions": predictions,
         "layers": pd.DataFrame(layers),
         "contributions": _contribution_table(run, parts, changes),
-        "remainders": _remainder_table(parts, changes),
+        "remainders": pd.DataFrame(rest, columns=["layer", "part", "memories", "norm", "share", "logit"]),
         "sums": pd.DataFrame({"layer": range(len(parts)), **sums}),
     }
 
@@ -185,15 +190,6 @@ def _contribution_table(run: Run, parts: list[LayerParts], changes: list[Tensor]
     return table.assign(
         top_token=token_texts(values["top_token"], run.vocabulary), top_probability=values["top_probability"].to_numpy()
     )
-
-
-def _remainder_table(parts: list[LayerParts], changes: list[Tensor]) -> pd.DataFrame:
-    rows = []
-    for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
-        norms, shares = part.vectors[-3:-1].norm(dim=1).tolist(), part.shares[-2:].tolist()
-        rows.append((layer, "other memories", part.others, norms[0], shares[0], float(change[-3])))
-        rows.append((layer, "bias", 0, norms[1], shares[1], float(change[-2])))
-    return pd.DataFrame(rows, columns=["layer", "part", "memories", "norm", "share", "logit"])
 
 
 def final_table(logits: Tensor, token: int, top: int, vocabulary: Sequence[str]) -> pd.DataFrame:
