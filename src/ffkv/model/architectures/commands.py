@@ -5,7 +5,6 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.options import WRITABLE
 from ffkv.base.terminal import say
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # In a clone; an installed package has no docs.
 TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
@@ -41,12 +37,22 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
     A MODEL_TYPE is the value of `model_type` in a checkpoint's config.json.
     """
     from ffkv.base.files.tables import read, write
-    from ffkv.model.architectures.coverage import COLUMNS
+    from ffkv.base.process.progress import progress
+    from ffkv.model.architectures import coverage
 
     if prove:
-        rows = _proven(model_types, processes)
+        from ffkv.model.architectures.tiny import types
+
+        known = types()
+        _check(model_types, known)
+        wanted, done = [name for name in known if name in model_types] if model_types else known, []
+        with progress(len(wanted), "types", "proving") as bar:
+            for row in coverage.rows(wanted, processes or coverage.cores()):
+                done.append(row)
+                bar.update()
+        rows = coverage.table(done)
     elif TABLE.exists():
-        rows = read(TABLE, texts=COLUMNS)
+        rows = read(TABLE, texts=coverage.COLUMNS)
         _check(model_types, list(rows["model_type"]))
         rows = rows[rows["model_type"].isin(model_types)] if model_types else rows
     else:
@@ -54,22 +60,6 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
     if output is not None:
         write(rows, output)
     say(_aligned(rows.to_dict("records")))
-
-
-def _proven(model_types: tuple[str, ...], processes: int | None) -> "pd.DataFrame":
-    from ffkv.base.process.progress import progress
-    from ffkv.model.architectures.coverage import cores, rows, table
-    from ffkv.model.architectures.tiny import types
-
-    known = types()
-    _check(model_types, known)
-    wanted = [name for name in known if name in model_types] if model_types else known
-    done = []
-    with progress(len(wanted), "types", "proving") as bar:
-        for row in rows(wanted, processes or cores()):
-            done.append(row)
-            bar.update()
-    return table(done)
 
 
 def _check(model_types: tuple[str, ...], known: list[str]) -> None:

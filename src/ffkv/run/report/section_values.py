@@ -112,23 +112,18 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     return figure
 
 
-def _scale_free(run: Run) -> str:
-    """Returns a warning, with a space in front, where a final norm hides how long a value is; else empty."""
-    if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
-        return ""
-    return (
-        " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
-        " The column “contribution” of table 2 does."
-    )
-
-
 def _caption_bins(run: Run) -> Caption:
     table = run.table(BINS)
     text = (
         "The agreement of figure 4 by the probability that a value gives to its top token: "
         f"{number(table['values'].sum())} values of all layers in {len(table)} bins of equal width. The number above "
         f"each bar is the number of values in the bin. {INTERVALS}"
-    ) + _scale_free(run)
+    )
+    if run.settings.values.projection != "unembedding" and run.anatomy.final_norm:  # it hides how long a value is
+        text += (
+            " The final norm gives every vector the same length, so the top probability says nothing about the size of a"
+            " value. The column “contribution” of table 2 does."
+        )
     if run.settings.report.paper_curves:
         text += (
             " The right panel shows the paper's bins. Their sizes are unknown, and their probabilities come from another "

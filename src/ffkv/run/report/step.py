@@ -36,9 +36,9 @@ def write_report(run: Run, output: Path | str) -> None:
         >>> ffkv.write_report(ffkv.open("results/tiny"), "reports/index.html")
     """
     control = open_control(run)
-    for each in (run, control):
-        needed = [] if each is None else [Path(name) for name in expected_files(each.settings) if name.endswith(".csv")]
-        if each is not None and (missing := [str(table) for table in needed if table.stem not in each.tables]):
+    for each in (run, control) if control else (run,):
+        needed = [Path(name) for name in expected_files(each.settings) if name.endswith(".csv")]
+        if missing := [str(table) for table in needed if table.stem not in each.tables]:
             raise UserError(
                 f"{each.folder} has no {', '.join(missing)}, which the report shows. The run was made before ffkv wrote"
                 " this, or is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
