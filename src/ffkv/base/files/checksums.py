@@ -83,18 +83,22 @@ def verify_sum(path: Path) -> None:
             raise UserError(f"{file} cannot be read: {error.strerror}. Check its rights and its disk.") from error
         if digest != written[file]:
             target = target_of(output)
-            start = b""
-            if file.is_file():
-                with file.open("rb") as opened:
-                    start = opened.read(12)
-            # HDF5 has marked it: a program has it open for writing, or was killed while it had.
-            if start.startswith(b"\x89HDF\r\n\x1a\n\x03") and start[11:] in (b"\x01", b"\x05"):
+            if _is_marked_open(file):
                 raise open_elsewhere(file)
             raise Damaged(
                 f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
                 f" {'it' if file == target else target} and make it again: `snakemake {shlex.quote(str(target))}`, with"
                 f" the options of your run (or, if the change is yours, delete {sum_path(output)})."
             )
+
+
+def _is_marked_open(path: Path) -> bool:
+    """Tells whether HDF5 has marked a file: a program has it open for writing, or was killed while it had."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(12)
+    return start.startswith(b"\x89HDF\r\n\x1a\n\x03") and start[11:] in (b"\x01", b"\x05")
 
 
 def read_sums(output: Path) -> dict[Path, str] | None:
