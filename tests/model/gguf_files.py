@@ -1,4 +1,4 @@
-"""Writes tiny Llamas as files in the GGUF form, as llama.cpp's converter does."""
+"""Writes tiny models as files in the GGUF form, as llama.cpp's converter does."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,14 @@ from types import MappingProxyType
 import gguf
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ffkv.corpus.embedded.tokenizer import train_tokenizer
 
@@ -28,9 +35,20 @@ def tiny_llama(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast
     return LlamaForCausalLM(config).eval(), tokenizer
 
 
+def tiny_gemma(tokenizer: PreTrainedTokenizerFast) -> Gemma3ForCausalLM:
+    """A random Gemma 3, whose two types of layers turn positions by different angles."""
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=LAYERS, head_dim=16,
+        num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
+        sliding_window=8,
+    )  # fmt: skip
+    return Gemma3ForCausalLM(config).eval()
+
+
 def write_gguf(
     path: Path,
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     kind: str = "F32",
     architecture: str = "llama",
@@ -58,7 +76,11 @@ def write_gguf(
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KEY_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
+    gemma = architecture == "gemma3"
+    if gemma:
+        writer.add_key_length(model.config.head_dim)
+        writer.add_sliding_window(model.config.sliding_window)
+    writer.add_rope_freq_base(1_000_000.0 if gemma else 10_000.0)
     writer.add_vocab_size(len(tokenizer))
     stored = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     writer.add_tokenizer_model(tokenizer_kind)
@@ -68,10 +90,14 @@ def write_gguf(
     writer.add_token_merges([" ".join(merge) for merge in stored["merges"]])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3 if gemma else gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, tensor in model.state_dict().items():
         values, (stem, ending) = tensor.float().numpy(), name.rsplit(".", 1)
-        if "q_proj" in name or "k_proj" in name:
+        if gemma and name == "lm_head.weight":  # the embedding
+            continue
+        if gemma:
+            values = values + 1 if "norm" in name else values  # Gemma multiplies by one more than the weight
+        elif "q_proj" in name or "k_proj" in name:
             values = _rotate_pairs(values, HEADS if "q_proj" in name else KEY_HEADS)
         _add(writer, f"{names.get_name(stem)}.{ending}", values, kind if values.ndim == 2 else "F32")
     for name, values in tensors.items():

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from model.gguf_files import MEMORIES, tiny_llama, unpacked, write_gguf
+from model.gguf_files import MEMORIES, tiny_gemma, tiny_llama, unpacked, write_gguf
 
 from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
@@ -153,6 +153,21 @@ def test_what_transformers_leaves_out_of_a_file_is_refused_if_it_is_computed_wit
     write_gguf(tmp_path / "a.gguf", *tiny_llama(), **more)
     with pytest.raises(UserError, match=rf"The file a\.gguf .*{told}"):
         load_checkpoint(settings(tmp_path, "a.gguf"))
+
+
+def test_types_of_layers_may_turn_positions_by_different_angles(tmp_path):
+    """A file of Gemma 3 has one entry, which is that of its layers with full attention."""
+    _, tokenizer = tiny_llama()
+    model = tiny_gemma(tokenizer)
+    angles = {kind: each["rope_theta"] for kind, each in model.config.rope_parameters.items()}
+    assert angles == {"full_attention": 1e6, "sliding_attention": 1e4}
+    write_gguf(tmp_path / "a.gguf", model, tokenizer, architecture="gemma3")
+    found = load_checkpoint(settings(tmp_path, "a.gguf"))
+    # A weight of a norm is stored plus one: rounded to float32, as transformers takes the one off again.
+    torch.testing.assert_close(found(IDS).logits, model(IDS).logits, rtol=0, atol=1e-5)
+    write_gguf(tmp_path / "b.gguf", model, tokenizer, architecture="gemma3", entries={"rope.scaling.factor": 8.0})
+    with pytest.raises(UserError, match=r"gemma3\.rope\.scaling\.factor is 8, .*factor 1\.0"):
+        load_checkpoint(settings(tmp_path, "b.gguf"))
 
 
 def test_what_is_harmless_in_a_file_is_named(tmp_path):

@@ -43,15 +43,20 @@ def rotary_bounds(config: Any) -> dict[str, int]:
 
     Beyond, angles of "longrope" and "dynamic" follow the longest row of a pass, for all tokens of all its rows.
     """
-    named = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     bounds: dict[str, int] = {}
-    for rotation in (named, *named.values()):  # one for all layers, or one for each type of layer
-        kind = str(rotation.get("rope_type") or rotation.get("type")) if isinstance(rotation, dict) else ""
+    for rotation in rotations(config):
+        kind = str(rotation.get("rope_type") or rotation.get("type"))
         if kind in ("longrope", "su") or "dynamic" in kind:
             lengths = (rotation.get(ORIGINAL), getattr(config, ORIGINAL, None), configured_context(config))
             known = [length for length in lengths if isinstance(length, int) and length > 0]
             bounds |= {kind: min(known)} if known else {}
     return bounds
+
+
+def rotations(config: Any) -> list[dict[str, Any]]:
+    """Returns what a text config says about its rotations: about that of all layers, then those of each type of layer."""
+    named = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return [rotation for rotation in (named, *named.values()) if isinstance(rotation, dict)]
 
 
 def configured_activation(config: Any) -> str:

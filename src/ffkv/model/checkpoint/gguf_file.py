@@ -13,16 +13,19 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
+from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from ffkv.base.errors import UserError
 from ffkv.base.process.remarks import remark
+from ffkv.model.checkpoint.config import rotations
 from ffkv.model.checkpoint.leftovers import sort_out
 
 STRING, ARRAY = gguf.GGUFValueType.STRING, gguf.GGUFValueType.ARRAY
 # Entries about an architecture that change what is computed, and their names in configs of transformers.
 COMPUTED = {
     "rope.freq_base": ("rope_theta",),
+    "rope.freq_base_swa": ("rope_theta",),
     "rope.scaling.factor": ("factor",),
     "rope.scale_linear": ("factor",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
@@ -82,14 +85,22 @@ class QuickReader(gguf.GGUFReader):
 
 @contextlib.contextmanager
 def read_once() -> Iterator[None]:
-    """Lets all that opens a file in the GGUF form within share one reader."""
-    original: Any = gguf.GGUFReader
+    """Lets all that opens a file in the GGUF form within share one reader, and one table of the names of its tensors."""
     shared = functools.lru_cache(maxsize=1)(QuickReader)
-    setattr(gguf, "GGUFReader", lambda path: shared(str(path)))  # noqa: B010  # a function in the place of a class
+    own = {
+        (gguf, "GGUFReader"): lambda path: shared(str(path)),  # a function in the place of a class
+        # transformers makes the same table again for each module of a model, which took most of the time of loading.
+        (gguf, "get_tensor_name_map"): functools.lru_cache(maxsize=1)(gguf.get_tensor_name_map),
+        (modeling_gguf_pytorch_utils, "tqdm"): lambda tensors, desc: tensors,  # a bar that no setting switches off
+    }
+    before = {place: getattr(*place) for place in own}
     try:
+        for place, value in own.items():
+            setattr(*place, value)
         yield
     finally:
-        setattr(gguf, "GGUFReader", original)  # noqa: B010
+        for place, value in before.items():
+            setattr(*place, value)
 
 
 def compare_with_file(path: Path, model: PreTrainedModel) -> None:
@@ -101,11 +112,10 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
     Raises:
         UserError: a tensor or an entry that changes what is computed was left out; names it.
     """
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
-
     reader = gguf.GGUFReader(path)
     architecture = str(reader.fields["general.architecture"].contents())
-    places = get_gguf_hf_weights_map(model, TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config={}))
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config={})
+    places = get_gguf_hf_weights_map(model, processor)
     # Tensors of all experts have places without an ending.
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     left = [name for name in tensors if name not in places and name.removesuffix(".weight") not in places]
@@ -131,7 +141,8 @@ def _compare_entries(path: Path, architecture: str, entries: dict[str, Any], mod
 
     config = model.config.get_text_config(decoder=True)
     known = {name for mapping in dict[str, Any](GGUF_CONFIG_MAPPING).values() for name in mapping}
-    rope = {"factor": 1.0, **(getattr(config, "rope_parameters", None) or {})}
+    # The file has one entry for all layers, where a config may have one for each type of layer.
+    turned = [{"factor": 1.0, **rotation} for rotation in rotations(config)] or [{"factor": 1.0}]
     unread = []
     for full, value in entries.items():
         prefix, _, name = full.partition(".")
@@ -140,11 +151,14 @@ def _compare_entries(path: Path, architecture: str, entries: dict[str, Any], mod
         if name not in COMPUTED:
             unread += [full] if name not in known else []
             continue
-        found = {own: rope.get(own, getattr(config, own, None)) for own in COMPUTED[name]}
-        if not any(
-            np.isclose(each, value, rtol=1e-3, atol=0) for each in found.values() if isinstance(each, int | float)
-        ):
-            shown = ", ".join(f"{own} {each}" for own, each in found.items() if each is not None) or "no such entry"
+        found = [
+            (own, each)
+            for own in COMPUTED[name]
+            for each in (*(rotation.get(own) for rotation in turned), getattr(config, own, None))
+            if isinstance(each, int | float)
+        ]
+        if not any(np.isclose(each, value, rtol=1e-3, atol=0) for _, each in found):
+            shown = ", ".join(f"{own} {each}" for own, each in found) or "no such entry"
             raise UserError(
                 f"The file {path.name} says that {full} is {value:g}, and transformers makes a {type(model).__name__} with"
                 f" {shown}: it would compute something else. Use the model that the file was made from, as safetensors."
