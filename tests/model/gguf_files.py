@@ -21,14 +21,15 @@ from ffkv.corpus.embedded.tokenizer import train_tokenizer
 
 LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
 CONTROL, NORMAL = 3, 1  # kinds of tokens
+UNREAD = ("Q8_1", "Q8_K", "Q1_0")  # types that no library unpacks: of sums inside llama.cpp, and a new one
 
 
-def tiny_llama(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+def tiny_llama(seed: int = 0, memories: int = MEMORIES) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """A random Llama with fewer heads of keys than of queries, and a byte-level tokenizer."""
     tokenizer = train_tokenizer(["the cat and the hat. The cat sat on the mat"] * 3 + ["naïve café"], 300, CONTEXT)
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=LAYERS,
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=memories, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
         tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
@@ -55,6 +56,7 @@ def write_gguf(
     tokenizer_kind: str = "gpt2",
     tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
     entries: Mapping[str, float] = MappingProxyType({}),
+    packed: Mapping[str, tuple[str, np.ndarray]] = MappingProxyType({}),
 ) -> None:
     """Writes a model.
 
@@ -67,12 +69,13 @@ def write_gguf(
         tokenizer_kind: what the file says that its tokenizer is.
         tensors: more tensors, by name.
         entries: more numbers about the architecture, by name.
+        packed: tensors that stand for those of the model, by their names in the file: their types and their bytes.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(MEMORIES)
+    writer.add_feed_forward_length(model.config.intermediate_size)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KEY_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
@@ -99,9 +102,11 @@ def write_gguf(
             values = values + 1 if "norm" in name else values  # Gemma multiplies by one more than the weight
         elif "q_proj" in name or "k_proj" in name:
             values = _rotate_pairs(values, HEADS if "q_proj" in name else KEY_HEADS)
-        _add(writer, f"{names.get_name(stem)}.{ending}", values, kind if values.ndim == 2 else "F32")
+        own = f"{names.get_name(stem)}.{ending}"
+        plain = (kind if values.ndim == 2 else "F32", values)
+        _add(writer, own, *packed.get(own, plain))
     for name, values in tensors.items():
-        _add(writer, name, values, "F32")
+        _add(writer, name, "F32", values)
     for name, value in entries.items():
         writer.add_float32(f"{architecture}.{name}", value)
     writer.write_header_to_file()
@@ -123,16 +128,26 @@ def unpacked(model: LlamaForCausalLM, kind: str) -> LlamaForCausalLM:
     return found
 
 
+def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
+    """Random bytes of a type [row, byte] that stand for finite numbers, if the library unpacks the type."""
+    quantisation, random = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
+    block, size = gguf.GGML_QUANT_SIZES[quantisation]
+    found = random.integers(0, 256, (64 * rows, columns // block * size), np.uint8)
+    if kind in UNREAD:
+        return found[:rows]
+    with np.errstate(all="ignore"):
+        whole = np.isfinite(gguf.dequantize(found, quantisation)).all(1)
+    return found[whole][:rows]
+
+
 def _rotate_pairs(weights: np.ndarray, heads: int) -> np.ndarray:
     """llama.cpp has the two dimensions of a rotation side by side."""
     return weights.reshape(heads, 2, len(weights) // heads // 2, -1).swapaxes(1, 2).reshape(weights.shape)
 
 
-def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+def _add(writer: gguf.GGUFWriter, name: str, kind: str, values: np.ndarray) -> None:
     quantisation = gguf.GGMLQuantizationType[kind]
-    if kind == "Q8_1":  # nobody stores it: a type for sums inside llama.cpp, which no library unpacks
-        block, size = gguf.GGML_QUANT_SIZES[quantisation]
-        shape = (values.shape[0], values.shape[1] // block * size)
-        writer.add_tensor(name, np.zeros(shape, np.uint8), raw_dtype=quantisation)
+    if values.dtype == np.uint8:  # packed already
+        writer.add_tensor(name, values, raw_dtype=quantisation)
     else:
         writer.add_tensor(name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)

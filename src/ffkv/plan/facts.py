@@ -103,6 +103,7 @@ class RunFacts(NamedTuple):
 
 def inspect_run(settings: Settings, jobs: Jobs, tokens: int | None) -> RunFacts:
     """Finds out what is known of a run. For the arguments and errors see `make_plan`; `jobs` are those of this run."""
+    settings = settings.model_copy(update={"model": settings.model.located()})
     resolve = {"model": lambda: resolve_model(settings.model), "dataset": lambda: resolve_dataset(settings.corpus)}
     asked = {Path(job.outputs[0]): job.done for job in jobs.get("resolve_commit", ())}
     commits = {path.stem: read_commit(path) if done else resolve[path.stem]() for path, done in asked.items()}

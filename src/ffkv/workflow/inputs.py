@@ -17,7 +17,7 @@ from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
 from ffkv.base.packages import locate
-from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources, section
+from ffkv.base.settings import EMBEDDED, Corpus, Model, corpus_sources, section
 from ffkv.corpus.sources import find_files
 from ffkv.run.annotation_tables import MACHINE_FILES
 
@@ -31,10 +31,11 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
     There are none if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
     `ffkv model` says why.
     """
-    checkpoint, adapter = settings["model"]["checkpoint"], settings["model"]["adapter"]
+    model = section(Model, **settings["model"]).located()
     try:
-        adapter_files = [str(path) for path in files_in(adapter)] if adapter else []
-        return ([] if checkpoint == EMBEDDED else [str(path) for path in files_in(checkpoint)]) + adapter_files
+        adapter_files = [str(path) for path in files_in(model.adapter)] if model.adapter else []
+        files = [] if model.checkpoint == EMBEDDED else files_in(model.checkpoint)
+        return [str(path) for path in files if model.gguf in ("", path.name)] + adapter_files
     except (OSError, ValueError):
         return []
 
@@ -80,9 +81,12 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
 
 
 def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`: "model", "dataset"."""
-    model, corpus, found = settings["model"], settings["corpus"], {}
-    if model["checkpoint"] != EMBEDDED and not is_local(model["checkpoint"]) and may_be_on_hub(model["checkpoint"]):
+    """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`: "model", "dataset".
+
+    Raises UserError if the checkpoint is in a Python package that is not installed.
+    """
+    checkpoint, corpus, found = section(Model, **settings["model"]).located().checkpoint, settings["corpus"], {}
+    if checkpoint != EMBEDDED and not is_local(checkpoint) and may_be_on_hub(checkpoint):
         names = ("checkpoint", "revision", "adapter", "adapter_revision", "trust_remote_code")
         found["model"] = command_line(settings, *(f"model/{name}" for name in names))
     if corpus["dataset"] not in (EMBEDDED, "files") and not is_local(corpus["dataset"]):

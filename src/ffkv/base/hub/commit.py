@@ -87,6 +87,7 @@ def resolve_model(settings: Model) -> Commit:
     Raises UserError if there is no such repository or revision, it may not be read, or nothing was fetched before and
     the hub cannot be reached.
     """
+    settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
     code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
     if not settings.adapter:

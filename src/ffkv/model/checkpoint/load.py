@@ -82,15 +82,18 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
 
 
 def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
-    """Returns the anatomy with paths that start in the working directory or, if nothing is there, beside `results`."""
+    """Returns the anatomy with paths: into Python packages, from the working directory or, if nothing is there, beside
+    `results`.
+    """
     above = model_folder.resolve().parents
 
     def locate(name: str, commit: str) -> str:
         beside = str(above[2] / name) if len(above) > 2 else name
         return beside if name and not commit and not is_local(name) and is_local(beside) else name
 
+    inside = Model(checkpoint=anatomy.checkpoint, adapter=anatomy.adapter).located()
     return replace(
         anatomy,
-        checkpoint=locate(anatomy.checkpoint, anatomy.commit),
-        adapter=locate(anatomy.adapter, anatomy.adapter_commit),
+        checkpoint=locate(inside.checkpoint, anatomy.commit),
+        adapter=locate(inside.adapter, anatomy.adapter_commit),
     )

@@ -1,0 +1,86 @@
+"""A checkpoint inside an installed Python package."""
+
+import os
+import sys
+
+import pytest
+import yaml
+from model.gguf_files import tiny_llama, write_gguf
+from support import snakemake
+
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Model, Settings, section
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.load import load
+from ffkv.model.step import describe, prove
+from ffkv.plan.facts import inspect_run
+from ffkv.workflow.inputs import checkpoint_files, hub_repositories
+
+ADDRESS, GGUF, TARGET = "package:tiny_model", "tiny.gguf", "results/packed/model"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """The folder of an importable package with a GGUF file."""
+    folder = tmp_path / "installed" / "tiny_model"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('this package ran')")
+    write_gguf(folder / GGUF, *tiny_llama())
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    return folder
+
+
+def test_the_address_of_a_package_is_kept_and_its_folder_is_read(package, tmp_path):
+    (tmp_path / "model").mkdir()
+    anatomy = prove(section(Model, checkpoint=ADDRESS, gguf=GGUF)).write(tmp_path / "model")
+    assert (anatomy.checkpoint, anatomy.gguf, anatomy.identity["model"]) == (ADDRESS, GGUF, ADDRESS)
+    assert describe(anatomy).startswith(f"{ADDRESS} (LlamaForCausalLM")
+    assert anatomy.model_hash == prove(section(Model, checkpoint=str(package), gguf=GGUF)).anatomy.model_hash
+    assert load(tmp_path / "model", "cpu").anatomy == anatomy
+
+
+def test_an_adapter_in_a_package_is_found(package):
+    located = Model(checkpoint="gpt2", adapter=f"{ADDRESS}/adapter").located()
+    assert (located.checkpoint, located.adapter) == ("gpt2", str(package / "adapter"))
+
+
+def test_the_plan_and_the_workflow_find_the_files_of_a_package(package, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
+    corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], deduplicate=False)
+    settings = Settings(model=section(Model, checkpoint=ADDRESS, gguf=GGUF), corpus=corpus)
+    assert inspect_run(settings, {}, None).shape.memories == (96, 96)
+    assert checkpoint_files(settings.model_dump()) == [str(package / GGUF)], "no other file of the package counts"
+    assert hub_repositories(settings.model_dump()) == {}
+
+
+def test_a_missing_package_is_told_before_anything_is_read():
+    settings = Settings(model=Model(checkpoint="package:no_such_model"))
+    for read in (
+        lambda: prove(settings.model),
+        lambda: inspect_run(settings, {}, None),
+        lambda: hub_repositories(settings.model_dump()),
+    ):
+        with pytest.raises(UserError, match="Python finds no package 'no_such_model'"):
+            read()
+
+
+@pytest.mark.workflow
+def test_a_run_reads_a_package(package, tmp_path):
+    """A change of the file repeats the model, and the anatomy names the package."""
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
+    config = {"model": {"checkpoint": ADDRESS, "gguf": GGUF}, "runs": {"packed": {}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    environment = {**os.environ, "PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"}
+
+    def start(*arguments: str) -> str:
+        done = snakemake(
+            tmp_path, tmp_path / "config.yaml", "results/packed/model", *arguments, environment=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    start()
+    assert read_anatomy(tmp_path / TARGET).checkpoint == ADDRESS
+    assert "Nothing to be done" in start("-n")
+    write_gguf(package / GGUF, *tiny_llama(1))
+    assert "Prove the feed-forward layers of packed" in start("-n")
