@@ -78,7 +78,7 @@ def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], object])
     changes = 2 * len(inputs.settings.top_k) + 1
     sizes = np.array([len(ids) + changes for _, ids in inputs.kept])  # tokens of a prefix that is run again
     rows = []
-    for group in batches(sizes, inputs.batch_tokens):
+    for group in batches(sizes, inputs.batch_tokens) if layers else ():  # a group of layers can be empty
         prefixes = [inputs.kept[place] for place in group]
         found = run_unchanged(inputs.loaded, layers, [ids for _, ids in prefixes])
         predictions = [predict(inputs.head, base.end, inputs.loaded.anatomy.read_as) for base in found[0]]
