@@ -15,12 +15,26 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
 )
 
 from ffkv.corpus.embedded.tokenizer import train_tokenizer
 
 LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
 CONTROL, NORMAL = 3, 1  # kinds of tokens
+# Tensors of Qwen's linear attention in a file.
+OF_QWEN = {
+    "in_proj_qkv": "attn_qkv",
+    "in_proj_z": "attn_gate",
+    "in_proj_a": "ssm_alpha",
+    "in_proj_b": "ssm_beta",
+    "conv1d": "ssm_conv1d",
+    "norm": "ssm_norm",
+    "out_proj": "ssm_out",
+    "A_log": "ssm_a",
+    "dt_bias": "ssm_dt.bias",
+}
 UNREAD = ("Q8_1", "Q8_K", "Q1_0")  # types that no library unpacks: of sums inside llama.cpp, and a new one
 
 
@@ -45,6 +59,21 @@ def tiny_gemma(tokenizer: PreTrainedTokenizerFast) -> Gemma3ForCausalLM:
         sliding_window=8,
     )  # fmt: skip
     return Gemma3ForCausalLM(config).eval()
+
+
+def tiny_qwen(tokenizer: PreTrainedTokenizerFast) -> Qwen3_5ForCausalLM:
+    """A random Qwen 3.5, whose last layer has full attention and whose others have linear attention."""
+    torch.manual_seed(0)
+    config = Qwen3_5TextConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=4, head_dim=16,
+        num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=CONTEXT, linear_key_head_dim=16,
+        linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=2, tie_word_embeddings=True,
+        rope_parameters={
+            "rope_theta": 1e7, "rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
+        },
+    )  # fmt: skip
+    return Qwen3_5ForCausalLM(config).eval()
 
 
 def write_gguf(
@@ -85,14 +114,7 @@ def write_gguf(
         writer.add_sliding_window(model.config.sliding_window)
     writer.add_rope_freq_base(1_000_000.0 if gemma else 10_000.0)
     writer.add_vocab_size(len(tokenizer))
-    stored = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    writer.add_tokenizer_model(tokenizer_kind)
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(stored["vocab"], key=stored["vocab"].get))
-    writer.add_token_types([CONTROL] + [NORMAL] * (len(tokenizer) - 1))
-    writer.add_token_merges([" ".join(merge) for merge in stored["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
+    _add_tokenizer(writer, tokenizer, tokenizer_kind)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3 if gemma else gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, tensor in model.state_dict().items():
         values, (stem, ending) = tensor.float().numpy(), name.rsplit(".", 1)
@@ -109,10 +131,49 @@ def write_gguf(
         _add(writer, name, "F32", values)
     for name, value in entries.items():
         writer.add_float32(f"{architecture}.{name}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _finish(writer)
+
+
+def write_qwen(path: Path, model: Qwen3_5ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Writes a Qwen 3.5 with as many heads of values as of keys, in float32."""
+    config, architecture = model.config, "qwen35"
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    numbers = {
+        "full_attention_interval": len(config.layer_types),
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+        "rope.dimension_count": int(config.head_dim * config.rope_parameters["partial_rotary_factor"]),
+    }
+    for name, number in numbers.items():
+        writer.add_uint32(f"{architecture}.{name}", number)
+    writer.add_array(f"{architecture}.rope.dimension_sections", [*config.rope_parameters["mrope_section"], 0])
+    _add_tokenizer(writer, tokenizer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN35, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        values, (stem, _, ending) = tensor.float().numpy(), name.rpartition(".")
+        before, linear, leaf = name.partition("linear_attn.")
+        if name == "lm_head.weight":  # the embedding
+            continue
+        if linear:
+            stem, ending = f"blk.{before.split('.')[2]}.{OF_QWEN[leaf.removesuffix('.weight')]}", "weight"
+            own = stem if leaf in ("A_log", "dt_bias") else f"{stem}.{ending}"
+            values = -np.exp(values) if leaf == "A_log" else values.squeeze(1) if "conv1d" in leaf else values
+        else:
+            own, values = f"{names.get_name(stem)}.{ending}", values + 1 if "norm" in name else values
+        _add(writer, own, "F32", values)
+    _finish(writer)
 
 
 def unpacked(model: LlamaForCausalLM, kind: str) -> LlamaForCausalLM:
@@ -138,6 +199,24 @@ def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
     with np.errstate(all="ignore"):
         whole = np.isfinite(gguf.dequantize(found, quantisation)).all(1)
     return found[whole][:rows]
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, tokenizer_kind: str = "gpt2") -> None:
+    stored = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    writer.add_tokenizer_model(tokenizer_kind)
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(stored["vocab"], key=stored["vocab"].get))
+    writer.add_token_types([CONTROL] + [NORMAL] * (len(tokenizer) - 1))
+    writer.add_token_merges([" ".join(merge) for merge in stored["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _rotate_pairs(weights: np.ndarray, heads: int) -> np.ndarray:

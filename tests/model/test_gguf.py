@@ -14,8 +14,10 @@ from model.gguf_files import (
     random_blocks,
     tiny_gemma,
     tiny_llama,
+    tiny_qwen,
     unpacked,
     write_gguf,
+    write_qwen,
 )
 
 from ffkv.activations.step import find_triggers
@@ -180,6 +182,17 @@ def test_what_transformers_leaves_out_of_a_file_is_refused_if_it_is_computed_wit
     write_gguf(tmp_path / "a.gguf", *tiny_llama(), **more)
     with pytest.raises(UserError, match=rf"The file a\.gguf .*{told}"):
         load_checkpoint(settings(tmp_path, "a.gguf"))
+
+
+def test_an_architecture_of_the_newer_reader_of_transformers_is_proven(tmp_path):
+    """The library names what it left out of such files; its older table of names does not know them."""
+    _, tokenizer = tiny_llama()
+    model = tiny_qwen(tokenizer)
+    write_qwen(tmp_path / "a.gguf", model, tokenizer)
+    proven = prove(settings(tmp_path, "a.gguf"))
+    # As with Gemma's norms; A_log is stored as -exp(A_log), too.
+    torch.testing.assert_close(proven.model(IDS).logits, model(IDS).logits, rtol=0, atol=1e-5)
+    assert proven.anatomy.remarks == [] and len(proven.anatomy.layers) == 4
 
 
 def test_types_of_layers_may_turn_positions_by_different_angles(tmp_path):

@@ -122,4 +122,9 @@ def import_libraries() -> dict[str, tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(list_jobs(*sys.argv[1:])))
+    from snakemake.exceptions import RuleException, WorkflowError
+
+    try:
+        print(json.dumps(list_jobs(*sys.argv[1:])))
+    except (RuleException, WorkflowError) as error:
+        sys.exit(str(error))

@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
+from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from ffkv.base.errors import UserError
@@ -114,6 +115,19 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
     """
     reader = gguf.GGUFReader(path)
     architecture = str(reader.fields["general.architecture"].contents())
+    if (
+        architecture not in GGUF_CONFIG_ARCHS
+    ):  # else transformers names what it leaves out, and `check_weights` has met it
+        _compare_tensors(path, architecture, reader, model)
+    _compare_entries(
+        path,
+        architecture,
+        {name: field.contents() for name, field in reader.fields.items() if len(field.data) == 1},
+        model,
+    )
+
+
+def _compare_tensors(path: Path, architecture: str, reader: gguf.GGUFReader, model: PreTrainedModel) -> None:
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config={})
     places = get_gguf_hf_weights_map(model, processor)
     # Tensors of all experts have places without an ending.
@@ -127,12 +141,6 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
             name: torch.from_numpy(np.array(gguf.dequantize(tensors[name].data, tensors[name].tensor_type)))
             for name in names
         },
-    )
-    _compare_entries(
-        path,
-        architecture,
-        {name: field.contents() for name, field in reader.fields.items() if len(field.data) == 1},
-        model,
     )
 
 
@@ -149,7 +157,7 @@ def _compare_entries(path: Path, architecture: str, entries: dict[str, Any], mod
         if prefix != architecture or name in SAID_ELSEWHERE:
             continue
         if name not in COMPUTED:
-            unread += [full] if name not in known else []
+            unread += [full] if name not in known and architecture not in GGUF_CONFIG_ARCHS else []
             continue
         found = [
             (own, each)
