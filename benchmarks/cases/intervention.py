@@ -27,8 +27,8 @@ def direct(scratch: Path, shape: list[int], prefixes: int) -> Work:
 
     def work(count: int = prefixes) -> None:
         for vectors in ends[:count]:
-            base = predict(head, vectors[0], Shape(*shape).layers - 1)
-            measure_effects(head, [vectors[1:]], [base], [torch.arange(10)], Shape(*shape).layers - 1)
+            bases = predict(head, vectors[:1], Shape(*shape).layers - 1)
+            measure_effects(head, [vectors[1:]], bases, [torch.arange(10)], Shape(*shape).layers - 1)
 
     work(1)
     return work

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ffkv.activations.last_token import for_each_last_token
@@ -81,7 +82,8 @@ def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], object])
     for group in batches(sizes, inputs.batch_tokens) if layers else ():  # a group of layers can be empty
         prefixes = [inputs.kept[place] for place in group]
         found = run_unchanged(inputs.loaded, layers, [ids for _, ids in prefixes])
-        predictions = [predict(inputs.head, base.end, inputs.loaded.anatomy.read_as) for base in found[0]]
+        ends = torch.stack([base.end for base in found[0]])
+        predictions = predict(inputs.head, ends, inputs.loaded.anatomy.read_as)
         for layer, bases in zip(layers, found, strict=True):
             rows += measure_kept(_layer_model(inputs, layer), [n for n, _ in prefixes], bases, predictions)
         count(len(group))

@@ -28,12 +28,16 @@ class Effects(NamedTuple):
     changed: Tensor  # whether another token is predicted [change]
 
 
-def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:
-    """Returns the prediction from what the head reads [d].
+def predict(head: Head, ends: Tensor, read_as: int | None) -> list[Prediction]:
+    """Returns the predictions from what the head reads after some prefixes [prefix, d].
 
     `read_as`: see `Anatomy.read_as`.
     """
-    logits = head.logits(end[None], read_as)
+    return [_prediction(logits[None]) for _, rows in head.chunks(ends, read_as) for logits in rows]
+
+
+def _prediction(logits: Tensor) -> Prediction:
+    """Returns the prediction from logits [1, vocabulary]."""
     log_total = _log_total(logits)
     p = (logits.double() - log_total[:, None]).exp().float()
     return Prediction(logits[0], log_total[0], p[0], highest(logits).first[0])

@@ -115,9 +115,9 @@ def measure_units(
         ]
         wanted = np.unique(np.concatenate([chosen for by_name in tokens_of_unit for chosen in by_name.values()]))
         vectors = torch.cat([part.vectors for part in changes])
-        prediction = predict(model.head, base.end, model.loaded.anatomy.read_as)
-        read = torch.from_numpy(wanted).to(prediction.p.device)
-        for reach, (effects,) in model.effects([base], [vectors], [prediction], [read]).items():
+        predictions = predict(model.head, base.end[None], model.loaded.anatomy.read_as)
+        read = torch.from_numpy(wanted).to(predictions[0].p.device)
+        for reach, (effects,) in model.effects([base], [vectors], predictions, [read]).items():
             start = 0
             for part, by_name in zip(changes, tokens_of_unit, strict=True):
                 effects_of_part = Effects(*(tensor[start : start + len(part.vectors)] for tensor in effects))
