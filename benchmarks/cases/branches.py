@@ -14,7 +14,7 @@ from ffkv.branches.composition.by_prefix import describe_memories
 from ffkv.branches.refinement.step import measure_layer
 from ffkv.branches.values.step import project
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.predictions import predictions
+from ffkv.model.head.topk import predictions
 
 STATES = {"composition": "y", "refinement": "ryo"}  # states that each branch projects onto the vocabulary
 WARM = 16  # prefixes that a contender warms up with

@@ -13,7 +13,7 @@ from ffkv.branches.registry import BRANCHES
 
 # Subcommand: its function, and its line in the help.
 COMMANDS = {
-    "init": ("ffkv.workflow.commands:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
+    "init": ("ffkv.workflow.start:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
     "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model on the embedded corpus."),
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),

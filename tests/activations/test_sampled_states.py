@@ -20,7 +20,7 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.predictions import predictions
+from ffkv.model.head.topk import predictions
 from ffkv.model.value_vectors import values
 
 

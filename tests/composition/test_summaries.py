@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffkv.base.intervals import boxes
 from ffkv.branches.composition import summaries
 
 TABLE = pd.DataFrame(
@@ -41,7 +42,7 @@ def test_cases_of_agreement_beside_all_prefixes():
 
 
 def test_boxes_and_quartiles_by_layer():
-    assert summaries.summarize_active(TABLE)["median"].tolist() == pytest.approx([0.25, 0.5])
+    assert boxes(TABLE, "share", "prefixes")["median"].tolist() == pytest.approx([0.25, 0.5])
     numbers = summaries.summarize_effective(TABLE, {0: 10, 1: 20})
     assert numbers["effective_median"].tolist() == [2.5, 5]
     assert numbers["memories"].tolist() == [10, 20]

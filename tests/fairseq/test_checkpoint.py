@@ -24,7 +24,7 @@ from ffkv.model.discover.prove import observe
 from ffkv.model.fairseq.checkpoint import read_checkpoint
 from ffkv.model.fairseq.dictionary import is_fairseq
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.predictions import predictions
+from ffkv.model.head.topk import predictions
 
 
 def settings(folder, **more) -> Model:

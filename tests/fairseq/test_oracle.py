@@ -17,7 +17,7 @@ from ffkv.corpus.encode import encode
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.predictions import predictions
+from ffkv.model.head.topk import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values

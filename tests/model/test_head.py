@@ -21,7 +21,7 @@ from ffkv.model.head import head as head_module
 from ffkv.model.head import topk
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import HEAD_FILE, load_head, read_head, stored_output_embedding
-from ffkv.model.head.predictions import predictions
+from ffkv.model.head.topk import predictions
 from ffkv.model.step import prove
 
 

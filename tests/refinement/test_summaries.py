@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
+from ffkv.base.intervals import boxes
 from ffkv.branches.refinement import summaries
-from ffkv.branches.refinement.cases import classify
+from ffkv.branches.refinement.summaries import classify
 from ffkv.branches.refinement.tables import CASES
 
 TABLE = pd.DataFrame(
@@ -37,7 +38,7 @@ def test_the_breakdown_counts_every_prefix_once_per_layer():
 
 
 def test_probabilities_by_layer():
-    assert summaries.summarize_final_probability(TABLE)["median"].tolist() == pytest.approx([0.2, 0.5])
+    assert boxes(TABLE, "probability", "prefixes")["median"].tolist() == pytest.approx([0.2, 0.5])
 
 
 def test_the_breakdown_is_ordered_by_layer_then_case():

@@ -9,7 +9,7 @@ import pytest
 from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.settings import Batches, Triggers
-from ffkv.branches.values.compare import compare, first_next_tokens
+from ffkv.branches.values.compare import compare
 from ffkv.branches.values.step import project
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
@@ -31,7 +31,10 @@ def worked(detector, loaded_detector, write_corpus):
     )
     values = read_values(values_file)
     projections, ranks = project(
-        load_head(detector, "cpu"), values, 3, first_next_tokens(values.layer, values.memory, triggers)
+        load_head(detector, "cpu"),
+        values,
+        3,
+        triggers.next_token[triggers.layer_offset[values.layer] + values.memory, 0],
     )
     return SimpleNamespace(
         corpus=corpus,

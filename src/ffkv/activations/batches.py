@@ -27,9 +27,7 @@ EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
-    """Returns the blocks of `size` of all `total` sentences in a shard, which may have none. The last one may be
-    smaller.
-    """
+    """Returns the blocks of `size` of `total` sentences in a shard, perhaps none. The last one may be smaller."""
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
 
@@ -37,8 +35,7 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
 def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batches) -> None:
     """Proves on the run's own device that the longest sentence is read as its beginnings are, alone and in a batch.
 
-    Raises:
-        UserError: coefficients of a prefix depend on what follows it, or on what is read beside it.
+    Raises UserError if coefficients of a prefix depend on what follows it, or on what is read beside it.
     """
     row = np.concatenate([corpus.bos, corpus.ids(int(np.argmax(corpus.lengths)))[:-1]]).astype(np.int64)
     layers, about = loaded.anatomy.layers, loaded.anatomy.checkpoint
@@ -63,10 +60,7 @@ def batches_of(competing: CompetingPrefixes, batching: Batches, shard: Part = WH
 
 
 def in_cache(m: Tensor) -> list[slice]:
-    """Cuts the sentences of a batch [sentence, ...] into parts that fit into a core's cache.
-
-    On a GPU they are one part.
-    """
+    """Cuts the sentences of a batch [sentence, ...] into parts that fit into a core's cache; on a GPU into one part."""
     if m.device.type != "cpu":
         return [slice(None)]
     size = max(1, CACHE // max(1, m[:1].numel() * m.element_size()))

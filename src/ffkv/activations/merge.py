@@ -38,7 +38,11 @@ def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
             found.append({name: file.attrs[name] for name in file.attrs if name not in hdf5.OWN})
             memories, per_key = file["coefficient"].shape
             absent = [] if "negative" in file else ["negative"]
-    _check_shards([(attributes.get("shard"), attributes.get("shards")) for attributes in found])
+    given = [(attributes.get("shard"), attributes.get("shards")) for attributes in found]
+    wanted = [(number, given[0][1]) for number in range(given[0][1] or 0)]
+    if sorted(given, key=str) != sorted(wanted, key=str):
+        told = ", ".join(f"{number} of {count}" for number, count in given)
+        raise UserError(f"The shards do not make a whole ({told}; they count from 0): give every shard once.")
     if len(shards) == 1:
         hdf5.verify(shards[0])
         link(shards[0], output)
@@ -54,14 +58,6 @@ def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: 
     for path in shards[1:]:
         merged = combine_triggers([merged, read_triggers(path, belongs_to, rows)])
     return merged
-
-
-def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
-    """Refuses shards that are not complete. `shards`: number of each shard, and of how many."""
-    wanted = [(number, shards[0][1]) for number in range(shards[0][1] or 0)]
-    if sorted(shards, key=str) != sorted(wanted, key=str):
-        given = ", ".join(f"{number} of {count}" for number, count in shards)
-        raise UserError(f"The shards do not make a whole ({given}; they count from 0): give every shard once.")
 
 
 def combine_triggers(shards: Sequence[Triggers]) -> Triggers:

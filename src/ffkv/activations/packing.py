@@ -50,9 +50,7 @@ def least_tied(coefficients: Tensor) -> Tensor:
 def floor(best: Tensor, places: Tensor) -> Tensor:
     """Returns what a coefficient must exceed to compete with each key's t-th best [sentence, key].
 
-    Args:
-        best: the state [key, t].
-        places: place of each sentence's first prefix [sentence].
+    `best`: the state [key, t]. `places`: place of each sentence's first prefix [sentence].
     """
     last = best[:, -1]
     bits = (last >> ROUGH_SHIFT) << FINE_BITS

@@ -94,9 +94,7 @@ class Storage(NamedTuple):
 def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> Storage:
     """Decides how the states of a sample are stored, from the model and the settings alone.
 
-    Args:
-        keep: the setting `prefixes.extra_states`.
-        block_prefixes: prefixes per block, the setting `batches.block_sentences`.
+    `keep`: the setting `prefixes.extra_states`. `block_prefixes`: prefixes per block, `batches.block_sentences`.
     """
     present = [*keep, *(["end"] if anatomy.layers[-1].readout_block else [])]
     without = [name for name in ("x", "factor", "end") if name not in present]

@@ -127,22 +127,18 @@ def load(progress_file: ProgressFile, state: PassState) -> None:
             if not has_identity(file, progress_file.identity):
                 say("the saved progress belongs to other settings or code; starting from the beginning.", error=True)
                 return
-            _fill(file, state)
+            saved = datasets.read(file, SavedState)  # read whole first: a damaged dataset must not leave half a state
+            for name, tensors in _tensors(state).items():
+                parts = torch.from_numpy(getattr(saved, name)).split([len(tensor) for tensor in tensors])
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part)
+            state.settle()
+            for name in COUNTS:
+                setattr(state, name, int(file.attrs[name]))
     except UserError as error:
         say(f"starting from the beginning: {error}", error=True)
         return
     say(f"going on after {state.tokens:,} tokens that are done.", error=True)
-
-
-def _fill(file: h5py.File, state: PassState) -> None:
-    saved = datasets.read(file, SavedState)  # read whole first: a damaged dataset must not leave half a state
-    for name, tensors in _tensors(state).items():
-        parts = torch.from_numpy(getattr(saved, name)).split([len(tensor) for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part)
-    state.settle()
-    for name in COUNTS:
-        setattr(state, name, int(file.attrs[name]))
 
 
 def _tensors(state: PassState) -> dict[str, list[Tensor]]:

@@ -98,18 +98,16 @@ def sample_prefixes(
     write_shard(Path(output), loaded, split, sample, settings.extra_states, batching, work.part, attributes)
 
 
-SOURCE = ("corpus_hash", "dataset_revision", "dataset_commit")  # of the corpus, in the files of both passes
-
-
 def _load(model: Path | str, corpus: Path | str, work: Work) -> tuple[LoadedModel, Corpus]:
     loaded = load(Path(model), work.device, work.max_memory)
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
 
 
 def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Batches) -> dict[str, Any]:
+    source = ("corpus_hash", "dataset_revision", "dataset_commit")
     return {
         **loaded.anatomy.identity,
-        **{name: corpus.attributes[name] for name in SOURCE if name in corpus.attributes},
+        **{name: corpus.attributes[name] for name in source if name in corpus.attributes},
         "settings": settings.model_dump(),
         "batches": batching.model_dump(),
     }

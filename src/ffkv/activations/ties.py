@@ -21,8 +21,7 @@ def rough(coefficient: np.ndarray) -> np.ndarray:
 def tied_first(coefficient: np.ndarray) -> np.ndarray:
     """Tells for which keys other trigger examples are tied with the first one [key].
 
-    Args:
-        coefficient: coefficients of the trigger examples, 0 where there is none [key, rank].
+    `coefficient`: that of each trigger example, 0 where there is none [key, rank].
     """
     digits = rough(coefficient[:, :2])
     return (digits.shape[1] > 1) & (digits[:, 0] >= 0) & (digits[:, 0] == digits[:, -1])

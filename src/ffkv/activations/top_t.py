@@ -40,9 +40,7 @@ class TopT:
             places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
         """
         candidates = self._candidates(peaks if self._one_prefix else m, places)
-        if (
-            m.device.type != "cpu"
-        ):  # the number of candidates is known only when the GPU has finished: nothing waits for it
+        if m.device.type != "cpu":  # the number of candidates is known only when the GPU has finished: nothing waits
             return (self._enter_all if self._one_prefix else self._enter_each)(m, peaks, candidates, gate, places)
         if self._one_prefix and candidates.sum() > DENSE_SHARE * candidates.numel():
             return self._enter_all(m, peaks, candidates, gate, places)

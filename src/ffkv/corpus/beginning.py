@@ -7,7 +7,6 @@ place of their attention: its states are outliers, whatever word is there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ffkv.base.errors import UserError
@@ -15,9 +14,6 @@ from ffkv.corpus.chat import Render, render_one
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-NO_LOSSES: Mapping[str, float] = MappingProxyType({})
 
 
 class Beginning(NamedTuple):
@@ -32,7 +28,7 @@ def find_beginning(
     bos: str,
     configured: int | None = None,
     render: Render | None = None,
-    losses: Mapping[str, float] = NO_LOSSES,
+    losses: Mapping[str, float] | None = None,
 ) -> Beginning:
     """Finds the ids that the model reads in front of every sentence.
 
@@ -62,7 +58,7 @@ def find_beginning(
             special = ", ".join(map(str, tokenizer.all_special_tokens)) or "none"
             raise UserError(f"corpus.bos is '{bos}', which the tokenizer does not have. Its special tokens: {special}.")
         return Beginning([tokenizer.get_vocab()[bos]], f"{bos} precedes every sentence, as corpus.bos says.")
-    found = _automatic_beginning(tokenizer, configured, losses if render is None else NO_LOSSES)
+    found = _automatic_beginning(tokenizer, configured, losses if render is None else None)
     if render is None:
         return found
     ids = tokenizer(render_one(render), add_special_tokens=False)["input_ids"]
@@ -73,7 +69,7 @@ def find_beginning(
 
 
 def _automatic_beginning(
-    tokenizer: PreTrainedTokenizerBase, configured: int | None, losses: Mapping[str, float]
+    tokenizer: PreTrainedTokenizerBase, configured: int | None, losses: Mapping[str, float] | None
 ) -> Beginning:
     """Returns what "auto" puts in front of every text."""
     if ids := _ids_in_front(tokenizer):

@@ -156,9 +156,7 @@ def tokenize(
 def _whole_characters(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Counts the characters that the model has read whole with each token, and says whether it has begun no other one.
 
-    Args:
-        text: the text.
-        offsets: start and end (exclusive) of the characters that each token is a part of [token, 2].
+    `offsets`: start and end (exclusive) of the characters that each token is a part of [token, 2].
     """
     starts, ends = offsets.T
     following = np.append(starts[1:], np.int32(len(text)))

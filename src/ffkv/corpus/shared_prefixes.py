@@ -189,11 +189,9 @@ def _collect(parts: list[_OneLength]) -> SharedPrefixes:
     starts = (np.cumsum(together.different) - together.different)[order]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     moved = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+    of_prefixes = ("sentence", "position", "multiplicity", "in_histogram")
     return SharedPrefixes(
-        sentence=together.sentence[order].astype(np.int32),
-        position=together.position[order].astype(np.int32),
-        multiplicity=together.multiplicity[order].astype(np.int32),
-        in_histogram=together.in_histogram[order].astype(np.int32),
+        **{name: getattr(together, name)[order].astype(np.int32) for name in of_prefixes},
         next_offset=offsets,
         next_token=together.next_token[moved].astype(np.int32),
         next_count=together.next_count[moved].astype(np.int32),

@@ -57,11 +57,9 @@ def read_documents(
     else:
         found = _read_hub(corpus, sources[0], render, commit, counts)
     selected = select_split(found, corpus, split)
-    return (
-        selected
-        if not corpus.detokenize
-        else (document._replace(text=detokenize(document.text)) for document in selected)
-    )
+    if not corpus.detokenize:
+        return selected
+    return (document._replace(text=detokenize(document.text)) for document in selected)
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:

@@ -12,9 +12,9 @@ from ffkv.base.settings import Corpus as Settings
 from ffkv.corpus.beginning import configured_bos, find_beginning, longest_sentence
 from ffkv.corpus.chat import chat_renderer
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
-from ffkv.corpus.encode import Encoded, encode
+from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
-from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
@@ -55,7 +55,11 @@ def encode_corpus(
     configured = configured_bos(read_config(Path(model)))
     beginning = find_beginning(tokenizer, settings.bos, configured, render, anatomy.beginnings)
     bos, reason = beginning
-    _check_beginning(bos, anatomy)
+    if max(bos, default=0) >= anatomy.vocabulary:
+        raise UserError(
+            f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
+            f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
+        )
     if settings.dataset not in (EMBEDDED, "files"):
         commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
     left_out: Counter[str] = Counter()
@@ -70,7 +74,12 @@ def encode_corpus(
             bar,
         )
     encoded.counts.update(left_out)
-    _check_sentences(encoded, split, settings)
+    if len(encoded.ids) < 2:
+        counted = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in encoded.counts.items() if count)
+        raise UserError(
+            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
+            f"and at least 2 are needed ({counted or 'it has no document'}). Check the corpus settings."
+        )
     attributes = {
         "model": anatomy.checkpoint,
         "tokenizer_hash": anatomy.tokenizer_hash,
@@ -83,22 +92,3 @@ def encode_corpus(
         Path(output), encoded, bos, settings.pretokenized, attributes, settings.language, read_vocabulary(Path(model))
     )
     return read_corpus(Path(output))
-
-
-def _check_beginning(bos: list[int], anatomy: Anatomy) -> None:
-    """Makes sure that the model knows the tokens that precede every sentence."""
-    if max(bos, default=0) >= anatomy.vocabulary:
-        raise UserError(
-            f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
-            f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
-        )
-
-
-def _check_sentences(encoded: Encoded, split: str, settings: Settings) -> None:
-    """Makes sure that there is something to analyse."""
-    if len(encoded.ids) < 2:
-        counted = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in encoded.counts.items() if count)
-        raise UserError(
-            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
-            f"and at least 2 are needed ({counted or 'it has no document'}). Check the corpus settings."
-        )

@@ -36,12 +36,8 @@ def find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
 def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
     """Tells whether a row has one of the wanted values in each column. A row without a value has no wanted value.
 
-    Args:
-        row: value of each column; those of a nested column are a mapping.
-        where: see `Where` and `find_column`.
-        place: file and row, for messages.
-    Raises:
-        UserError: a column contains something else than one text, number, date or truth value.
+    `row`: value of each column; those of a nested column are a mapping. `place`: file and row, for messages. Raises
+    UserError if a column contains something else than one text, number, date or truth value.
     """
     return all(_is_one_of(find_column(row, name), wanted, name, place) for name, wanted in where.items())
 
@@ -80,9 +76,7 @@ def _is_one_of(value: Any, wanted: Sequence[str], name: str, place: str) -> bool
     if value is None or value is MISSING:
         return False
     if not isinstance(value, PLAIN):
-        inside = (
-            f" Name a column inside it: {shown([*_names({name: value})])[1:-1]}." if isinstance(value, dict) else ""
-        )
+        inside = f" Name a column inside it: {_all_names({name: value})}." if isinstance(value, dict) else ""
         raise UserError(
             f"{place}: column {name!r} contains {type(value).__name__}, and corpus.where compares one text, number, date or"
             f" truth value.{inside}"

@@ -14,7 +14,7 @@ from ffkv.corpus.wiki_markup import MEDIA, paragraphs
 LARGEST_PAGE = 2**24  # bytes of XML; MediaWiki itself refuses texts above 2 MiB
 MAX_DEPTH = 100  # elements inside one another; a dump has five
 CHUNK = 2**16  # bytes that are read at a time
-KEPT = ("title", "ns", "text", "namespace")  # elements whose content counts
+KEPT = ("title", "ns", "text")  # elements of a page whose content counts
 MEDIA_KEYS = ("-2", "6", "14")  # numbers of the namespaces in MEDIA, whose names depend on the language
 
 
@@ -22,26 +22,19 @@ def wiki_texts(path: str, file: BinaryIO) -> Iterator[str | None]:
     """Yields the running text of each article; None for a page that is none: a redirect, or of another namespace.
 
     The paragraphs of an article are lines. `PARAGRAPH` separates them, too, so that no sentence goes over two of them.
-    Of a page with several revisions the last one counts.
-
-    Args:
-        path: the name of the file, for messages.
-        file: the XML.
-    Raises:
-        UserError: it is not a whole dump, has a page of more than `LARGEST_PAGE` bytes, or declares entities.
+    Of a page with several revisions the last one counts. Raises UserError, with the `path`, if the file is not a whole
+    dump, has a page of more than `LARGEST_PAGE` bytes, or declares entities.
     """
     parser = expat.ParserCreate()
     parser.buffer_text, parser.buffer_size = True, CHUNK
     above: list[str] = []  # elements that are open, from the outermost
     content: list[str] = []  # of the innermost element
-    page = {"title": ""}
+    page: dict[str, str] = {}  # what is known of the page, or of the namespace in front of all pages
     media = {*MEDIA}
-    key = ""
     found: list[str | None] = []
     size = 0  # bytes since the last revision
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal key
         above.append(name)
         content.clear()
         if above[0] != "mediawiki":
@@ -53,16 +46,12 @@ def wiki_texts(path: str, file: BinaryIO) -> Iterator[str | None]:
         elif name == "redirect":
             page[name] = ""
         elif name == "namespace":
-            key = attributes.get("key", "")
-
-    def characters(text: str) -> None:
-        if above[-1] in KEPT:
-            content.append(text)
+            page["key"] = attributes.get("key", "")
 
     def end(name: str) -> None:
         nonlocal size
         above.pop()
-        if name == "namespace" and key in MEDIA_KEYS:
+        if name == "namespace" and page.get("key") in MEDIA_KEYS:
             media.add("".join(content).strip().lower())
         elif name in KEPT:
             page[name] = "".join(content)
@@ -76,7 +65,7 @@ def wiki_texts(path: str, file: BinaryIO) -> Iterator[str | None]:
     def refuse(*_: object) -> None:
         raise ValueError("it declares a document type, which could hold entities without end; no dump does")
 
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, content.append
     parser.StartDoctypeDeclHandler = refuse
     while True:
         chunk = file.read(CHUNK)

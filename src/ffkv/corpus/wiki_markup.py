@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Collection
 
 # Stands where something was that has no plain text here. No page contains it, because XML has no such character.
@@ -46,11 +45,8 @@ def paragraphs(markup: str, media: Collection[str] = MEDIA) -> list[str]:
 
     Left out are headings, lists, indented lines, tables, pictures, references and notes; brackets that contain a template
     or a formula; and every paragraph that is then not whole: something is missing in it, it does not begin with a capital
-    letter, a number or a sign, does not end with a sentence, or is shorter than `MINIMUM_CHARACTERS`.
-
-    Args:
-        markup: the page, as its author wrote it.
-        media: the namespaces whose links show no text, in small letters.
+    letter, a number or a sign, does not end with a sentence, or is shorter than `MINIMUM_CHARACTERS`. `media`: the
+    namespaces whose links show no text, in small letters.
     """
     found: list[str] = []
     lines: list[str] = []
@@ -67,28 +63,24 @@ def _without_marks(markup: str, media: Collection[str]) -> str:
     """Replaces what stands between two marks by what it shows, from the inside to the outside."""
     out: list[str] = []
     frames: list[tuple[str, int]] = []  # of what is open: its kind, and where its mark is in `out`
-    waiting: Counter[str] = Counter()  # how often each kind is open
     place = 0
     for mark in MARK.finditer(markup):
         name = mark[0].strip("</>: ")[:3].lower()
         kind = OPENED_BY.get(name, name)
-        opens, closes = mark["open"] and len(frames) < MAX_DEPTH, mark["close"] and waiting[kind]
+        opens = mark["open"] and len(frames) < MAX_DEPTH
+        closes = mark["close"] and any(kind == other for other, _ in frames)
         if not (opens or closes or mark["hole"] or mark["nothing"]):
             continue  # it stays as it is
         out.append(markup[place : mark.start()])
         place = mark.end()
         if opens:
             frames.append((kind, len(out)))
-            waiting[kind] += 1
             out.append(mark[0])
         elif closes:
             closed = ""
             while closed != kind:  # what was opened inside, and not closed, stays
                 closed, start = frames.pop()
-                waiting[closed] -= 1
-            content = "".join(out[start + 1 :])
-            del out[start:]
-            out.append(_shown(kind, content, media))
+            out[start:] = [_shown(kind, "".join(out[start + 1 :]), media)]
         elif mark["hole"]:
             out.append(f" {HOLE} " if name == "br" else HOLE)
     return "".join([*out, markup[place:]])

@@ -55,13 +55,9 @@ Trial = tuple[RunFacts, Mapping[str, Sequence[Cost]]]  # what is known of the co
 
 
 def measure_trial(run: RunFacts, cores: int) -> Trial:
-    """Runs a small copy of a run in a temporary folder.
+    """Runs a small copy of a run in a temporary folder. If the run's model is not trained yet, the trial trains one.
 
-    Args:
-        run: what is known of the run. If its model is not trained yet, the trial trains one.
-        cores: cores that the run may use.
-    Raises:
-        UserError: a command of the trial refuses the model or the text.
+    `cores`: those that the run may use. Raises UserError if a command of the trial refuses the model or the text.
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder, costs = Path(name), dict[str, list[Cost]]()

@@ -1,7 +1,7 @@
 """What the Snakemake workflow and `ffkv init` need of Python. The rules themselves are in `workflow/` of the clone.
 
 `rules` has what the rules take from the settings, `steps` the step of each rule, `inputs` the local files whose
-content counts, `jobs` the list of jobs for `ffkv plan`. `start` and `commands` are `ffkv init`, `formats` writes
+content counts, `jobs` the list of jobs for `ffkv plan`. `start` is `ffkv init`, `formats` writes
 docs/formats.md.
 """
 
@@ -24,8 +24,7 @@ SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={__version__}"
 def check_settings_files(files: Iterable[Path | str]) -> None:
     """Refuses settings files that Snakemake would read without a word, such as one in which a key is written twice.
 
-    Raises:
-        WorkflowError: a file cannot be read as settings. Names the file and the line.
+    Raises WorkflowError, with the file and the line, if a file cannot be read as settings.
     """
     from snakemake.exceptions import WorkflowError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ffkv.base.files.columns import GROUP, Column, Table
-from ffkv.base.files.datasets import Dataset, datasets_of
+from ffkv.base.files.datasets import datasets_of
 
 DATASETS = "<!-- datasets: written by `ffkv formats` -->", "<!-- end of datasets -->"
 TABLES = "<!-- columns: written by `ffkv formats` -->", "<!-- end of columns -->"
@@ -41,15 +41,11 @@ def dataset_tables() -> str:
     lines = []
     for name, record in described_files().items():
         lines += [f"### {name}", "", "| dataset | dimensions | type | unit | meaning |", "|---|---|---|---|---|"]
-        lines += [_row(part) for parts in datasets_of(record).values() for part in parts]
+        for part in (part for parts in datasets_of(record).values() for part in parts):
+            about = part.about + (" (optional)" if part.optional else "")
+            lines.append(f"| `{part.name}` | {', '.join(part.dimensions)} | {part.dtype} | {part.unit} | {about} |")
         lines.append("")
     return "\n".join(lines)
-
-
-def _row(part: Dataset) -> str:
-    dimensions = ", ".join(part.dimensions)
-    about = part.about + (" (optional)" if part.optional else "")
-    return f"| `{part.name}` | {dimensions} | {part.dtype} | {part.unit} | {about} |"
 
 
 def column_tables() -> str:
@@ -63,17 +59,14 @@ def column_tables() -> str:
 def _lines(table: Table) -> list[str]:
     only = f" It is there {table.only}." if table.only else ""
     head = [f"### `{table.path.replace(GROUP, '<group>')}`", "", f"A row is: {table.about}{only}", ""]
-    rows = [f"| `{each.name}` | {_type(each)} | {each.unit} | {_about(each)} |" for each in table.columns]
-    return [*head, "| column | type | unit | meaning |", "|---|---|---|---|", *rows, ""]
+    return [*head, "| column | type | unit | meaning |", "|---|---|---|---|", *map(_row, table.columns), ""]
 
 
-def _type(column: Column) -> str:
-    return {"str": "text", "object": "list"}.get(column.dtype, column.dtype.rstrip("0123456789").lower())
-
-
-def _about(column: Column) -> str:
+def _row(column: Column) -> str:
+    kind = {"str": "text", "object": "list"}.get(column.dtype, column.dtype.rstrip("0123456789").lower())
     choices = ": " + ", ".join(f"`{each}`" for each in column.choices) if column.choices else ""
-    return (column.about + choices + (f" ({column.optional})" if column.optional else "")).replace("|", "\\|")
+    about = (column.about + choices + (f" ({column.optional})" if column.optional else "")).replace("|", "\\|")
+    return f"| `{column.name}` | {kind} | {column.unit} | {about} |"
 
 
 def with_tables(page: str) -> str:

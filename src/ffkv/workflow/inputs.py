@@ -17,8 +17,8 @@ from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
 from ffkv.base.packages import locate
-from ffkv.base.settings import EMBEDDED, Corpus, Model, corpus_sources, section
-from ffkv.corpus.sources import find_files
+from ffkv.base.settings import EMBEDDED, Corpus, Model, section
+from ffkv.corpus.sources import source_files
 from ffkv.run.annotation_tables import MACHINE_FILES
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -48,13 +48,8 @@ def check_packages(settings: dict[str, Any]) -> None:
 
 
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """Finds the files behind a split of a local corpus; none if the corpus is embedded or comes from the hub.
-
-    Raises UserError if a file is missing.
-    """
-    if settings["corpus"]["dataset"] != "files":
-        return []
-    return find_files(corpus_sources(section(Corpus, **settings["corpus"]), split)[0])
+    """Finds the local files of a split, see `source_files`. Raises UserError if a file is missing."""
+    return source_files(section(Corpus, **settings["corpus"]), split)
 
 
 def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
@@ -140,7 +135,8 @@ def contents(paths: Iterable[str]) -> str:
         except OSError:  # the step that reads it says why
             digest.update(f"{path}\0unreadable\n".encode(errors="surrogateescape"))
     if known != notes:
-        _write_notes(known)
+        with contextlib.suppress(UserError, OSError), atomic(NOTES, summed=False) as temporary:  # they only save time
+            temporary.write_text(json.dumps(known))
     return digest.hexdigest()[:16]
 
 
@@ -150,11 +146,6 @@ def _read_notes() -> dict[str, list]:
         return {path: note for path, note in notes.items() if isinstance(note, list) and len(note) == 4}
     except (OSError, ValueError, AttributeError):  # none yet, or damaged: every file is read again
         return {}
-
-
-def _write_notes(notes: dict[str, list]) -> None:
-    with contextlib.suppress(UserError, OSError), atomic(NOTES, summed=False) as temporary:  # only saves time
-        temporary.write_text(json.dumps(notes))
 
 
 def training_settings(settings: dict[str, Any]) -> dict[str, Any]:

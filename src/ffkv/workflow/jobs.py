@@ -66,8 +66,7 @@ def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subpro
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
     """Waits for a Snakemake of `ask_snakemake` and returns the jobs that it lists.
 
-    Raises:
-        UserError: Snakemake refuses the settings or lacks an input.
+    Raises UserError if Snakemake refuses the settings or lacks an input.
     """
     listed, messages = snakemake.communicate()
     if snakemake.returncode:

@@ -1,10 +1,14 @@
-"""The files that a folder needs, so that `snakemake` there runs the workflow that is installed with ffkv."""
+"""`ffkv init`: the files that a folder needs, so that `snakemake` there runs the workflow that is installed with ffkv."""
 
 from pathlib import Path
 
+import click
+
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.options import WRITABLE
 from ffkv.base.settings import reference
+from ffkv.base.terminal import say
 from ffkv.workflow import ROOT, SCHEMA
 
 FILES = ("Snakefile", "profiles/default/profile.yaml", "profiles/slurm/profile.yaml")
@@ -17,14 +21,9 @@ def start_files() -> dict[str, str]:
 
 
 def write_start(folder: Path) -> list[Path]:
-    """Writes the files into a folder.
+    """Writes the files into a folder, which is made if it does not exist, and returns them.
 
-    Args:
-        folder: is made if it does not exist. Its other files stay as they are.
-    Returns:
-        The files that were written.
-    Raises:
-        UserError: one of the files exists already. Then nothing is written.
+    Raises UserError if one of the files exists already. Then nothing is written.
     """
     files = {folder / name: text for name, text in start_files().items()}
     existing = [str(path) for path in files if path.exists()]
@@ -37,3 +36,15 @@ def write_start(folder: Path) -> list[Path]:
         with atomic(path, summed=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return list(files)
+
+
+@click.command()
+@click.argument("folder", type=WRITABLE, default=".")
+def init(folder: Path) -> None:
+    """Prepare FOLDER for runs: a Snakefile, a commented config.yaml, and profiles for a workstation and for SLURM.
+
+    The Snakefile uses the workflow that is installed with ffkv. Existing files are never overwritten.
+    """
+    for path in write_start(folder):
+        say(path)
+    say(f"Edit {folder / 'config.yaml'}, then run `snakemake` in {folder}.")

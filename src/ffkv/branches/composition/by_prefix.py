@@ -65,12 +65,9 @@ def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.nd
 def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray) -> pd.DataFrame:
     """Describes sampled prefixes of the validation split by their words. Words are not tokens.
 
-    Args:
-        sentence: sentence of each prefix [prefix].
-        position: number of tokens of each prefix, BOS not counted [prefix].
-    Returns:
-        The columns of `BY_PREFIX` about prefixes, one row per prefix. An unfinished last word is a word.
-        `target_is_stop_word` is NaN if there is no list of stop words for the language.
+    Prefixes are given by sentence and number of tokens, BOS not counted, both [prefix]. Returns the columns of `BY_PREFIX`
+    about prefixes, one row per prefix. An unfinished last word is a word. `target_is_stop_word` is NaN if there is no list
+    of stop words for the language.
     """
     counts, stops, listed = [], [], stop_words(corpus.language)
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):

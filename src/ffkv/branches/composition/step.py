@@ -7,6 +7,7 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import read_layer
 from ffkv.base.files import hdf5, tables
+from ffkv.base.intervals import boxes
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Composition
 from ffkv.base.steps import Work
@@ -17,9 +18,7 @@ from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.predictions import predictions
-
-DEFAULTS = Composition()
+from ffkv.model.head.topk import predictions
 
 
 def measure_composition(
@@ -27,7 +26,7 @@ def measure_composition(
     prefixes: Path | str,
     projections: Path | str,
     validation: Path | str,
-    settings: Composition = DEFAULTS,
+    settings: Composition = Composition(),
     work: Work = Work(),
 ) -> pd.DataFrame:
     """Measures on each sampled prefix how the memories of a group of layers compose (paper section 5.1).
@@ -82,7 +81,7 @@ def measure_composition(
 
 
 def summarize_composition(
-    by_prefix: Iterable[Path | str], model: Path | str, settings: Composition = DEFAULTS
+    by_prefix: Iterable[Path | str], model: Path | str, settings: Composition = Composition()
 ) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all layer groups into the tables of figures 7 and 8.
 
@@ -105,7 +104,7 @@ def summarize_composition(
     tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "--by-prefix")
     memories = {layer.index: layer.memories for layer in anatomy.layers}
     return {
-        "figure_7_active_memories": summaries.summarize_active(table),
+        "figure_7_active_memories": boxes(table, "share", "prefixes"),
         "figure_7_effective_number": summaries.summarize_effective(table, memories),
         "figure_8_no_agreement": summaries.summarize_no_agreement(table),
         "figure_8_agreement_cases": summaries.summarize_cases(table, settings.short_prefix),

@@ -8,13 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import boxes, shares
+from ffkv.base.intervals import shares
 from ffkv.branches.composition.tables import FIGURE_8_CASES, FIGURE_8_NO_AGREEMENT, READINGS
-
-
-def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
-    """Computes the share of active memories, one `ffkv.base.intervals.box` per layer (figure 7)."""
-    return boxes(table, "share", "prefixes")
 
 
 def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.DataFrame:

@@ -9,21 +9,20 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer, read_layer
 from ffkv.base.files import hdf5, tables
+from ffkv.base.intervals import boxes
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Refinement
 from ffkv.base.steps import Work
 from ffkv.branches.refinement import summaries
-from ffkv.branches.refinement.cases import classify
 from ffkv.branches.refinement.changes import describe_changes, sample_changes
+from ffkv.branches.refinement.summaries import classify
 from ffkv.branches.refinement.tables import BY_PREFIX
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, stored_output_embedding
-from ffkv.model.head.predictions import predictions
-
-DEFAULTS = Refinement()
+from ffkv.model.head.topk import predictions
 
 
 def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Work()) -> pd.DataFrame:
@@ -69,13 +68,9 @@ def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
 
 
 def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int) -> pd.DataFrame:
-    """Reads the predictions of one layer.
+    """Reads the predictions of one layer from r, y and o of the sampled prefixes.
 
-    Args:
-        states: r, y and o of the sampled prefixes.
-        final: the model's final prediction [prefix].
-    Returns:
-        The columns of `BY_PREFIX`, but for layer and prefix, one row per prefix.
+    `final`: the model's final prediction [prefix]. Returns the columns of `BY_PREFIX`, but for layer and prefix.
     """
     r = predictions(head, states.r, layer, final)
     y, o = (predictions(head, state, layer) for state in (states.y, states.o))
@@ -97,7 +92,7 @@ def summarize_refinement(
     model: Path | str,
     prefixes: Path | str,
     validation: Path | str,
-    settings: Refinement = DEFAULTS,
+    settings: Refinement = Refinement(),
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all layer groups into the tables of figures 9 to 11 and the prediction changes.
@@ -132,7 +127,7 @@ def summarize_refinement(
     tokens, embedding = read_vocabulary(Path(model)), stored_output_embedding(Path(model))
     return {
         "figure_9_residual_agreement": summaries.summarize_residual_agreement(table),
-        "figure_10_final_probability": summaries.summarize_final_probability(table),
+        "figure_10_final_probability": boxes(table, "probability", "prefixes"),
         "figure_11_breakdown": summaries.summarize_breakdown(table),
         "prediction_changes": describe_changes(changes, split, sentence, position, tokens, embedding, seed),
     }

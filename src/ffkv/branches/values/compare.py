@@ -7,11 +7,6 @@ from ffkv.activations.trigger_file import NONE, Triggers
 from ffkv.branches.values.projections import Projections
 
 
-def first_next_tokens(layer: np.ndarray, memory: np.ndarray, triggers: Triggers) -> np.ndarray:
-    """w_i, the token that follows the first trigger example of each key [row]; -1 if the key has none."""
-    return triggers.next_token[triggers.layer_offset[layer] + memory, 0]
-
-
 def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> pd.DataFrame:
     """Compares values with the trigger examples of their keys (paper section 4, figures 4 to 6).
 

@@ -46,13 +46,9 @@ def write_projections(path: Path | str, projections: Projections) -> None:
 def read_projections(
     path: Path | str, belongs_to: Mapping[str, Any] | None = None, layers: Sequence[int] | None = None
 ) -> Projections:
-    """Reads `values/projections/<group>.h5`.
+    """Reads `values/projections/<group>.h5`. For `belongs_to` and errors see `hdf5.open`.
 
-    Args:
-        belongs_to: see `hdf5.open`.
-        layers: the layers that it must have; None for any.
-    Raises:
-        UserError: see `hdf5.open`; or the file has other layers.
+    `layers`: the layers that it must have, else it raises UserError; None for any.
     """
     with hdf5.open(path, "projections", belongs_to) as file:
         projections = datasets.read(file, Projections, attributes=dict(file.attrs))

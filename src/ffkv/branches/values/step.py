@@ -15,7 +15,7 @@ from ffkv.base.process.progress import progress
 from ffkv.base.settings import Values
 from ffkv.base.steps import Work
 from ffkv.branches.values import summaries
-from ffkv.branches.values.compare import compare, first_next_tokens
+from ffkv.branches.values.compare import compare
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
@@ -26,14 +26,12 @@ from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.topk import highest, log_probabilities, lowest, rank
 
-DEFAULTS = Values()
-
 
 def project_values(
     model: Path | str,
     values: Path | str,
     triggers: Path | str,
-    settings: Values = DEFAULTS,
+    settings: Values = Values(),
     work: Work = Work(),
 ) -> tuple[Projections, pd.DataFrame]:
     """Projects the values of a group of layers onto the vocabulary and compares them with their keys' triggers.
@@ -58,7 +56,7 @@ def project_values(
     anatomy = read_anatomy(Path(model))
     stored = values_file.read_values(Path(values), work.part.of(len(anatomy.layers)), anatomy.identity)
     examples = read_triggers(Path(triggers), anatomy.identity)
-    w = first_next_tokens(stored.layer, stored.memory, examples)
+    w = examples.next_token[examples.layer_offset[stored.layer] + stored.memory, 0]
     head = load_head(Path(model), work.device, settings.projection)
     projections, ranks = project(head, stored, settings.top_tokens, w)
     attributes = {**anatomy.identity, "projection": settings.projection}
@@ -102,12 +100,7 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
 
 
 def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
-    """Returns the fields of `Projections` that depend on logits, and the rank of one token per row.
-
-    Args:
-        logits: of some values [row, vocabulary].
-        tokens: the token to rank [row].
-    """
+    """Returns the fields of `Projections` that depend on logits [row, vocabulary], and the rank of one token per row."""
     top, bottom = highest(logits, count), lowest(logits, count)
     of_top, of_bottom = log_probabilities(logits, torch.cat([top.ids, bottom.ids], 1)).chunk(2, 1)
     return {
@@ -127,7 +120,7 @@ def summarize_values(
     model: Path | str,
     triggers: Path | str,
     train: Path | str,
-    settings: Values = DEFAULTS,
+    settings: Values = Values(),
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all layer groups into the tables of figures 4 to 6 and of table 2.

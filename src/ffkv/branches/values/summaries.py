@@ -42,8 +42,7 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     - negative: the bottom token of v_i follows the first negative trigger example, with a Wilson interval; only if the
       table has negative trigger examples
 
-    Args:
-        unigram: for how many competing prefixes each id is w [vocabulary].
+    `unigram`: for how many competing prefixes each id is w [vocabulary].
     """
     frequency = unigram / max(unigram.sum(), 1)
     rows = []
@@ -78,15 +77,11 @@ def count_agreeing(agrees: pd.Series) -> Agreement:
 
 
 def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> Agreement:
-    """Computes the agreement with the next tokens of randomly permuted keys: expectation, and the middle 95 % of draws.
+    """Computes the agreement of top(v_i) with the w_i of randomly permuted keys: expectation, and the middle 95 % of draws.
 
     Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
-    tokens of (number of values that predict it) times (number of keys that it follows), divided by n.
-
-    Args:
-        top: top(v_i) [key].
-        w: w_i [key].
-        generator: random stream of the permutations.
+    tokens of (number of values that predict it) times (number of keys that it follows), divided by n. `top` and `w` are
+    top(v_i) and w_i, both [key].
     """
     n = len(top)
     tokens = np.union1d(top, w)

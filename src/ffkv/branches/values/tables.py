@@ -17,13 +17,6 @@ from ffkv.base.files.columns import (
 )
 
 SOURCES = ("trigger", "permuted", "unigram", "uniform", "negative")
-WHISKERS = (
-    number("whisker_low", "lowest rank within 1.5 interquartile ranges of the box", lowest=0),
-    number("q1", "first quartile", lowest=0),
-    number("median", "median", lowest=0),
-    number("q3", "third quartile", lowest=0),
-    number("whisker_high", "highest rank within 1.5 interquartile ranges of the box", lowest=0),
-)
 NORM = number("norm", "length of the value", dtype="float32", lowest=0)
 CONTRIBUTION = number("contribution", "mean coefficient of the trigger examples times the norm")
 
@@ -64,7 +57,11 @@ FIGURE_5 = table(
     "A layer: the rank of the token after the first trigger example in the prediction of the value.",
     LAYER,
     count("keys", "keys with a trigger example"),
-    *WHISKERS,
+    number("whisker_low", "lowest rank within 1.5 interquartile ranges of the box", lowest=0),
+    number("q1", "first quartile", lowest=0),
+    number("median", "median", lowest=0),
+    number("q3", "third quartile", lowest=0),
+    number("whisker_high", "highest rank within 1.5 interquartile ranges of the box", lowest=0),
     count("tied", "keys whose value gives its highest logit to several tokens"),
 )
 FIGURE_6 = table(

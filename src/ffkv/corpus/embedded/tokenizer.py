@@ -12,9 +12,8 @@ BOS_ID = 0
 def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreTrainedTokenizerFast:
     """Learns a vocabulary from texts. The same texts in the same order give the same tokenizer.
 
-    Args:
-        vocabulary: number of tokens, with BOS (id 0) and the 256 bytes. Short texts may give fewer.
-        context: length of the model's longest input in tokens, with BOS. It is written into the tokenizer's files.
+    `vocabulary`: number of tokens, with BOS (id 0) and the 256 bytes; short texts may give fewer. `context`: length of the
+    model's longest input in tokens, with BOS, for the tokenizer's files.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

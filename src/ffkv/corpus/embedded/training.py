@@ -37,19 +37,12 @@ Sentences = list[np.ndarray]  # token ids without BOS [sentence][token]
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a training.
-
-    Attributes:
-        model: the trained model.
-        tokenizer: its tokenizer.
-        curve: the table `training.csv`.
-        summary: the entries of `training.json`.
-    """
+    """The result of a training."""
 
     model: GPT2LMHeadModel
     tokenizer: PreTrainedTokenizerFast
-    curve: pd.DataFrame
-    summary: dict[str, float]
+    curve: pd.DataFrame  # the table `training.csv`
+    summary: dict[str, float]  # the entries of `training.json`
 
 
 def train_model(
@@ -136,7 +129,13 @@ def fit(
     losses: list[float] = []
     for step, ids in zip(range(1, settings.steps + 1), random_batches(train, settings.batch_tokens, random)):
         optimizer.param_groups[0]["lr"] = settings.learning_rate * schedule(step, settings.steps)
-        losses.append(_descend(model, optimizer, ids))
+        with torch.enable_grad():
+            loss_before = loss_of(model, ids)
+            loss_before.backward()
+        losses.append(loss_before.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
         advance(size := int((ids != PADDING).sum()))
         tokens += size
         keep(step, model)
@@ -147,17 +146,6 @@ def fit(
             for split, loss in reached.items():
                 yield {"step": step, "tokens": tokens, "split": split, "loss": loss, "perplexity": math.exp(loss)}
             losses = []
-
-
-def _descend(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, ids: Tensor) -> float:
-    """Takes a step of the optimizer. Returns the loss before it."""
-    with torch.enable_grad():
-        loss = loss_of(model, ids)
-        loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 def schedule(step: int, steps: int) -> float:

@@ -21,12 +21,8 @@ def measure_beginnings(
 ) -> dict[str, float]:
     """Returns the mean loss behind each token that may precede a sentence, in nats per token, by the token's name.
 
-    Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        passages: ids of sentences of equal length [sentence, token], each.
-    Returns:
-        The losses, the BOS token first; {} if the tokenizer puts a token there itself, or has fewer than two for it.
+    The BOS token comes first; {} if the tokenizer puts a token there itself, or has fewer than two for it. A passage is
+    ids of sentences of equal length [sentence, token].
     """
     plain, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
     candidates = _candidates(model, tokenizer)
@@ -37,9 +33,8 @@ def measure_beginnings(
         each = []
         for ids in passages:
             read = torch.cat([torch.full((len(ids), 1), token), ids[:, :-1]], dim=1)
-            each.append(
-                cross_entropy(forward(model, read).logits.float().flatten(0, 1), ids.flatten(), reduction="none")
-            )
+            logits = forward(model, read).logits.float()
+            each.append(cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="none"))
         losses[str(tokenizer.convert_ids_to_tokens(token))] = round(torch.cat(each).mean().item(), DIGITS)
     return losses
 

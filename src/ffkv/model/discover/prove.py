@@ -117,30 +117,22 @@ def _layer_errors(
     prefixes = observe(model, layers, ids[:, : ids.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], ids)
     for layer in layers:
-        m, y, o = (states[layer.index][quantity] for quantity in "myo")
+        m, b, y, o = (states[layer.index][quantity] for quantity in "mbyo")
+        v, _ = values(model, layer)
+        made = states[layer.index].get("s", 1) * (m @ v + in_residual(model, layer, b).float())
         rest = without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
         prefix_m = prefixes[layer.index]["m"]
         yield {
-            "memories": relative_error(_from_memories(model, layer, states[layer.index]), y),
+            "memories": relative_error(made, y),
             "residual": relative_error(y + rest, o),
             "prefix": relative_error(prefix_m, m[:, : prefix_m.shape[1]]) if m.any() else 0.0,
         }
 
 
-def _from_memories(model: nn.Module, layer: Layer, states: States) -> Tensor:
-    """s (sum_i m_i v_i + b), the FF output that the memories make [sentence, token, d]."""
-    v, _ = values(model, layer)
-    b = in_residual(model, layer, states["b"]).float()
-    return states.get("s", 1) * (states["m"] @ v + b)
-
-
 def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tensor:
     """Returns the residual: the block output without the feed-forward layer [sentence, token, d].
 
-    Args:
-        model: the model.
-        layer: the layer.
-        arguments: of the call of its block, see `capture`.
+    `arguments`: of the call of the layer's block, see `capture`.
     """
     inside = len(layer.block) + 1
     off: dict[str, Callable[[Tensor], Tensor]] = {
@@ -166,8 +158,7 @@ def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -
 def prove_head(head: Head, decomposition: Decomposition) -> float:
     """Returns the relative error of a head, as it was stored and in float32, against the model's own logits.
 
-    Raises:
-        UserError: the error is larger than the tolerance.
+    Raises UserError if it is larger than the tolerance.
     """
     logits = _logits(head, decomposition)
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)

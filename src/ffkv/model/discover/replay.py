@@ -52,7 +52,7 @@ def capturing(model: nn.Module, modules: list[str]) -> Iterator[dict[tuple[str, 
     repeats: Counter[str] = Counter()
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        captured[name, repeats[name]] = _copied((args, kwargs))
+        captured[name, repeats[name]] = map_tensors(torch.clone, (args, kwargs))  # a model may add to them in place
         repeats[name] += 1
 
     with before(*[(model.get_submodule(name), partial(note, name)) for name in dict.fromkeys(modules)]):
@@ -67,9 +67,8 @@ def replay(
 ) -> BlockTrace:
     """Runs a block again on captured arguments.
 
-    Args:
-        changes: functions of the outputs of some modules, by the module's name inside the block.
-        reversed_inputs: names of modules that are to read the tokens in reverse order.
+    `changes`: functions of the outputs of some modules, by the module's name inside the block. `reversed_inputs`: names of
+    modules that are to read the tokens in reverse order.
     """
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
@@ -93,7 +92,7 @@ def replay(
     modules = [(name, module) for name, module in block.named_modules() if name]
     reading = before(*[(module, partial(on_input, name)) for name, module in modules])
     writing = after(*[(module, partial(on_output, name)) for name, module in modules])
-    args, kwargs = _copied(arguments)
+    args, kwargs = map_tensors(torch.clone, arguments)
     with torch.no_grad(), reading, writing:
         output = known_state(block(*args, **kwargs)).clone()
     return BlockTrace(output, inputs, outputs)
@@ -103,11 +102,6 @@ def reverse(states: Tensor, arguments: Arguments) -> Tensor:
     """Reverses the tokens of each sentence in `states`, whether [sentence, token, .] or [sentence * token, .]."""
     sentences, tokens = known_state(hidden_argument(*arguments)).shape[:2]
     return states.reshape(sentences, tokens, -1).flip(1).reshape(states.shape)
-
-
-def _copied(arguments: Arguments) -> Arguments:
-    """Clones the tensors of captured arguments, because some models add to the residual in place."""
-    return map_tensors(torch.clone, arguments)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], arguments: Any) -> Any:

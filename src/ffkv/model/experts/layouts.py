@@ -166,13 +166,20 @@ class _StackedMatrices(ExpertLayout):
 class _Halves(ExpertLayout):
     """Gate and up are the halves of what one first matrix writes."""
 
-    @abstractmethod
-    def first_matrix(self, expert: int) -> Tensor:
-        """Returns the first matrix of an expert [d, 2 unit]."""
+    first: ClassVar[str] = "gate_up_proj"  # name inside the bank of the first matrices [expert, 2 unit, d]
+    second: ClassVar[str] = "down_proj"  # and of the second ones [expert, d, unit]
+    transposed: ClassVar[bool] = False  # whether they are [expert, d, 2 unit] and [expert, unit, d]
+
+    def _matrix(self, name: str, expert: int) -> Tensor:
+        matrix = attrgetter(name)(self.bank)[expert]
+        return matrix if self.transposed else matrix.T
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = (x @ self.first_matrix(expert)).chunk(2, -1)
+        gate, up = (x @ self._matrix(self.first, expert)).chunk(2, -1)
         return self.activation(gate) * up, gate > 0
+
+    def values(self, expert: int) -> Tensor:
+        return self._matrix(self.second, expert)
 
 
 class _WithIdentityExperts(_Halves):
@@ -187,12 +194,6 @@ class _WithIdentityExperts(_Halves):
             return None
         return module.down_proj.shape[0], module.down_proj.shape[2]
 
-    def first_matrix(self, expert: int) -> Tensor:
-        return self.bank.gate_up_proj[expert].T
-
-    def values(self, expert: int) -> Tensor:
-        return self.bank.down_proj[expert].T
-
 
 class _EveryToken(_Halves):
     """Every expert sees every token, already multiplied by the router's weight, 0 if it is not routed there (Llama 4).
@@ -201,6 +202,7 @@ class _EveryToken(_Halves):
     """
 
     reads_x = False
+    transposed = True
 
     @staticmethod
     def recognise(module: Any) -> tuple[int, int] | None:
@@ -214,12 +216,6 @@ class _EveryToken(_Halves):
         for expert, x in enumerate(states.chunk(self.experts)):
             tokens = x.any(-1).nonzero()[:, 0]
             yield RoutedTokens(expert, tokens, x[tokens], None)
-
-    def first_matrix(self, expert: int) -> Tensor:
-        return self.bank.gate_up_proj[expert]
-
-    def values(self, expert: int) -> Tensor:
-        return self.bank.down_proj[expert]
 
     def count_tokens(self, states: Tensor) -> int:
         return len(states) // self.experts
@@ -235,6 +231,7 @@ class _SortedByRouter(_Halves):
     """The router sorts the tokens by expert (JetMoE)."""
 
     activation_name = "activation"
+    first, second = "input_linear.weight", "output_linear.weight"
 
     @staticmethod
     def recognise(module: Any) -> tuple[int, int] | None:
@@ -250,12 +247,6 @@ class _SortedByRouter(_Halves):
         _, tokens, weights, counts, _ = self.bank.router(states)
         for expert, (chosen, weight) in enumerate(zip(tokens.split(counts), weights.split(counts), strict=True)):
             yield RoutedTokens(expert, chosen, states[chosen], weight[:, None])
-
-    def first_matrix(self, expert: int) -> Tensor:
-        return self.bank.input_linear.weight[expert].T
-
-    def values(self, expert: int) -> Tensor:
-        return self.bank.output_linear.weight[expert].T
 
     def bank_bias(self) -> Tensor:
         return self.bank.bias

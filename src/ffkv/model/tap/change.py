@@ -1,7 +1,6 @@
 """Changes memory coefficients while the model runs."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
 from ffkv.model.experts.layouts import layout_of
-from ffkv.model.experts.record import Change, changed_coefficients
-from ffkv.model.tap.hooks import BeforeHook, before, counting_repeats, hidden_input, replace_hidden_argument
+from ffkv.model.experts.record import changed_coefficients
+from ffkv.model.tap.hooks import before, counting_repeats, hidden_input, in_own_repeat, replace_hidden_argument
 
 Place = tuple[int, int]  # a layer and a memory, both from 0
 
@@ -35,63 +34,53 @@ def scaled(
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
     repeats, hooks = counting_repeats(model, {layer.block for layer in changed})
-    banks: dict[nn.Module, list[Change]] = {}
+    banks: dict[nn.Module, list[Callable[..., Tensor | None]]] = {}
     for layer in changed:
         ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
         own = {memory: factor for (number, memory), factor in factors.items() if number == layer.index}
-        runs = _in_repeat(layer, repeats)
         for matrix, first in zip(layer.second_matrices, ends, strict=False):
             inside = {m - first: factor for m, factor in own.items() if 0 <= m - first < matrix.memories}
             module = model.get_submodule(matrix.module)
             if not inside:
                 continue
             if (layout := layout_of(module)) is None:
-                hooks.append((module, _scale_input(inside, token, runs)))
+                hooks.append((module, partial(in_own_repeat, layer, repeats, _scale_input, inside, token)))
             else:
-                banks.setdefault(module, []).append(_scale_experts(inside, token, layout.units, runs))
+                change = partial(in_own_repeat, layer, repeats, _scale_experts, inside, token, layout.units)
+                banks.setdefault(module, []).append(change)
     with before(*hooks), contextlib.ExitStack() as stack:
         for bank, changes in banks.items():
             stack.enter_context(changed_coefficients(bank, partial(_one_after_the_other, changes)))
         yield
 
 
-def _in_repeat(layer: Layer, repeats: Counter[str]) -> Callable[[], bool]:
-    return lambda: repeats[layer.block] == layer.repeat + 1
+def _scale_input(
+    factors: Mapping[int, float], token: int | None, module: nn.Module, args: tuple, kwargs: dict
+) -> tuple[tuple, dict]:
+    """Multiplies columns of what a second matrix reads, as a hook."""
+    state = hidden_input(args, kwargs)
+    rows = state.reshape(-1, state.shape[-1]).clone()
+    columns = torch.tensor([*factors], device=state.device)
+    scale = torch.tensor([*factors.values()], dtype=state.dtype, device=state.device)
+    rows[slice(None) if token is None else token, columns] *= scale
+    return replace_hidden_argument(args, kwargs, rows.view(state.shape))
 
 
-def _scale_input(factors: Mapping[int, float], token: int | None, runs: Callable[[], bool]) -> BeforeHook:
-    """Returns the hook that multiplies columns of what a second matrix reads."""
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        if not runs():
-            return None
-        state = hidden_input(args, kwargs)
-        rows = state.reshape(-1, state.shape[-1]).clone()
-        columns = torch.tensor([*factors], device=state.device)
-        rows[slice(None) if token is None else token, columns] *= torch.tensor(
-            [*factors.values()], dtype=state.dtype, device=state.device
-        )
-        return replace_hidden_argument(args, kwargs, rows.view(state.shape))
-
-    return hook
+def _scale_experts(
+    factors: Mapping[int, float], token: int | None, units: int, expert: int, tokens: Tensor, m: Tensor
+) -> Tensor:
+    """Returns the coefficients m of one expert, multiplied by the factors of their memories in the bank."""
+    own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}
+    scale = torch.ones_like(m)
+    for unit, factor in own.items():
+        scale[slice(None) if token is None else tokens == token, unit] = factor
+    return m * scale if own else m
 
 
-def _scale_experts(factors: Mapping[int, float], token: int | None, units: int, runs: Callable[[], bool]) -> Change:
-    """Returns the change that multiplies coefficients of a bank, by memory of the bank."""
-
-    def change(expert: int, tokens: Tensor, m: Tensor) -> Tensor:
-        own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}
-        if not own or not runs():
-            return m
-        scale = torch.ones_like(m)
-        for unit, factor in own.items():
-            scale[slice(None) if token is None else tokens == token, unit] = factor
-        return m * scale
-
-    return change
-
-
-def _one_after_the_other(changes: Sequence[Change], expert: int, tokens: Tensor, m: Tensor) -> Tensor:
+def _one_after_the_other(
+    changes: Sequence[Callable[..., Tensor | None]], expert: int, tokens: Tensor, m: Tensor
+) -> Tensor:
     for change in changes:
-        m = change(expert, tokens, m)
+        changed = change(expert, tokens, m)  # None in another repeat of the block
+        m = m if changed is None else changed
     return m

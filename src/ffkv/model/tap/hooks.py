@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.base.system.memory import is_out_of_memory, out_of_memory
+from ffkv.model.anatomy import Layer
 
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
@@ -48,6 +49,11 @@ def counting_repeats(
 
     counting = [(model.get_submodule(block), partial(count, block)) for block in blocks]
     return repeats, [(model, lambda *_: repeats.clear()), *counting]
+
+
+def in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a hook in the layer's own repeat of its block, and returns what it does; None in other repeats."""
+    return hook(*arguments) if repeats[layer.block] == layer.repeat + 1 else None
 
 
 def hidden_state(output: Any) -> Tensor | None:

@@ -15,6 +15,7 @@ from ffkv.model.tap.hooks import (
     before,
     counting_repeats,
     hidden_input,
+    in_own_repeat,
     known_state,
     replace_hidden_argument,
     replace_hidden_state,
@@ -45,19 +46,16 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
     block = model.get_submodule(layer.block)
     repeats, ahead = counting_repeats(model, [layer.block])
 
-    def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        if repeats[layer.block] != layer.repeat + 1:
-            return None
+    def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return replace_hidden_argument(args, kwargs, change(hidden_input(args, kwargs)))
 
     def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-        if repeats[layer.block] != layer.repeat + 1:
-            return output
         return replace_hidden_state(output, change(known_state(output)))
 
+    own = partial(in_own_repeat, layer, repeats)
     if layer.sum_module:
-        ahead.append((model.get_submodule(layer.sum_module), of_input))
-    with before(*ahead), after(*([] if layer.sum_module else [(block, of_output)])):
+        ahead.append((model.get_submodule(layer.sum_module), partial(own, of_input)))
+    with before(*ahead), after(*([] if layer.sum_module else [(block, partial(own, of_output))])):
         yield
 
 

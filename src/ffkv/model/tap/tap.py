@@ -1,7 +1,6 @@
 """Reads x, m, y and o of chosen layers while the model runs."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from ffkv.model.tap.hooks import (
     counting_repeats,
     forward,
     hidden_input,
+    in_own_repeat,
     known_state,
 )
 from ffkv.model.tap.quantities import OnTensor, Quantity
@@ -70,16 +70,10 @@ def tap(
     behind = []
     for layer in layers:
         hooks_before, hooks_after = _layer_hooks(model, layer, wanted, emit)
-        ahead += [(module, partial(_in_own_repeat, layer, repeats, hook)) for module, hook in hooks_before]
-        behind += [(module, partial(_in_own_repeat, layer, repeats, hook)) for module, hook in hooks_after]
+        ahead += [(module, partial(in_own_repeat, layer, repeats, hook)) for module, hook in hooks_before]
+        behind += [(module, partial(in_own_repeat, layer, repeats, hook)) for module, hook in hooks_after]
     with before(*ahead), after(*behind):
         yield run
-
-
-def _in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., None], *arguments: Any) -> None:
-    """Calls a hook only in the layer's own repeat of its block."""
-    if repeats[layer.block] == layer.repeat + 1:
-        hook(*arguments)
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
