@@ -16,7 +16,7 @@ from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, sn
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.prefix_sample import draw_prefixes
+from ffkv.activations.states import draw_prefixes
 
 
 @given(

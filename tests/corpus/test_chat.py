@@ -15,7 +15,7 @@ from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.chat import chat_renderer, row_text
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.tokenizer import BOS, train_tokenizer
+from ffkv.corpus.embedded.training import BOS, train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents
 from ffkv.corpus.step import encode_corpus

@@ -12,7 +12,7 @@ from support import word_tokenizer
 from ffkv.base.settings import Corpus
 from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.corpus.encode import COUNTS, encode, flatten
 from ffkv.corpus.rows import Rows
 

@@ -19,7 +19,7 @@ from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.document import Document
 from ffkv.corpus.embedded import step, training
 from ffkv.corpus.embedded.commands import train as command
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.corpus.python_docs import documents
 
 TINY = Embedded(

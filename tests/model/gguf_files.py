@@ -19,7 +19,7 @@ from transformers import (
     Qwen3_5TextConfig,
 )
 
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.training import train_tokenizer
 
 LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
 CONTROL, NORMAL = 3, 1  # kinds of tokens

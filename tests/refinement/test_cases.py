@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from ffkv.branches.refinement.summaries import classify
+from ffkv.branches.refinement.cases import classify
 from ffkv.branches.refinement.tables import CASES
 
 

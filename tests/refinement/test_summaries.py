@@ -5,7 +5,7 @@ import pytest
 
 from ffkv.base.intervals import boxes
 from ffkv.branches.refinement import summaries
-from ffkv.branches.refinement.summaries import classify
+from ffkv.branches.refinement.cases import classify
 from ffkv.branches.refinement.tables import CASES
 
 TABLE = pd.DataFrame(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ffkv
-from ffkv.branches.refinement.summaries import classify
+from ffkv.branches.refinement.cases import classify
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.chain import ModuleChain

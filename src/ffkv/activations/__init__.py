@@ -4,8 +4,7 @@ Triggers (train split): `batches` says in which order sentences are read, `trigg
 t of every key, as integers (`packing`, `ties`), `statistics` counts, `pass_state` holds both and makes `trigger_file` of
 them.
 
-Sampled prefixes (validation split): `prefix_sample` draws them, `states` keeps y, o and m of each (`last_token`), in
-`prefix_file`.
+Sampled prefixes (validation split): `states` draws them, and keeps y, o and m of each (`last_token`), in `prefix_file`.
 
 `resume` saves an unfinished shard, `merge` puts shards together. `step` has the functions on files, `commands` the
 commands `ffkv triggers`, `merge-triggers`, `sampled-prefixes` and `merge-sampled-prefixes`.

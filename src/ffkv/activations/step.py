@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from ffkv.activations import triggers
-from ffkv.activations.prefix_sample import draw_prefixes
 from ffkv.activations.resume import ProgressFile, identity
-from ffkv.activations.states import write_shard
+from ffkv.activations.states import draw_prefixes, write_shard
 from ffkv.activations.steps import TRIGGERS
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.settings import Batches, Prefixes, Section

@@ -13,16 +13,12 @@ DENSE_SHARE = 0.15  # share of candidates above which it is quicker to look at a
 
 
 class TopT:
-    """The t highest coefficients of each key of one layer (`sign` 1), or the t lowest (`sign` -1).
-
-    Attributes:
-        best: the packed triggers so far, see `packing`; complete after `settle` [key, t].
-    """
+    """The t highest coefficients of each key of one layer (`sign` 1), or the t lowest (`sign` -1)."""
 
     def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: torch.device | str):
         """Starts with no trigger."""
         self._sign, self._one_prefix = sign, one_prefix_per_sentence
-        self.best = packing.start(keys, t, device)
+        self.best = packing.start(keys, t, device)  # the packed triggers so far, complete after `settle` [key, t]
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
         # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0

@@ -32,14 +32,7 @@ class TokenPieces:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """The sentences of a split. They are read piece by piece, so that memory does not grow with the text.
-
-    Attributes:
-        bos: ids in front of every sentence when the model reads it.
-        pretokenized: whether words are separated by blanks.
-        language: code of the language of the text.
-        attributes: what the file says of itself (identities, counts).
-    """
+    """The sentences of a split. They are read piece by piece, so that memory does not grow with the text."""
 
     tokens: Pieces | np.ndarray = dataset(
         "token", "int32", unit="token", about="ids of all sentences, one behind the other, without BOS", lazy=True
@@ -77,10 +70,10 @@ class Corpus:
     document_names: Sequence[str] = datasets.texts(
         "document", about="the documents' names", name="document_name", lazy=True
     )
-    bos: list[int]
-    pretokenized: bool
-    language: str
-    attributes: dict[str, Any]
+    bos: list[int]  # ids in front of every sentence when the model reads it
+    pretokenized: bool  # whether words are separated by blanks
+    language: str  # code of the language of the text
+    attributes: dict[str, Any]  # what the file says of itself (identities, counts)
 
     def __len__(self) -> int:
         """Returns the number of sentences."""

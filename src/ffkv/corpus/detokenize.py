@@ -17,7 +17,6 @@ RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r" ([)\]}%])", r"\1"),
     (r" ([,.;:!?]+)(?= |$|[\"')\]])", r"\1"),
 ]
-COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in RULES]
 
 
 def detokenize(text: str) -> str:
@@ -25,6 +24,6 @@ def detokenize(text: str) -> str:
 
     It cannot know all that was lost. Quotation marks that have no partner keep their blanks.
     """
-    for pattern, replacement in COMPILED:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement in RULES:
+        text = re.sub(pattern, replacement, text)
     return text

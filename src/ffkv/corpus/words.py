@@ -30,10 +30,8 @@ def words(text: str, pretokenized: bool) -> list[str]:
 
 def word_at(text: str, end: int, pretokenized: bool) -> str:
     """Returns the whole word of the token that ends before character `end`; "" if the token is white space only."""
-    for start, stop in word_spans(text, pretokenized):
-        if start < end <= stop:
-            return text[start:stop]
-    return ""
+    spans = word_spans(text, pretokenized)
+    return next((text[start:stop] for start, stop in spans if start < end <= stop), "")
 
 
 @functools.cache

@@ -23,8 +23,7 @@ from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus import python_docs
 from ffkv.corpus.chat import Render, chat_renderer
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
-from ffkv.corpus.embedded.training import make_model
+from ffkv.corpus.embedded.training import make_model, train_tokenizer
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents, select_split

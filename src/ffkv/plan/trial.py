@@ -26,7 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 from ffkv.base.errors import UserError
 from ffkv.base.process import progress
 from ffkv.base.settings import EMBEDDED, Model, Settings
-from ffkv.corpus.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.model.shape import Shape, measure_shape
 from ffkv.plan.facts import RunFacts, load_model_form, read_size
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs, run_command

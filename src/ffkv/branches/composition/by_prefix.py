@@ -40,8 +40,6 @@ def describe_memories(
 def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts the memories that matter on each prefix, by the size of their contributions c_i = |m_i| ‖v_i‖.
 
-    Args: see `describe_memories`.
-
     Returns:
         The effective number: the smallest number of memories that carry `mass` of the sum of c_i, int32 [prefix].
         The participation (sum c)² / sum c², which is the number of memories if all contribute alike [prefix].

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pandas as pd
 
@@ -14,8 +13,8 @@ from ffkv.base.process.progress import progress
 from ffkv.base.settings import Refinement
 from ffkv.base.steps import Work
 from ffkv.branches.refinement import summaries
+from ffkv.branches.refinement.cases import classify
 from ffkv.branches.refinement.changes import describe_changes, sample_changes
-from ffkv.branches.refinement.summaries import classify
 from ffkv.branches.refinement.tables import BY_PREFIX
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
@@ -50,7 +49,9 @@ def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Wor
         progress(len(layers), "layers", "refinement") as bar,
     ):
         attributes = dict(file.attrs)
-        final = predict_final(head, file, len(anatomy.layers) - 1)
+        last = len(anatomy.layers) - 1
+        vectors, of_layer = (file["end"][...], None) if "end" in file else (read_layer(file, last, "o").o, last)
+        final = predictions(head, vectors, of_layer).ids
         number = np.arange(len(final), dtype=np.int32)
         for layer in layers:
             predicted = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
@@ -58,13 +59,6 @@ def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Wor
             bar.update()
     table = pd.concat(by_layer, ignore_index=True) if by_layer else BY_PREFIX.frame([])
     return tables.identify(table, attributes)
-
-
-def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
-    """Returns the model's final predictions, token ids [prefix], from `end`, or else from o of the `last` layer."""
-    if "end" in file:
-        return predictions(head, file["end"][...], None).ids
-    return predictions(head, read_layer(file, last, "o").o, last).ids
 
 
 def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int) -> pd.DataFrame:

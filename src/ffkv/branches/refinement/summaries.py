@@ -3,25 +3,10 @@
 `table` has the rows of `BY_PREFIX` of all layers. A function returns the table of its figure (`tables`).
 """
 
-import numpy as np
 import pandas as pd
 
 from ffkv.base.intervals import shares
 from ffkv.branches.refinement.tables import CASES, FIGURE_11
-
-
-def classify(top_r: np.ndarray, top_y: np.ndarray, top_o: np.ndarray) -> np.ndarray:
-    """Names the case of each prefix in one layer, from the predictions of r, y and o [prefix] (paper section 5.2).
-
-    - residual: top(o) = top(r), not top(y)
-    - agreement: top(o) = top(r) = top(y)
-    - ffn: top(o) = top(y), not top(r)
-    - composition: all three differ
-    - other: top(r) = top(y), not top(o); possible with a final norm or an adaptive softmax, not with a linear head
-    """
-    from_r, from_y, inputs_agree = top_o == top_r, top_o == top_y, top_r == top_y
-    conditions = [from_r & from_y, from_r, from_y, inputs_agree]
-    return np.select(conditions, ["agreement", "residual", "ffn", "other"], "composition")
 
 
 def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,13 +8,9 @@ from ffkv.branches.values.projections import Projections
 
 
 def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> pd.DataFrame:
-    """Compares values with the trigger examples of their keys (paper section 4, figures 4 to 6).
+    """Compares values of some layers with the trigger examples of their keys (paper section 4, figures 4 to 6).
 
-    Args:
-        projections: of the values of some layers.
-        ranks: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example.
-    Returns:
-        The table `BY_MEMORY`.
+    `ranks`: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example. Returns the table `BY_MEMORY`.
     """
     rows = triggers.layer_offset[projections.layer] + projections.memory
     next_tokens = triggers.next_token[rows]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, read_triggers
 from ffkv.base.files import tables
+from ffkv.base.files.datasets import datasets_of
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Values
 from ffkv.base.steps import Work
@@ -77,30 +78,24 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
     """
     total, tokens = len(values.value), min(count, head.vocabulary)
     # Allocated before the loop: small arrays between large ones that are freed would keep that memory from being reused.
-    arrays = {
-        "top": np.zeros(total, np.int32),
-        "tied": np.zeros(total, np.bool_),
-        "top_token": np.zeros((total, tokens), np.int32),
-        "top_log_probability": np.zeros((total, tokens), np.float32),
-        "bottom": np.zeros(total, np.int32),
-        "bottom_token": np.zeros((total, tokens), np.int32),
-        "bottom_log_probability": np.zeros((total, tokens), np.float32),
-        "rank": np.zeros(total, np.int32),
-    }
+    sizes, parts = {"memory": total, "rank": tokens}, datasets_of(Projections, ("layer", "memory", "norm"))
+    arrays = {name: np.zeros(part.shape(sizes), part.dtype) for name, (part,) in parts.items()}
+    ranks = np.zeros(total, np.int32)
     with progress(total, "values", "projections") as bar:
         for layer in np.unique(values.layer).tolist():
             rows = np.flatnonzero(values.layer == layer)
             for chunk, logits in head.chunks(torch.from_numpy(values.value[rows]), layer):
-                w_of_chunk = torch.from_numpy(w[rows[chunk]].astype(np.int64)).to(logits.device)
-                for name, result in describe_logits(logits, count, w_of_chunk.clamp(min=0)).items():
+                for name, result in describe_logits(logits, count).items():
                     arrays[name][rows[chunk]] = result.cpu().numpy()
+                w_of_chunk = torch.from_numpy(w[rows[chunk]].astype(np.int64)).to(logits.device)
+                ranks[rows[chunk]] = rank(logits, w_of_chunk.clamp(min=0)).cpu().numpy()
                 bar.update(chunk.stop - chunk.start)
-    ranks = np.where(w == NONE, np.int32(-1), arrays.pop("rank"))
+    ranks[w == NONE] = -1
     return Projections(layer=values.layer, memory=values.memory, norm=values.norm, attributes={}, **arrays), ranks
 
 
-def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
-    """Returns the fields of `Projections` that depend on logits [row, vocabulary], and the rank of one token per row."""
+def describe_logits(logits: Tensor, count: int) -> dict[str, Tensor]:
+    """Returns the fields of `Projections` that depend on logits [row, vocabulary]."""
     top, bottom = highest(logits, count), lowest(logits, count)
     of_top, of_bottom = log_probabilities(logits, torch.cat([top.ids, bottom.ids], 1)).chunk(2, 1)
     return {
@@ -111,7 +106,6 @@ def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Ten
         "bottom": bottom.first,
         "bottom_token": bottom.ids,
         "bottom_log_probability": of_bottom,
-        "rank": rank(logits, tokens),
     }
 
 

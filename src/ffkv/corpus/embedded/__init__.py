@@ -1,5 +1,5 @@
 """The embedded model: a small GPT-2 with ReLU that the workflow trains for the default run, without a download.
 
-`tokenizer` learns byte-level byte-pair encoding from the embedded corpus, `training` trains the model on isolated
-sentences, `tables` describes `training.csv`. `step` and `commands` are `ffkv train`.
+`training` learns byte-level byte-pair encoding from the embedded corpus, and trains the model on isolated sentences.
+`tables` describes `training.csv`. `step` and `commands` are `ffkv train`.
 """

@@ -5,13 +5,14 @@ the same kind of text as the training does.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -20,9 +21,10 @@ from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Embedded
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.corpus.encode import encode, flatten
 
+BOS = "<|bos|>"
+BOS_ID = 0
 PADDING = -100  # `cross_entropy` ignores this id
 MEASUREMENTS = 10  # number of times that the loss is written down
 SAMPLE_TOKENS = 8192  # validation tokens of all measurements but the last
@@ -77,6 +79,32 @@ def train_model(
         "seed": seed,
     }
     return Trained(model, tokenizer, curve, summary)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreTrainedTokenizerFast:
+    """Learns byte-level byte-pair encoding as in GPT-2 from texts, with BOS in front. The same texts in the same order give the same tokenizer.
+
+    `vocabulary`: number of tokens, with BOS (id 0) and the 256 bytes; short texts may give fewer. `context`: length of the
+    model's longest input in tokens, with BOS, for the tokenizer's files.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=BOS,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_tokens: int, split: str) -> Sentences:

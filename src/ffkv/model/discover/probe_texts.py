@@ -77,10 +77,9 @@ def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> in
 
 def reserved_positions(model: PreTrainedModel, length: int) -> int:
     """Counts the rows of the position embedding without a token: RoBERTa counts positions from the padding's row on."""
-    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-    paddings = (
-        table.padding_idx
-        for table in tables
-        if table.num_embeddings == length and table is not model.get_input_embeddings()
+    tables = (
+        each for each in model.modules() if isinstance(each, nn.Embedding) and each is not model.get_input_embeddings()
     )
-    return next((padding + 1 for padding in paddings if padding is not None), 0)
+    return next(
+        (each.padding_idx + 1 for each in tables if each.num_embeddings == length and each.padding_idx is not None), 0
+    )

@@ -37,7 +37,7 @@ class ModuleChain:
 
 def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
     """Finds the chain that gives exactly the logits of an emptied model with its weights; [] if there is none."""
-    if emptied.reads_through_norms:
+    if any(layer.post_norm for layer in emptied.spec.layers):  # their vectors are read through norms of blocks
         return []
     model = emptied.model
     plain = {name: module for name, module in model.named_modules() if type(module) in PLAIN.values()}

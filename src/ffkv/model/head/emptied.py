@@ -23,7 +23,7 @@ class EmptiedModel:
     def __init__(self, model: nn.Module, spec: HeadSpec):
         """Empties the blocks of a model in place."""
         self.model: Any = model
-        self._spec = spec
+        self.spec = spec
         self._vectors: Tensor | None = None
         norms = {layer.sum_module for layer in spec.layers if layer.post_norm}
         for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in spec.layers):
@@ -37,11 +37,6 @@ class EmptiedModel:
                 block.forward = self._pass_vectors if path == spec.last_block else self._pass_input
 
     @property
-    def reads_through_norms(self) -> bool:
-        """Whether vectors of some layers are read through the last norm of their block."""
-        return any(layer.post_norm for layer in self._spec.layers)
-
-    @property
     def output_module(self) -> Any:
         """The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one."""
         return self.model.get_output_embeddings()
@@ -49,8 +44,8 @@ class EmptiedModel:
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
         states = vectors[:, None]
-        if layer is not None and self._spec.layers[layer].post_norm:
-            states = known_state(self.model.get_submodule(self._spec.layers[layer].sum_module)(states))
+        if layer is not None and self.spec.layers[layer].post_norm:
+            states = known_state(self.model.get_submodule(self.spec.layers[layer].sum_module)(states))
         self._vectors = states
         ids = torch.zeros(len(states), 1, dtype=torch.long, device=states.device)
         return self.model(input_ids=ids, use_cache=False).logits[:, 0]
@@ -62,4 +57,4 @@ class EmptiedModel:
         return self._as_block_output(self._vectors)
 
     def _as_block_output(self, states: Tensor | None) -> Any:
-        return (states, *[None] * (self._spec.returns - 1)) if self._spec.returns else states
+        return (states, *[None] * (self.spec.returns - 1)) if self.spec.returns else states

@@ -20,9 +20,6 @@ class Head:
 
     It works in float32, whatever the type of the model: in half precision several of the highest logits are often
     equal, and the lowest id, which is often a frequent token, would win.
-
-    Attributes:
-        vocabulary: number of logits.
     """
 
     def __init__(
@@ -39,7 +36,7 @@ class Head:
         """
         self._source, self._device, self._projection = source, device, projection
         source.model.to(device).float()
-        self.vocabulary, self._layers = vocabulary, layers
+        self.vocabulary, self._layers = vocabulary, layers  # the number of logits, and of layers
         self._mixes_no_logits: bool | None = None  # not tried yet
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:

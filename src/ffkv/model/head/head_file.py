@@ -104,8 +104,8 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"{path} does not exist: run `ffkv model` again.")
     try:
         with safe_open(path, "pt") as file:
-            names = {name: stored for name, stored in _names(file).items() if name != EMBEDDING}
-        return load_file(path), names
+            names = json.loads(file.metadata()[NAMES])
+        return load_file(path), {name: stored for name, stored in names.items() if name != EMBEDDING}
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise unreadable(folder, error) from error
 
@@ -152,10 +152,5 @@ def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
     path = Path(model_folder) / HEAD_FILE
     verify_sum(path)
     with safe_open(path, "pt") as file:
-        name = _names(file)[EMBEDDING]
+        name = json.loads(file.metadata()[NAMES])[EMBEDDING]
         return file.get_tensor(name).float().numpy() if name else None
-
-
-def _names(file: Any) -> dict[str, str]:
-    """Returns, for each tensor name of the model, the name of the tensor in the file."""
-    return json.loads(file.metadata()[NAMES])

@@ -68,10 +68,10 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
     first = next(iter(room))
     parts = parts_of(make_form())
     fits = sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]
-    device_map = (
-        spread(parts, room) if max_memory or not fits else dict.fromkeys([*parts.outside, *parts.blocks], first)
-    )
-    if set(device_map.values()) == {first} and first != DISK:
+    if fits and not max_memory:
+        return one
+    device_map = spread(parts, room)
+    if set(device_map.values()) == {first}:
         return one if not max_memory else Placement(_name(first), {"": _name(first)})
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
     folder = tempfile.mkdtemp(prefix="ffkv-offload-") if DISK in device_map.values() else ""

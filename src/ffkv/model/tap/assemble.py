@@ -4,7 +4,7 @@ What each second matrix did is collected during the forward pass. As soon as the
 y.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.experts.record import coefficients, forget_call, last_call, positive_gates, written
 from ffkv.model.placement.resident import resident
-from ffkv.model.tap.hooks import AfterHook, hidden_input, known_state
+from ffkv.model.tap.hooks import NamedHook, after, hidden_input, known_state
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
 
@@ -34,19 +34,15 @@ class _Outcome(NamedTuple):
     output: Tensor  # what it returned [token, d]
 
 
-def assembly_hooks(
-    model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor
-) -> tuple[list, list[tuple[nn.Module, AfterHook]]]:
-    """Returns the hooks, before and after modules, that assemble m and y of a layer and pass them to `emit`."""
+def assembly_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[NamedHook]:
+    """Yields the hooks that assemble m and y of a layer and pass them to `emit`."""
     assembly = _Assembly(model, layer, wanted, emit)
-    after: list[tuple[nn.Module, AfterHook]] = []
     for matrix in layer.second_matrices:
-        after.append((model.get_submodule(matrix.module), partial(assembly.on_second_matrix, matrix)))
+        yield after, matrix.module, partial(assembly.on_second_matrix, matrix)
         if matrix.gate and matrix.gate_columns and Quantity.GATE in wanted:
-            after.append((model.get_submodule(matrix.gate), partial(assembly.on_gate, matrix)))
+            yield after, matrix.gate, partial(assembly.on_gate, matrix)
     if layer.output_module:
-        after.append((model.get_submodule(layer.output_module), assembly.on_output_module))
-    return [], after
+        yield after, layer.output_module, assembly.on_output_module
 
 
 class _Assembly:

@@ -15,6 +15,7 @@ from ffkv.model.anatomy import Layer
 
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
+NamedHook = tuple[Callable[..., Any], str, Callable[..., Any]]  # `before` or `after`, the name of a module, its hook
 
 
 @contextlib.contextmanager

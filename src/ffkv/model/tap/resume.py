@@ -75,10 +75,11 @@ def resumed(
         returns: what the blocks return, from `noting_returns`.
     """
     skipped = {(each.block, each.repeat) for each in layers[: layer.index + (not layer.sum_module)]}
+    blocks = {block for block, _ in skipped}
+    repeats, counting = counting_repeats(model, blocks)
     with contextlib.ExitStack() as stack:
-        repeats: Counter[str] = Counter()
-        stack.enter_context(before((model, lambda *_: repeats.clear())))
-        for name in {block for block, _ in skipped}:
+        stack.enter_context(before(*counting))
+        for name in blocks:
             block = model.get_submodule(name)
             stack.enter_context(_instead_of(block, _passing_on(block, name, skipped, repeats, returns[name])))
         stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
@@ -92,9 +93,7 @@ def _passing_on(
     own = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        repeat = repeats[name]
-        repeats[name] += 1
-        if (name, repeat) not in skipped:
+        if (name, repeats[name] - 1) not in skipped:
             return own(*args, **kwargs)
         return replace_hidden_state(returned, hidden_input(args, kwargs))
 

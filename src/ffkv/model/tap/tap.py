@@ -11,8 +11,7 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.tap.assemble import assembly_hooks, bias_of, columns_of, flat
 from ffkv.model.tap.hooks import (
-    AfterHook,
-    BeforeHook,
+    NamedHook,
     after,
     before,
     counting_repeats,
@@ -23,7 +22,6 @@ from ffkv.model.tap.hooks import (
 )
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
-Hooks = tuple[list[tuple[nn.Module, BeforeHook]], list[tuple[nn.Module, AfterHook]]]  # before and after modules
 OF_MATRICES = {Quantity.GATE, Quantity.COEFFICIENTS, Quantity.BIAS, Quantity.FACTOR, Quantity.FF_OUTPUT}
 
 
@@ -66,20 +64,17 @@ def tap(
         with contextlib.suppress(_AllSeen):
             return forward(model, ids, **arguments)
 
-    repeats, ahead = counting_repeats(model, {layer.block for layer in layers})
-    behind = []
-    for layer in layers:
-        hooks_before, hooks_after = _layer_hooks(model, layer, wanted, emit)
-        ahead += [(module, partial(in_own_repeat, layer, repeats, hook)) for module, hook in hooks_before]
-        behind += [(module, partial(in_own_repeat, layer, repeats, hook)) for module, hook in hooks_after]
-    with before(*ahead), after(*behind):
+    repeats, counting = counting_repeats(model, {layer.block for layer in layers})
+    with before(*counting), contextlib.ExitStack() as stack:
+        for layer in layers:
+            for when, name, hook in _layer_hooks(model, layer, wanted, emit):
+                own = partial(in_own_repeat, layer, repeats, hook)
+                stack.enter_context(when((model.get_submodule(name), own)))
         yield run
 
 
-def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
-    """Returns the hooks that read one layer."""
-    ahead: list[tuple[nn.Module, BeforeHook]] = []
-    behind: list[tuple[nn.Module, AfterHook]] = []
+def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[NamedHook]:
+    """Yields the hooks that read one layer."""
 
     def emit_input(quantity: Quantity, module: nn.Module, args: tuple, kwargs: dict) -> None:
         emit(layer, quantity, hidden_input(args, kwargs))
@@ -88,29 +83,24 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
         emit(layer, quantity, known_state(output))
 
     if Quantity.FF_INPUT in wanted:
-        reader = layer.second_matrices[0].first_matrices[0]
-        ahead.append((model.get_submodule(reader), partial(emit_input, Quantity.FF_INPUT)))
+        yield before, layer.second_matrices[0].first_matrices[0], partial(emit_input, Quantity.FF_INPUT)
     if OF_MATRICES & {*wanted}:
         alone = len(layer.second_matrices) == 1 and not layer.output_module
         # y is the output of one second matrix, as it is or scaled.
         simple = alone and layout_of(model.get_submodule(layer.second_matrices[0].module)) is None
-        hooks = _matrix_hooks if simple else assembly_hooks
-        hooks_before, hooks_after = hooks(model, layer, wanted, emit)
-        ahead, behind = ahead + hooks_before, behind + hooks_after
+        yield from (_matrix_hooks if simple else assembly_hooks)(model, layer, wanted, emit)
     if Quantity.BLOCK_OUTPUT in wanted and layer.sum_module:
-        ahead.append((model.get_submodule(layer.sum_module), partial(emit_input, Quantity.BLOCK_OUTPUT)))
+        yield before, layer.sum_module, partial(emit_input, Quantity.BLOCK_OUTPUT)
     elif Quantity.BLOCK_OUTPUT in wanted:
-        behind.append((model.get_submodule(layer.block), partial(emit_output, Quantity.BLOCK_OUTPUT)))
+        yield after, layer.block, partial(emit_output, Quantity.BLOCK_OUTPUT)
     if Quantity.END in wanted and layer.readout_block:
-        behind.append((model.get_submodule(layer.readout_block), partial(emit_output, Quantity.END)))
-    return ahead, behind
+        yield after, layer.readout_block, partial(emit_output, Quantity.END)
 
 
-def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
-    """Returns the hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
+def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[NamedHook]:
+    """Yields the hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
     matrix = layer.second_matrices[0]
-    module = model.get_submodule(matrix.module)
-    bias = bias_of(module, matrix) if Quantity.BIAS in wanted else None
+    bias = bias_of(model.get_submodule(matrix.module), matrix) if Quantity.BIAS in wanted else None
 
     def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
         emit(layer, Quantity.COEFFICIENTS, hidden_input(args, kwargs))
@@ -124,7 +114,7 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
     def on_gate(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
         emit(layer, Quantity.GATE, columns_of(output, matrix.gate_columns) > 0)
 
-    behind: list[tuple[nn.Module, AfterHook]] = [(module, on_output)]
+    yield before, matrix.module, on_input
+    yield after, matrix.module, on_output
     if Quantity.GATE in wanted and matrix.gate:
-        behind.append((model.get_submodule(matrix.gate), on_gate))
-    return [(module, on_input)], behind
+        yield after, matrix.gate, on_gate

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ffkv.branches.refinement.summaries import classify
+from ffkv.branches.refinement.cases import classify
 from ffkv.model.head.head import Head
 from ffkv.model.head.topk import highest, log_probabilities, rank
 from ffkv.model.tap.change import Place
