@@ -65,9 +65,13 @@ def test_other_settings_of_the_corpus_do_not_matter(trained, checkpoint, tmp_pat
 
 def test_every_token_of_a_step_is_counted(trained, few_documents):
     seen = []
-    curve = training.train_model(few_documents[:9], few_documents[9:], TINY, 0, seen.append).curve
-    assert sum(seen) == curve["tokens"].iloc[-1]
-    assert len(seen) == TINY.steps
+
+    def after_step(step, tokens, model):
+        seen.append((step, tokens))
+
+    curve = training.train_model(few_documents[:9], few_documents[9:], TINY, 0, after_step).curve
+    assert sum(tokens for _, tokens in seen) == curve["tokens"].iloc[-1]
+    assert [step for step, _ in seen] == list(range(TINY.steps + 1))
 
 
 def test_another_seed_gives_other_weights(trained, tmp_path):

@@ -10,13 +10,6 @@ from ffkv.base.settings import Batches, Prefixes, Triggers
 from ffkv.base.steps import Work
 
 OUTPUT = output_option("The file to write.")
-SAVE_EVERY = click.option(
-    "--save-every",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds between two savings of an unfinished shard. The same command continues from the last one.",
-)
 SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 
 
@@ -24,7 +17,13 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @MODEL
 @CORPUS
 @step_options(TRIGGERS)
-@SAVE_EVERY
+@click.option(
+    "--save-every",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds between two savings of an unfinished shard. The same command continues from the last one.",
+)
 @OUTPUT
 def triggers(
     model_folder: Path,

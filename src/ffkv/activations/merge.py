@@ -53,7 +53,6 @@ def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
 
 
 def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: slice) -> Triggers:
-    """Returns the trigger examples of some memories."""
     merged = read_triggers(shards[0], belongs_to, rows)
     for path in shards[1:]:
         merged = combine_triggers([merged, read_triggers(path, belongs_to, rows)])

@@ -44,7 +44,6 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
 
 
 def _check_messages(value: Any, place: str) -> None:
-    """Refuses what is not a list of messages."""
     if not isinstance(value, list):
         raise UserError(f"{place} contains {type(value).__name__}, not a list of messages. {REMEDY}")
     for number, message in enumerate(value):

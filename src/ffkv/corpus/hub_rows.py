@@ -147,7 +147,6 @@ def _named(commit: Commit) -> Iterator[None]:
 
 
 def _builder(source: str, config: str, revision: str | None = None) -> Any:
-    """Returns what builds a configuration of a data set."""
     import datasets
 
     datasets.disable_progress_bars()

@@ -1,7 +1,4 @@
-"""Opens a text file, compressed or not, and refuses one that is not UTF-8 text.
-
-Its lines are read without filling the memory.
-"""
+"""Opens a text file, compressed or not, and refuses one that is not UTF-8 text; reads lines of a limited length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Splits documents into sentences, with spaCy's rule-based sentencizer.
-
-It needs no downloaded model, and it accepts text that is already split into words.
-"""
+"""Splits documents into sentences, with spaCy's rule-based sentencizer, which needs no downloaded model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads the texts of a file in their order.
-
-Whatever bytes it contains, the result is texts, or a `UserError` that names the place.
-"""
+"""Reads the texts of a file. Whatever bytes it contains, the result is texts, or a `UserError` that names the place."""
 
 from __future__ import annotations
 

@@ -48,25 +48,19 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     rows = []
     for layer, memories in table.groupby("layer"):
         keys = memories[memories["triggers"] > 0]
-        sources = _agreements(keys, frequency, random_stream(seed, Purpose.PERMUTED_KEYS, int(layer)))
+        sources = {"trigger": count_agreeing(keys["agrees"])}
+        if len(keys):  # a layer of dead keys has no baselines
+            top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+            sources["permuted"] = permute(top, w, random_stream(seed, Purpose.PERMUTED_KEYS, int(layer)))
+            for source, rate in (("unigram", frequency[top].mean()), ("uniform", 1 / len(frequency))):
+                sources[source] = Agreement(rate * len(keys), rate, rate, rate)  # known exactly
         counts = (len(keys), len(memories) - len(keys))
-        rows += [(layer, source, agreeing, *counts, *rate) for source, (agreeing, *rate) in sources.items()]
+        rows += [(layer, source, agreeing, *counts, *rates) for source, (agreeing, *rates) in sources.items()]
         if "negative_triggers" in memories:
             keys = memories[memories["negative_triggers"] > 0]
-            agreeing, *rate = count_agreeing(keys["negative_agrees"])
-            rows.append((layer, "negative", agreeing, len(keys), len(memories) - len(keys), *rate))
+            agreeing, *rates = count_agreeing(keys["negative_agrees"])
+            rows.append((layer, "negative", agreeing, len(keys), len(memories) - len(keys), *rates))
     return pd.DataFrame(rows, columns=FIGURE_4.names)
-
-
-def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.Generator) -> dict[str, Agreement]:
-    """Returns the agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
-    agreements = {"trigger": count_agreeing(keys["agrees"])}
-    if len(keys):
-        top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
-        agreements["permuted"] = permute(top, w, generator)
-        for source, rate in (("unigram", frequency[top].mean()), ("uniform", 1 / len(frequency))):
-            agreements[source] = Agreement(rate * len(keys), rate, rate, rate)  # known exactly
-    return agreements
 
 
 def count_agreeing(agrees: pd.Series) -> Agreement:

@@ -38,13 +38,14 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
     embedded = Corpus(limit=corpus.limit, validation_share=corpus.validation_share)
     documents = {split: list(read_documents(embedded, split)) for split in ("train", "validation")}
     with atomic(output) as temporary:
-
-        def keep(step: int, model: PreTrainedModel) -> None:
-            if step in settings.keep_steps:
-                model.save_pretrained(temporary / STEPS / str(step))
-
         with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
-            trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update, keep)
+
+            def after_step(step: int, tokens: int, model: PreTrainedModel) -> None:
+                bar.update(tokens)
+                if step in settings.keep_steps:
+                    model.save_pretrained(temporary / STEPS / str(step))
+
+            trained = train_model(documents["train"], documents["validation"], settings, seed, after_step)
             bar.total = bar.n  # few batches are full to the last token
         trained.model.save_pretrained(temporary)
         for folder in (temporary, *temporary.glob(f"{STEPS}/*")):

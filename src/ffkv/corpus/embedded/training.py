@@ -35,6 +35,7 @@ WEIGHT_DECAY = 0.1
 LARGEST_NORM = 1.0  # the gradient is cut to this length
 
 Sentences = list[np.ndarray]  # token ids without BOS [sentence][token]
+AfterStep = Callable[[int, int, GPT2LMHeadModel], object]  # gets the step, its number of tokens, and the model
 
 
 @dataclass(frozen=True)
@@ -52,22 +53,20 @@ def train_model(
     validation: list[Document],
     settings: Embedded,
     seed: int,
-    advance: Callable[[int], object],
-    keep: Callable[[int, GPT2LMHeadModel], object] = lambda step, model: None,
+    after_step: AfterStep,
 ) -> Trained:
     """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
-    The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with
-    the number of tokens of each step. `keep` is called with the step and the model before the first step, which is step
-    0, and after each one. Raises UserError if a split has no sentences.
+    The same documents, settings, seed and number of threads give the same weights to the bit. `after_step` is called
+    after each step, and before the first one, as after step 0. Raises UserError if a split has no sentences.
     """
     paragraphs = (paragraph for document in train for paragraph in document.text.splitlines())
     tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
     train_sentences = _encode(train, tokenizer, settings.context - 1, "train")
     validation_sentences = _encode(validation, tokenizer, settings.context - 1, "validation")
     model = make_model(settings, len(tokenizer), seed)
-    keep(0, model)
-    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, advance, keep))
+    after_step(0, 0, model)
+    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, after_step))
     train_tokens, validation_tokens = flatten(train_sentences), flatten(validation_sentences)
     summary = {
         "unigram_perplexity": unigram_perplexity(train_tokens, validation_tokens, len(tokenizer)),
@@ -141,8 +140,7 @@ def fit(
     validation: Sentences,
     settings: Embedded,
     seed: int,
-    advance: Callable[[int], object],
-    keep: Callable[[int, GPT2LMHeadModel], object],
+    after_step: AfterStep,
 ) -> Iterator[dict[str, Any]]:
     """Trains the model in place. Yields the rows of `training.csv`, one per split after every tenth of the steps.
 
@@ -164,9 +162,8 @@ def fit(
         torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM)
         optimizer.step()
         optimizer.zero_grad()
-        advance(size := int((ids != PADDING).sum()))
-        tokens += size
-        keep(step, model)
+        tokens += (size := int((ids != PADDING).sum()))
+        after_step(step, size, model)
         if step in measured:
             held_out = validation if step == settings.steps else sample
             reached = {"train": sum(losses) / len(losses)}

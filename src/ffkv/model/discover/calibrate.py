@@ -79,7 +79,6 @@ def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], Residua
 
 
 def _path(block: _Block, matrices: list[str]) -> ResidualPath:
-    """Returns the path of some second matrices to the residual stream."""
     path = residual_path(block.module, block.arguments, block.intact, matrices)
     if isinstance(path, ResidualPath):
         return path

@@ -143,7 +143,6 @@ def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tenso
 
 
 def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -> None:
-    """Refuses an error above the tolerance of a type."""
     tolerance = TOLERANCE[str(dtype).removeprefix("torch.")]
     if error < tolerance:  # false for NaN, too
         return

@@ -1,8 +1,4 @@
-"""Reads layers whose m and y no one module knows: several second matrices, banks of experts, a module after the layer.
-
-What each second matrix did is collected during the forward pass. As soon as the last piece is there, they become m and
-y.
-"""
+"""Reads layers whose m and y no one module knows: several second matrices, banks of experts, a module after the layer."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -46,7 +42,10 @@ def assembly_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit:
 
 
 class _Assembly:
-    """The pieces of one layer that this forward pass has seen so far, by the name of the second matrix."""
+    """The pieces of one layer that this forward pass has seen so far, by the name of the second matrix.
+
+    As soon as the last piece is there, they become m and y.
+    """
 
     def __init__(self, model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor):
         self.layer, self.wanted, self.emit = layer, wanted, emit
@@ -59,7 +58,6 @@ class _Assembly:
             self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
 
     def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Collects what a second matrix or a bank did."""
         call = last_call(module)
         bias = self.biases[matrix.module] if call is None else call.bias
         found = coefficients(module, hidden_input(args, kwargs)), written(module, output), bias
@@ -73,11 +71,9 @@ class _Assembly:
             self._finish(None)
 
     def on_gate(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
-        """Collects the signs of a gate."""
         self.gates[matrix.module] = flat(columns_of(output, matrix.gate_columns)) > 0
 
     def on_output_module(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Reads the module after the second matrices."""
         self._finish(_Outcome(flat(hidden_input(args, kwargs)), flat(known_state(output))))
 
     def _finish(self, outcome: _Outcome | None) -> None:
