@@ -53,12 +53,9 @@ def for_each_last_token(
 
 
 def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Selects the rows of token ids that need a forward pass.
+    """Returns the rows that are not a prefix of another row [run]; and for each row, the run that it is read from [row].
 
     A causal model computes the same states for a prefix whatever follows it, so prefixes of other rows need none.
-
-    Returns:
-        The rows that are not a prefix of another row [run]; and for each row, the run that it is read from [row].
     """
     written = [np.asarray(row, np.int32).tobytes() for row in rows]
     order = sorted(range(len(rows)), key=written.__getitem__)

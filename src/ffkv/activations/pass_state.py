@@ -31,13 +31,10 @@ class PassState:
     prefixes: int = 0  # number of prefixes of the corpus that they stand for
 
     def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
-        """Adds the coefficients of one layer on one batch.
+        """Adds the coefficients of one layer on one batch, which is on the layer's device.
 
-        Args:
-            batch: the batch, on the layer's device.
-            layer: the layer.
-            m: coefficients, 0 where the batch leaves prefixes out [sentence, token, key].
-            gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
+        `m`: coefficients, 0 where the batch leaves prefixes out [sentence, token, key]. `gate`: whether the gate is
+        positive, of the shape of m; None if the layer has no gates.
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
         peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))

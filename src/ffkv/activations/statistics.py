@@ -30,12 +30,9 @@ class Statistics:
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
 
     def add(self, coefficients: Tensor, multiplicity: Tensor, peaks: Tensor) -> None:
-        """Counts a batch.
+        """Counts a batch of coefficients, contiguous [token, key].
 
-        Args:
-            coefficients: contiguous [token, key].
-            multiplicity: `Batch.multiplicity`, flat [token].
-            peaks: the largest coefficient of each sentence [sentence, key].
+        `multiplicity`: `Batch.multiplicity`, flat [token]. `peaks`: the largest of each sentence [sentence, key].
         """
         # A product with a row of counts reads each coefficient once, without a copy.
         sums = multiplicity @ coefficients.to(multiplicity.dtype)

@@ -40,10 +40,7 @@ class Rows(Sequence[np.ndarray]):
         return self.joined()[self._ends[number] : self._ends[number + 1]]
 
     def joined(self) -> np.ndarray:
-        """Returns all rows as one array, int32.
-
-        They are moved into it once, block by block, so that it takes little more memory.
-        """
+        """Returns all rows as one int32 array. They are moved once, block by block, which takes little more memory."""
         self._close_block()
         if len(self._blocks) != 1:
             together, end = np.empty(self._ends[-1], np.int32), self._ends[-1]

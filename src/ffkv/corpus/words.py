@@ -21,10 +21,7 @@ def word_spans(text: str, pretokenized: bool) -> list[tuple[int, int]]:
 
 
 def words(text: str, pretokenized: bool) -> list[str]:
-    """Returns the words of a text.
-
-    If a prefix ends inside a word, its last word is the part of it that the model has seen.
-    """
+    """Returns the words of a text. If a prefix ends inside a word, its last word is the part that the model has seen."""
     return [text[start:end] for start, end in word_spans(text, pretokenized)]
 
 

@@ -39,15 +39,14 @@ Jobs = Mapping[str, Sequence[Job]]  # by rule
 
 
 class Split(NamedTuple):
-    """The size of a split: tokens without BOS, sentences, documents, bytes of text; seconds to read and tokenize it;
-    and how the plan knows."""
+    """The size of a split."""
 
-    tokens: float
+    tokens: float  # without BOS
     sentences: float
     documents: float
     text_bytes: float
-    seconds: float
-    source: str
+    seconds: float  # to read and tokenize it
+    source: str  # how the plan knows
 
     def times(self, factor: float, source: str) -> "Split":
         """Returns the size of a split with `factor` times as much text. `source` says how it is known."""
@@ -70,16 +69,15 @@ class Split(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What is known of a run: its settings (see `as_trained`), its model, the splits of its text, its jobs,
-    some of its sentences, the seconds to read what is beside the weights of its checkpoint, and bytes to download."""
+    """What is known of a run."""
 
-    settings: Settings
-    shape: Shape
-    text: Mapping[str, Split]
+    settings: Settings  # see `as_trained`
+    shape: Shape  # of its model
+    text: Mapping[str, Split]  # the splits of its text
     jobs: Jobs
-    sentences: Sequence[str] = ()
-    loading: float = 0.0
-    download: int = 0
+    sentences: Sequence[str] = ()  # some of them
+    loading: float = 0.0  # seconds to read what is beside the weights of its checkpoint
+    download: int = 0  # bytes
 
     @property
     def sampled(self) -> int:

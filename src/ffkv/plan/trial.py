@@ -42,13 +42,12 @@ MOST = {  # settings of the copy, at most
 
 
 class Cost(NamedTuple):
-    """What a job of the trial took: seconds without the start of the process; those of them in which a progress bar was
-    open, or all if there was none; bytes at its peak, beyond those of its libraries; and bytes of its outputs."""
+    """What a job of the trial took."""
 
-    seconds: float
-    working: float
-    memory: float
-    written: float
+    seconds: float  # without the start of the process
+    working: float  # those of them in which a progress bar was open, or all if there was none
+    memory: float  # bytes at its peak, beyond those of its libraries
+    written: float  # bytes of its outputs
 
 
 Trial = tuple[RunFacts, Mapping[str, Sequence[Cost]]]  # what is known of the copy, and what the jobs of each rule took

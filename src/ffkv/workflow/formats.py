@@ -1,6 +1,4 @@
-"""`ffkv formats`: the lists of datasets and columns in `docs/formats.md`, from the descriptions that files are written
-from.
-"""
+"""`ffkv formats`: the lists of datasets and columns in `docs/formats.md`, from what describes the files in the code."""
 
 from pathlib import Path
 

@@ -104,10 +104,7 @@ def moves(results: Path) -> list[str]:
 
 
 def tracked(paths: Iterable[str]) -> list[str]:
-    """Returns the paths that can be inputs of a rule.
-
-    Snakemake reads braces as wildcards, and stores only names that are UTF-8 text.
-    """
+    """Returns the paths that can be inputs: Snakemake reads braces as wildcards, and stores only names that are UTF-8."""
     return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 

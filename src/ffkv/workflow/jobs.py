@@ -1,7 +1,4 @@
-"""The jobs of a settings file, as Snakemake lists them, and what they import.
-
-Run as a program, it prints the jobs as JSON.
-"""
+"""The jobs of a settings file, as Snakemake lists them, and what they import. As a program, it prints them as JSON."""
 
 import importlib
 import json
@@ -95,9 +92,7 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
 
 
 def run_command(command: str) -> None:
-    """Runs the command of a job in this process, without its redirections: a fork of a process with its libraries
-    starts sooner.
-    """
+    """Runs the command of a job, without its redirections, in this process: a fork that has its libraries already."""
     from ffkv.cli import ffkv
 
     name, *words = shlex.split(command)

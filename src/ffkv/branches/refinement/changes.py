@@ -24,14 +24,11 @@ def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
 def measure_closeness(
     embedding: np.ndarray, first: np.ndarray, second: np.ndarray, used: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Measures how close pairs of tokens are in the output embedding.
+    """Measures how close pairs of tokens, ids `first` and `second` [pair], are in the output embedding [vocabulary, d].
 
-    Args:
-        embedding: output embedding [vocabulary, d].
-        first: id of the first token of each pair [pair].
-        second: id of the second token of each pair [pair].
-        used: ids from which random pairs are drawn [id]. Rows of padding and of tokens that no text has would be unlike
-            all others, or all alike.
+    `used`: ids from which random pairs are drawn [id]. Rows of padding and of tokens that no text has would be unlike all
+    others, or all alike.
+
     Returns:
         Cosine of each pair [pair], and the share of random pairs of different tokens that have a smaller cosine [pair].
     """

@@ -40,11 +40,8 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
     """Describes the feed-forward layers of a model, from what was found in it and a text, ids [sentence, token].
 
     One block at a time is in float32, whatever the type of the model: rounding to half precision would let a norm whose
-    inputs are about equally long pass for a constant.
-
-    Raises:
-        UserError: a second matrix's output is not added to a residual stream, or no matrix that feeds it reads that
-            stream position by position; names the block.
+    inputs are about equally long pass for a constant. Raises UserError, with the block, if a second matrix's output is
+    not added to a residual stream, or no matrix that feeds it reads that stream position by position.
     """
     captured = capture(model, [block for block, _, _ in found], ids)
     layers: list[Layer] = []

@@ -96,14 +96,10 @@ def is_matrix(module: nn.Module) -> bool:
 
 
 def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
-    """Returns the modules that may write into the residual stream, judged by name and form alone.
+    """Returns the block of each module that may write into the residual stream, judged by name and form alone.
 
-    `modules`: all of the model, by name. `second_matrix`: the setting `model.second_matrix`.
-
-    Returns:
-        The block of each such module, by the module's name.
-    Raises:
-        UserError: a mixture of experts of an unknown form.
+    `modules`: all of the model, by name. `second_matrix`: the setting `model.second_matrix`. Raises UserError for a
+    mixture of experts of an unknown form.
     """
     pattern = compile_expression(second_matrix) if second_matrix else re.compile(SECOND_MATRIX_NAMES)
     banks = [name for name, module in modules.items() if layout_of(module) is not None]

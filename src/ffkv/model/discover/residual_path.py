@@ -40,13 +40,8 @@ def residual_path(
     """Finds the place in a block where o = r + y, with y the joint output of some second matrices.
 
     The block is run again on `arguments`: with all `matrices` off, with each alone off, and with each alone doubled.
-    Its output is tried first, then the inputs of its later modules.
-
-    Args:
-        intact: the trace of the unchanged block on `arguments`.
-        matrices: names of the second matrices inside the block.
-    Returns:
-        The path; if there is none, the reasons against the places that were tried.
+    `intact` is the trace of the unchanged block. Its output is tried first, then the inputs of its later modules. Returns
+    the path; if there is none, the reasons against the places that were tried.
     """
     without = replay(block, arguments, dict.fromkeys(matrices, torch.zeros_like))
     without_each = {

@@ -97,10 +97,7 @@ def positive_gates(bank: nn.Module) -> Tensor:
 
 
 def written(module: nn.Module, output: Tensor) -> Tensor:
-    """Returns what a second matrix or a bank writes for each token.
-
-    `output`: what it returned; a bank may shape it otherwise.
-    """
+    """Returns what a second matrix or a bank writes for each token. A bank may give its `output` another shape."""
     call = last_call(module)
     return output if call is None else call.written
 

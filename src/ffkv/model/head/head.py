@@ -30,10 +30,7 @@ class Head:
         device: str,
         projection: str = "head",
     ):
-        """Moves what reads vectors out to a device.
-
-        `layers`: their number; `projection`: the setting `values.projection`.
-        """
+        """Moves what reads vectors out to a device. `projection`: the setting `values.projection`."""
         self._source, self._device, self._projection = source, device, projection
         source.model.to(device).float()
         self.vocabulary, self._layers = vocabulary, layers  # the number of logits, and of layers
@@ -62,9 +59,8 @@ class Head:
     def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
         """Returns logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
 
-        Raises:
-            UserError: there is no such layer; or the projection is "unembedding", and no single matrix maps the residual
-                stream to the vocabulary.
+        Raises UserError if there is no such layer; or if the projection is "unembedding", and no single matrix maps the
+        residual stream to the vocabulary.
         """
         if layer is not None and not 0 <= layer < self._layers:
             raise UserError(f"There is no layer {layer}. The model has layers 0 to {self._layers - 1}.")

@@ -39,10 +39,7 @@ def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
 def counting_repeats(
     model: nn.Module, blocks: Iterable[str]
 ) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
-    """Counts how often each block has started in the running forward pass.
-
-    Returns the counts by block, and the hooks that count, for `before`.
-    """
+    """Returns how often each block has started in the running forward pass, and the hooks that count it, for `before`."""
     repeats: Counter[str] = Counter()
 
     def count(block: str, *_: Any) -> None:
