@@ -66,15 +66,10 @@ def write_shard(
 ) -> None:
     """Runs one shard of the sampled prefixes and writes their states, each once.
 
-    Each block is a file of its own. An interrupted shard continues after its last complete block.
-
-    Args:
-        path: the shard's file; its blocks are in the folder beside it.
-        sample: sentence and position of every sampled prefix of the validation split, of all shards.
-        keep: the setting `prefixes.extra_states`.
-        attributes: what the file says of itself.
-    Raises:
-        UserError: states overflow, or a file cannot be written.
+    Each block is a file of its own, in the folder beside `path`. An interrupted shard continues after its last complete
+    block. `sample`: sentence and position of every sampled prefix of the validation split, of all shards. `keep`: the
+    setting `prefixes.extra_states`. `attributes`: what the file says of itself. Raises UserError if states overflow, or a
+    file cannot be written.
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)
     storage = storage_of(loaded.anatomy, keep, min(batching.block_sentences, len(sample[0])))

@@ -27,12 +27,9 @@ DESCRIPTIONS = ("README.md", "dataset_infos.json", ".huggingface.yaml")
 def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[dict[str, Any]]:
     """Reads the rows of a split, each as a dictionary of its columns. Warnings of the library become remarks.
 
-    Args:
-        commit: the commit of the data set. A local folder has none.
-        config: name of the configuration; "default" for the default one.
-        limit: whether few rows are wanted, so that files are streamed; 0 for all rows.
-    Raises:
-        UserError: there is no such configuration or split, or a file is missing, damaged or cannot be fetched.
+    `commit`: that of the data set; a local folder has none. `config`: "default" for the default configuration. `limit`:
+    whether few rows are wanted, so that files are streamed; 0 for all rows. Raises UserError if there is no such
+    configuration or split, or a file is missing, damaged or cannot be fetched.
     """
     with listening("datasets"), _place(commit, config, split, limit) as (source, revision):
         with _named(commit):

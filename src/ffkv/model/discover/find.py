@@ -34,12 +34,9 @@ class FoundBlock(NamedTuple):
 def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "") -> list[FoundBlock]:
     """Finds what writes into the residual stream, in order of execution.
 
-    Args:
-        ids: a text to run [sentence, token]. Parts that do not run on text (a vision tower, an unused encoder) drop
-            out.
-        second_matrix: the setting `model.second_matrix`; "" for the names that ffkv knows.
-    Raises:
-        UserError: there is no feed-forward layer, or the residual stream is not one vector per token.
+    `ids`: a text to run [sentence, token]; parts that do not run on text (a vision tower, an unused encoder) drop out.
+    `second_matrix`: the setting `model.second_matrix`; "" for the names that ffkv knows. Raises UserError if there is no
+    feed-forward layer, or the residual stream is not one vector per token.
     """
     modules = dict(model.named_modules())
     candidates = candidates_of(model, modules, second_matrix)

@@ -42,16 +42,10 @@ class Decomposition(NamedTuple):
 def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Decomposition:
     """Finds and calibrates every feed-forward layer on one text, and proves the decomposition on another one.
 
-    It proves the identities "experts", "memories", "residual" and "prefix" of `ffkv.model.identities`.
-
-    Args:
-        model: a causal language model. Its banks of experts keep records from now on.
-        first: the text for calibration, ids [sentence, token].
-        second: the text for the proof, ids [sentence, token].
-        second_matrix: the setting `model.second_matrix`.
-    Raises:
-        UserError: the model has no feed-forward layers that can be read, or an identity fails; names the layer, the
-            identity and the error.
+    It proves the identities "experts", "memories", "residual" and "prefix" of `ffkv.model.identities`. The texts are ids
+    [sentence, token]. The model's banks of experts keep records from now on. `second_matrix`: the setting
+    `model.second_matrix`. Raises UserError if the model has no feed-forward layers that can be read, or an identity fails;
+    names the layer, the identity and the error.
     """
     _check_logits(model, second)
     errors = {}

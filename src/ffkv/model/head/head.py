@@ -39,14 +39,9 @@ class Head:
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Yields logits of many vectors, a bounded number at a time.
 
-        The CPU computes many and hands them on in smaller pieces, which stay in its cache.
-
-        Args:
-            vectors: residual vectors [n, d].
-            layer: the layer that they come from; None: they are outputs of the last block. A post-norm block reads
-                the vectors of its layer out through its own last norm.
-        Yields:
-            The rows, and their logits [rows, vocabulary] in float32.
+        The CPU computes many and hands them on in smaller pieces, which stay in its cache. `vectors`: residual vectors
+        [n, d] of a layer; None: outputs of the last block. A post-norm block reads the vectors of its layer out through
+        its own last norm. Yields the rows, and their logits [rows, vocabulary] in float32.
         """
         rows, piece = (max(1, size // (4 * self.vocabulary)) for size in (CHUNK_BYTES, CACHED_BYTES))
         for chunk_start in range(0, len(vectors), rows):

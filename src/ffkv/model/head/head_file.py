@@ -30,7 +30,6 @@ from ffkv.model.placement.resident import stored_tensor
 HEAD_FILE = "head.safetensors"
 NAMES = "names"  # the only entry of the metadata, because safetensors writes several in any order
 EMBEDDING = "output embedding"  # an entry of the names that is not a tensor of the model
-FAIRSEQ = "FairseqForCausalLM"
 
 
 def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
@@ -115,7 +114,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     import transformers
 
     transformers.logging.set_verbosity_error()  # the job that made the file has told what it warns of
-    if architecture == FAIRSEQ:
+    if architecture == "FairseqForCausalLM":
         from ffkv.model.fairseq.modeling import FairseqForCausalLM
 
         known: Any = FairseqForCausalLM

@@ -81,10 +81,8 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
 def room_on(device: str, spreads: bool, max_memory: Mapping[str, str]) -> dict[Device, float]:
     """Returns how many bytes of weights each device takes, the first device first.
 
-    Args:
-        device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one, "cpu" none.
-        spreads: whether the other GPUs of the job follow this one.
-        max_memory: see `place`; a device that it does not name takes a share of what is free.
+    `device`: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one, "cpu" none. `spreads`: whether the other
+    GPUs of the job follow this one. A device that `max_memory` does not name takes a share of what is free.
     """
     count = torch.cuda.device_count() if device.startswith("cuda") else 0
     named_gpus = [int(device[5:])] if device[5:] else []

@@ -65,14 +65,9 @@ def resumed(
 ) -> Iterator[None]:
     """Inside the `with` statement, forward passes begin with o of a layer. The blocks up to the layer do not run.
 
-    Only the block of a layer that continues after o runs, too: a norm at its end reads o.
-
-    Args:
-        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try this.
-        layers: all layers of the model.
-        layer: where the pass begins.
-        states: o of the layer [sentence, token, d].
-        returns: what the blocks return, from `noting_returns`.
+    Only the block of a layer that continues after o runs, too: a norm at its end reads o. The later blocks must read
+    nothing but o of the layer: whoever calls must try this. `layers`: all of the model. `states`: o of the layer
+    [sentence, token, d]. `returns`: what the blocks return, from `noting_returns`.
     """
     skipped = {(each.block, each.repeat) for each in layers[: layer.index + (not layer.sum_module)]}
     blocks = {block for block, _ in skipped}
@@ -81,23 +76,26 @@ def resumed(
         stack.enter_context(before(*counting))
         for name in blocks:
             block = model.get_submodule(name)
-            stack.enter_context(_instead_of(block, _passing_on(block, name, skipped, repeats, returns[name])))
+            stack.enter_context(
+                _instead_of(block, partial(_pass_on, block.forward, name, skipped, repeats, returns[name]))
+            )
         stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
         yield
 
 
-def _passing_on(
-    block: nn.Module, name: str, skipped: set[tuple[str, int]], repeats: Counter[str], returned: Any
-) -> Callable[..., Any]:
-    """Returns a forward function that, where it is to be skipped, returns its input in the form of its output."""
-    own = block.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if (name, repeats[name] - 1) not in skipped:
-            return own(*args, **kwargs)
-        return replace_hidden_state(returned, hidden_input(args, kwargs))
-
-    return forward
+def _pass_on(
+    own: Callable,
+    name: str,
+    skipped: set[tuple[str, int]],
+    repeats: Counter[str],
+    returned: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Stands for the forward function of a block: where it is skipped, it returns its input in the form of its output."""
+    if (name, repeats[name] - 1) not in skipped:
+        return own(*args, **kwargs)
+    return replace_hidden_state(returned, hidden_input(args, kwargs))
 
 
 @contextlib.contextmanager
