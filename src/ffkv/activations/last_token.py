@@ -26,13 +26,10 @@ def for_each_last_token(
 ) -> None:
     """Passes the requested quantities at each row's last token to `on_tensor`.
 
-    A row that is a prefix of a longer row is read from the longer row's forward pass.
-
-    Args:
-        quantities: some of "xmsyoe", see `ffkv.model.tap.tap`.
-        rows: token ids, BOS among them, each at least one token long.
-        batch_tokens: the most tokens per batch, padding included.
-        on_tensor: called with the numbers of some rows [row], the layer, the quantity and its values [row, d or d_m].
+    A row that is a prefix of a longer row is read from the longer row's forward pass. `quantities`: some of "xmsyoe", see
+    `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long. `batch_tokens`: the most tokens
+    per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the layer, the quantity and its
+    values [row, d or d_m].
     """
     lengths = np.array([len(row) for row in rows], np.int64)
 

@@ -82,9 +82,8 @@ def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
 def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[Callable[[], None]]:
     """Brings a state to the point that an earlier process has saved.
 
-    Yields:
-        `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C
-        it saves it and ends the process.
+    Yields `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C
+    it saves it and ends the process.
     """
     if progress_file is None:
         yield lambda: None

@@ -136,11 +136,9 @@ def tokenize(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
     """Encodes sentences. One that contains the ids of `beginning`, which precede every sentence, itself loses them.
 
-    The texts have no lone surrogates, see `replace_surrogates`.
-
-    Yields:
-        Per sentence its ids without the beginning [token]; how many characters of its text the model has read whole with
-        each token [token]; whether no other one is begun then [token]; and this text.
+    The texts have no lone surrogates, see `replace_surrogates`. Yields per sentence its ids without the beginning [token];
+    how many characters of its text the model has read whole with each token [token]; whether no other one is begun then
+    [token]; and this text.
     """
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):

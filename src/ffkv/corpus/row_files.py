@@ -62,16 +62,16 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
     """Yields the texts of a file with one JSON object per line, or with a list of them. See `text_files.texts`."""
     first: dict[str, Any] | None = None
     field, where = corpus.text_field, corpus.where
-    has_field, lacking = False, set(where)
+    lacking = {field, *where}
     for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-        value = find_column(row, field, MISSING)
-        first, has_field = first or row, has_field or value is not MISSING
+        first = first or row
         lacking = lacking_columns(row, lacking, MISSING)
         wanted = is_wanted(row, where, f"{path}, {place}")
+        value = find_column(row, field, MISSING)
         yield row_text(value, field, f"{path}, {place}", render) if wanted else None
-    if first is not None and not has_field:
+    if first is not None and field in lacking:
         raise no_field(path, field, first)
     if first is not None and lacking:
         raise no_column(path, lacking, first)

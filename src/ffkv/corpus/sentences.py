@@ -103,11 +103,9 @@ def _spans(code: str, text: str) -> list[Span]:
 
 
 def _shorten_runs(text: str) -> tuple[str, list[int], list[int]]:
-    """Shortens the long runs of a text.
-
-    Returns:
-        The short text; the places in it where characters are missing [run]; and by how many characters a place of the
-        short text must be moved to find it in the long text: before the first run, and after each run [run + 1].
+    """Shortens the long runs of a text. Returns the short text; the places in it where characters are missing [run];
+    and by how many characters a place of the short text must be moved to find it in the long text: before the first run,
+    and after each run [run + 1].
     """
     pieces: list[str] = []
     places: list[int] = []

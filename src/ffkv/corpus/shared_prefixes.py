@@ -90,11 +90,9 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
     """Finds the prefixes that several sentences begin with, from the ids of all sentences and where each starts.
 
     Each sentence has two tokens or more. Each distinct prefix is read in one sentence. A sentence whose prefixes are
-    all prefixes of another one is not read. Of the sentences that are read, the first one in the corpus counts.
-
-    Returns:
-        For each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it
-        is not read [sentence]; and the shared prefixes.
+    all prefixes of another one is not read. Of the sentences that are read, the first one in the corpus counts. Returns
+    for each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it is not
+    read [sentence]; and the shared prefixes.
     """
     ordered = _sort(tokens, offsets)
     read = np.ones(len(ordered.sentence), bool)

@@ -16,10 +16,9 @@ MISSING = object()  # stands for the value of a column that a row does not have
 
 
 def find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
-    """Finds the value of a column. A dotted name is that of a column, or else of a column inside another.
+    """Returns the value of a column; `MISSING` if the row has no such column; `empty` if the one around it has no value.
 
-    Returns:
-        The value; `MISSING` if the row has no such column; `empty` if the column around it has no value.
+    A dotted name is that of a column, or else of a column inside another.
     """
     if name in row:
         return row[name]

@@ -20,13 +20,11 @@ SAMPLES = ("prefixes", *BRANCHES)  # sections with sizes of samples
 
 
 def make_plan(runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens: int | None = None) -> dict[str, Any]:
-    """Plans runs, in the working directory.
+    """Plans runs, by their settings, in the working directory.
 
-    Args:
-        runs: the settings of each run.
-        snakemake: the Snakemake that lists their jobs, see `ask_snakemake`.
-        cores: cores that snakemake may use.
-        tokens: number of tokens of the train split, for a corpus whose size cannot be known.
+    `snakemake`: the Snakemake that lists their jobs, see `ask_snakemake`. `cores`: those that snakemake may use. `tokens`:
+    number of tokens of the train split, for a corpus whose size cannot be known.
+
     Returns:
         "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
         "total": seconds and bytes, and what is free. "warnings": what is too small. "not_estimated": other rules left.

@@ -20,12 +20,9 @@ def find_first_matrices(
 ) -> tuple[list[str], str, str, str]:
     """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
-    Names of matrices are those inside the block. `intact` is the trace of the unchanged block on `arguments`.
-
-    Returns:
-        The names of these matrices; and kind, gate and gate columns, see `anatomy.SecondMatrix`.
-    Raises:
-        UserError: none reads the residual stream, or m at a token depends on other tokens.
+    Names of matrices are those inside the block. `intact` is the trace of the unchanged block on `arguments`. Returns the
+    names of these matrices; and kind, gate and gate columns, see `anatomy.SecondMatrix`. Raises UserError if none reads
+    the residual stream, or m at a token depends on other tokens.
     """
     m, width = intact.inputs[matrix], intact.output.shape[-1]
     sizes = (m.shape[-1], 2 * m.shape[-1])

@@ -63,9 +63,7 @@ def _build(module: HeadModule, tensors: dict[str, Tensor]) -> nn.Module:
     weight, bias = tensors[f"{module.name}.weight"], tensors.get(f"{module.name}.bias")
     with torch.device("meta"):
         built: Any = (
-            nn.LayerNorm(weight.shape, eps=module.eps, bias=bias is not None)
-            if module.kind == "LayerNorm"
-            else nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+            nn.LayerNorm(weight.shape, module.eps) if module.kind == "LayerNorm" else nn.Linear(*weight.T.shape)
         )
     built.weight = nn.Parameter(weight, requires_grad=False)
     built.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)

@@ -4,6 +4,7 @@ The blocks pass their input on, and the last one returns the vectors that are to
 model's own final norm, projections, output embedding, scale and soft cap, so that ffkv needs to know none of them.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class EmptiedModel:
                     del block._modules[child]
                 block._parameters.clear()
                 block._buffers.clear()
-                block.forward = self._pass_vectors if path == spec.last_block else self._pass_input
+                block.forward = partial(self._forward, path == spec.last_block)
 
     @property
     def output_module(self) -> Any:
@@ -50,11 +51,6 @@ class EmptiedModel:
         ids = torch.zeros(len(states), 1, dtype=torch.long, device=states.device)
         return self.model(input_ids=ids, use_cache=False).logits[:, 0]
 
-    def _pass_input(self, *args: Any, **kwargs: Any) -> Any:
-        return self._as_block_output(hidden_argument(args, kwargs))
-
-    def _pass_vectors(self, *args: Any, **kwargs: Any) -> Any:
-        return self._as_block_output(self._vectors)
-
-    def _as_block_output(self, states: Tensor | None) -> Any:
+    def _forward(self, is_last: bool, *args: Any, **kwargs: Any) -> Any:
+        states = self._vectors if is_last else hidden_argument(args, kwargs)
         return (states, *[None] * (self.spec.returns - 1)) if self.spec.returns else states

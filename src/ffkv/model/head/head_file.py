@@ -135,8 +135,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:
     """Gives an emptied model its tensors. Parameters that share memory become one."""
-    floating = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    parameters = {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in floating.items()}
+    parameters = {name: nn.Parameter(tensor, False) for name, tensor in tensors.items() if tensor.is_floating_point()}
     for name, stored_name in names.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)

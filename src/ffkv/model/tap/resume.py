@@ -43,8 +43,7 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
     If the block runs several times, o changes in the layer's own repeat only. `change` gets o as the model has it [...,
     d], and returns a tensor of its shape.
     """
-    block = model.get_submodule(layer.block)
-    repeats, ahead = counting_repeats(model, [layer.block])
+    repeats, counting = counting_repeats(model, [layer.block])
 
     def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return replace_hidden_argument(args, kwargs, change(hidden_input(args, kwargs)))
@@ -52,10 +51,8 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
     def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         return replace_hidden_state(output, change(known_state(output)))
 
-    own = partial(in_own_repeat, layer, repeats)
-    if layer.sum_module:
-        ahead.append((model.get_submodule(layer.sum_module), partial(own, of_input)))
-    with before(*ahead), after(*([] if layer.sum_module else [(block, partial(own, of_output))])):
+    when, name, hook = (before, layer.sum_module, of_input) if layer.sum_module else (after, layer.block, of_output)
+    with before(*counting), when((model.get_submodule(name), partial(in_own_repeat, layer, repeats, hook))):
         yield
 
 
