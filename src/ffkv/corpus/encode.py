@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a 
     from tqdm import tqdm
     from transformers import PreTrainedTokenizerBase
 
+Sentence = tuple[np.ndarray, np.ndarray, np.ndarray, str]  # see `tokenize`
 Named = TypeVar("Named", Document, tuple[int, str])  # a text, and what it is from
 
 # The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
@@ -126,14 +127,12 @@ def _encode_chunk(
     for batch in _grouped(_split_documents(documents, chunk, settings), SENTENCES_PER_CALL, MAX_CHARACTERS):
         sentences = tokenize([text for _, text in batch], tokenizer, beginning)
         for (document, _), sentence in zip(batch, sentences, strict=True):
-            for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
+            for window in _windows(sentence, max_tokens, settings.long_sentences, chunk.counts):
                 _add(chunk, None, document, *window)
     return chunk
 
 
-def tokenize(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
+def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]) -> Iterator[Sentence]:
     """Encodes sentences. One that contains the ids of `beginning`, which precede every sentence, itself loses them.
 
     The texts have no lone surrogates, see `replace_surrogates`. Yields per sentence its ids without the beginning [token];
@@ -223,18 +222,13 @@ def replace_surrogates(text: str) -> str:
 
 
 def _windows(
-    ids: np.ndarray,
-    ends: np.ndarray,
-    whole: np.ndarray,
-    text: str,
-    max_tokens: int,
-    long_sentences: str,
-    counts: Counter[str],
+    sentence: Sentence, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """Yields ids, ends and text of a sentence, or of its windows if it is too long; nothing of a single token.
 
     A window ends with a whole character, unless `max_tokens` are too few for one.
     """
+    ids, ends, whole, text = sentence
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":

@@ -71,9 +71,8 @@ def _try_out(facts: Mapping[str, RunFacts], cores: int) -> dict[str, Trial]:
 def plan_rules(run: RunFacts, trial: Trial | None, cores: int) -> list[dict[str, Any]]:
     """Says what is left to do of each rule: what it took in the trial, as many times as there is more to do.
 
-    Returns:
-        "rule", "jobs" (their number), "done"; if some are left: "at_once" (how many of them run together), "written"
-        (bytes of all outputs), "memory" (bytes of a job at its peak), "seconds" (of all, with nothing else running).
+    Returns "rule", "jobs" (their number), "done"; if some are left: "at_once" (how many of them run together), "written"
+    (bytes of all outputs), "memory" (bytes of a job at its peak), "seconds" (of all, with nothing else running).
     """
     rows, (small, taken) = [], trial or (run, {})
     works = measure_amounts(run), measure_amounts(small)
@@ -106,9 +105,8 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int) -> list[dict[str,
 def find_savings(facts: Mapping[str, RunFacts], trials: Mapping[str, Trial], cores: int) -> list[dict[str, Any]]:
     """Finds the two settings that would save most time at a tenth of their value.
 
-    Returns:
-        "setting" (such as "keys.per_layer"), "instead_of" (its value), "value" (a tenth of it), "seconds" (that it
-        saves, the second one on top of the first).
+    Returns "setting" (such as "keys.per_layer"), "instead_of" (its value), "value" (a tenth of it), "seconds" (that it
+    saves, the second one on top of the first).
     """
 
     def seconds(runs: Mapping[str, RunFacts]) -> float:

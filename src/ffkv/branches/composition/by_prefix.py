@@ -40,10 +40,9 @@ def describe_memories(
 def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts the memories that matter on each prefix, by the size of their contributions c_i = |m_i| ‖v_i‖.
 
-    Returns:
-        The effective number: the smallest number of memories that carry `mass` of the sum of c_i, int32 [prefix].
-        The participation (sum c)² / sum c², which is the number of memories if all contribute alike [prefix].
-        Both are 0 if all contributions are 0.
+    Returns the effective number: the smallest number of memories that carry `mass` of the sum of c_i, int32 [prefix]. And
+    the participation (sum c)² / sum c², which is the number of memories if all contribute alike [prefix]. Both are 0 if
+    all contributions are 0.
     """
     effective, participation = np.zeros(len(m), np.int32), np.zeros(len(m))
     for start in range(0, len(m), PREFIXES_PER_SORT):

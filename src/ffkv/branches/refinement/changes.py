@@ -27,10 +27,8 @@ def measure_closeness(
     """Measures how close pairs of tokens, ids `first` and `second` [pair], are in the output embedding [vocabulary, d].
 
     `used`: ids from which random pairs are drawn [id]. Rows of padding and of tokens that no text has would be unlike all
-    others, or all alike.
-
-    Returns:
-        Cosine of each pair [pair], and the share of random pairs of different tokens that have a smaller cosine [pair].
+    others, or all alike. Returns the cosine of each pair [pair], and the share of random pairs of different tokens that
+    have a smaller cosine [pair].
     """
     unit = embedding / np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-30)
     cosine = (unit[first] * unit[second]).sum(1)

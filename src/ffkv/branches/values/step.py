@@ -69,11 +69,8 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
     """Projects the values of some layers onto the vocabulary: p_i = softmax(head(v_i)) (paper section 4).
 
     `count`: number of highest tokens, and of lowest tokens, to keep per value. `w`: the token that follows the first
-    trigger example of each key [row]; -1 if there is none.
-
-    Returns:
-        The projections without attributes; and the rank of w_i in the projection of v_i, int32 [row]: the number of
-        tokens with a strictly greater logit, -1 if there is no w_i.
+    trigger example of each key [row]; -1 if there is none. Returns the projections without attributes; and the rank of w_i
+    in the projection of v_i, int32 [row]: the number of tokens with a strictly greater logit, -1 if there is no w_i.
     """
     total, tokens = len(values.value), min(count, head.vocabulary)
     # Allocated before the loop: small arrays between large ones that are freed would keep that memory from being reused.

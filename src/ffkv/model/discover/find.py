@@ -21,6 +21,8 @@ SECOND_MATRIX_NAMES = (
 # Parts of a block in which such a name means something else.
 OTHER_PARTS = re.compile(r"att|norm|router|indexer|adapter|embed")
 INSIDE_A_ROUTER = re.compile(r"(^|\.)gate\.")  # unless it writes vectors of the residual stream's width
+Modules = dict[str, nn.Module]  # by name
+Shapes = dict[str, tuple[int, ...]]  # of what modules write, by name
 
 
 class FoundBlock(NamedTuple):
@@ -55,10 +57,10 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
 
 
 def _run(
-    modules: dict[str, nn.Module], candidates: dict[str, str], model: nn.Module, ids: Tensor
-) -> tuple[dict[str, tuple[int, ...]], dict[tuple[str, int], list[str]]]:
+    modules: Modules, candidates: dict[str, str], model: nn.Module, ids: Tensor
+) -> tuple[Shapes, dict[tuple[str, int], list[str]]]:
     """Returns the shapes of what modules write, by name, and the candidates that ran, by block and repeat, in order."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: Shapes = {}
     executed: dict[tuple[str, int], list[str]] = {}
     blocks = {*candidates.values()}
     repeats, counting = counting_repeats(model, blocks)
@@ -92,7 +94,7 @@ def is_matrix(module: nn.Module) -> bool:
     return getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
-def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
+def candidates_of(model: nn.Module, modules: Modules, second_matrix: str) -> dict[str, str]:
     """Returns the block of each module that may write into the residual stream, judged by name and form alone.
 
     `modules`: all of the model, by name. `second_matrix`: the setting `model.second_matrix`. Raises UserError for a
@@ -123,14 +125,7 @@ def _holds_tensors(module: nn.Module) -> bool:
     return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
 
 
-def _check(
-    block: str,
-    name: str,
-    names: list[str],
-    shapes: dict[str, tuple[int, ...]],
-    modules: dict[str, nn.Module],
-    ids: Tensor,
-) -> None:
+def _check(block: str, name: str, names: list[str], shapes: Shapes, modules: Modules, ids: Tensor) -> None:
     if names.count(name) > 1:
         raise UserError(
             f"{name} runs {names.count(name)} times within {block}: it is not a layer of its own. Set model.second_matrix to the name of another module"

@@ -24,11 +24,7 @@ class ModuleChain:
     def __init__(self, chain: list[HeadModule], tensors: dict[str, Tensor]):
         """Builds the modules. `tensors`: by the names that they have in the model."""
         self.model = nn.Sequential(*[_build(module, tensors) for module in chain])
-
-    @property
-    def output_module(self) -> Any:
-        """The module that holds the output embedding E [vocabulary, width of its input]."""
-        return self.model[-1]
+        self.output_module = self.model[-1]  # holds the output embedding E [vocabulary, width of its input]
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d], of any layer."""

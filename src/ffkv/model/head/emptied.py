@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ffkv.model.anatomy import HeadSpec
 from ffkv.model.tap.hooks import hidden_argument, known_state
@@ -21,9 +21,9 @@ class EmptiedModel:
     feed-forward output before a last norm, that norm stays too.
     """
 
-    def __init__(self, model: nn.Module, spec: HeadSpec):
+    def __init__(self, model: Any, spec: HeadSpec):
         """Empties the blocks of a model in place."""
-        self.model: Any = model
+        self.model = model
         self.spec = spec
         self._vectors: Tensor | None = None
         norms = {layer.sum_module for layer in spec.layers if layer.post_norm}
@@ -36,11 +36,8 @@ class EmptiedModel:
                 block._parameters.clear()
                 block._buffers.clear()
                 block.forward = partial(self._forward, path == spec.last_block)
-
-    @property
-    def output_module(self) -> Any:
-        """The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one."""
-        return self.model.get_output_embeddings()
+        # The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one.
+        self.output_module = model.get_output_embeddings()
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
