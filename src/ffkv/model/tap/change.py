@@ -71,10 +71,12 @@ def _scale_experts(
 ) -> Tensor:
     """Returns the coefficients m of one expert, multiplied by the factors of their memories in the bank."""
     own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}
+    if not own:
+        return m
     scale = torch.ones_like(m)
     for unit, factor in own.items():
         scale[slice(None) if token is None else tokens == token, unit] = factor
-    return m * scale if own else m
+    return m * scale
 
 
 def _one_after_the_other(
