@@ -12,10 +12,7 @@ RANDOM_PAIRS = 10_000  # pairs of tokens from which the percentile of a cosine i
 
 
 def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
-    """Samples rows of the table of the last layer whose prediction changes: top(o^L) differs from top(r^L).
-
-    `last` has one row per prefix. Its order stays.
-    """
+    """Samples rows of the last layer, in their order, whose prediction changes: top(o^L) differs from top(r^L)."""
     changed = last[last["top_output"] != last["top_residual"]]
     sample = random_stream(seed, Purpose.PREDICTION_CHANGES).permutation(len(changed))[:count]
     return changed.iloc[np.sort(sample)]

@@ -42,10 +42,7 @@ def assembly_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit:
 
 
 class _Assembly:
-    """The pieces of one layer that this forward pass has seen so far, by the name of the second matrix.
-
-    As soon as the last piece is there, they become m and y.
-    """
+    """The pieces of one layer that this forward pass has seen so far, by second matrix. The last one gives m and y."""
 
     def __init__(self, model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor):
         self.layer, self.wanted, self.emit = layer, wanted, emit
