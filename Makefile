@@ -7,7 +7,7 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report training explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -17,6 +17,13 @@ report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
+
+gallery: install ## The reports of docs/gallery with pages of their memories. Some 40 minutes on two cores.
+	snakemake --configfile configs/control.yaml
+	snakemake --configfile configs/training.yaml --max-threads 1
+	for run in demo demo-random step-400; do ffkv explore --export reports/$$run/memories results/$$run; done
+	snakemake --configfile configs/control.yaml --forcerun report
+	snakemake --configfile configs/training.yaml --forcerun report comparison_report
 
 explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo
@@ -67,8 +74,9 @@ install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/requirements-demo.txt envs/constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
-	$(VENV)/bin/pip install --quiet --no-deps -r envs/requirements-demo.txt
+	# --no-compile halves the time: Python compiles the modules that it imports.
+	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
+	$(VENV)/bin/pip install --quiet --no-compile --no-deps -r envs/requirements-demo.txt
 	$(VENV)/bin/pip install --quiet --no-deps -e .
 	touch $@
 

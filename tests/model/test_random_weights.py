@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
+from model.gguf_files import tiny_llama, write_gguf
 from support import random_checkpoint
 
 from ffkv.base.errors import UserError
@@ -55,10 +56,19 @@ def test_the_scale_of_the_weights_is_that_of_the_config(tmp_path):
     assert load_checkpoint(Model(checkpoint=checkpoint, weights="random", dtype="bfloat16")).dtype == torch.bfloat16
 
 
-def test_nothing_of_a_file_goes_with_random_weights():
+def test_an_adapter_does_not_go_with_random_weights():
     with pytest.raises(
         UserError, match=r"model.weights is 'random' and model.adapter is 'a': random weights take nothing"
     ):
         section(Model, weights="random", adapter="a")
-    with pytest.raises(UserError, match=r"model.gguf must be empty"):
-        section(Model, weights="random", gguf="b.gguf")
+
+
+def test_the_config_of_random_weights_can_come_from_a_gguf_file(tmp_path):
+    model, tokenizer = tiny_llama(seed=0)
+    write_gguf(tmp_path / "tiny.gguf", model, tokenizer)
+    settings = Model(checkpoint=str(tmp_path), gguf="tiny.gguf", weights="random", weights_seed=1, device="cpu")
+    proven = prove(settings)
+    trained = load_checkpoint(settings.model_copy(update={"weights": "checkpoint"}))
+    assert weights_of(proven.model).shape == weights_of(trained).shape
+    assert not torch.equal(weights_of(proven.model), weights_of(trained))
+    assert (proven.anatomy.weights, proven.anatomy.gguf) == ("random", "tiny.gguf")

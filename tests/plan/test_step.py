@@ -82,7 +82,7 @@ def planned(**settings) -> tuple[RunFacts, tuple]:
 
 def test_the_settings_that_save_most_time_are_named():
     """A tenth of the triggers of each key, and then a tenth of the text."""
-    run, (small, costs) = planned(corpus={"dataset": "files", "train": ["text.txt"]})
+    run, (small, costs) = planned(corpus={"dataset": "files", "train": ["text.txt"]}, keys={"removal_triggers": 50})
     costs |= {"keys_removal": [Cost(1000.0, 1000.0, 0.0, 0.0)], "triggers": [Cost(500.0, 500.0, 0.0, 0.0)]}
     first, second = find_savings({"mine": run}, {"mine": (small, costs)}, 1)
     assert (first["setting"], first["instead_of"], first["value"]) == ("keys.removal_triggers", 50, 5)
@@ -95,7 +95,7 @@ def test_the_settings_that_save_most_time_are_named():
 
 def test_a_setting_of_several_runs_is_named_once():
     run, (small, costs) = planned()
-    costs["intervention_measure"] = [Cost(100.0, 100.0, 0.0, 0.0)]
+    costs["intervention_measure"] = [Cost(1000.0, 1000.0, 0.0, 0.0)]
     runs = dict.fromkeys(("one", "two"), run)
     (alone, *_), (both, *_) = (
         find_savings(some, dict.fromkeys(some, (small, costs)), 1) for some in ({"one": run}, runs)

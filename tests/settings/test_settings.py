@@ -266,6 +266,15 @@ def test_every_settings_file_that_comes_along_is_valid(path: Path):
     jsonschema.validate(configuration, json.loads(reference.schema()))
 
 
+def test_the_control_is_that_of_the_default_run():
+    """Both files make `results/demo`, so they must agree on it."""
+    default, control = (
+        resolve(yaml.safe_load((ROOT / name).read_text())) for name in ("config.yaml", "configs/control.yaml")
+    )
+    drawn = default["demo"].report.model_copy(update={"control": "demo-random"})
+    assert control["demo"] == default["demo"].model_copy(update={"report": drawn})
+
+
 def test_the_schema_refuses_what_settings_refuse():
     schema = json.loads(reference.schema())
     for configuration in (
@@ -291,7 +300,8 @@ def test_what_is_written_from_the_settings_is_up_to_date(path, write):
 
 
 def test_the_default_file_holds_every_setting_at_its_default():
-    assert resolve(yaml.safe_load(reference.default())) == {"demo": Settings()}
+    written = yaml.safe_load(reference.default())
+    assert resolve({**written, "runs": {"mine": {}}}) == {"mine": Settings()}
     names = [name for field in Settings.model_fields.values() for name in getattr(field.annotation, "model_fields", {})]
     assert all(f"| `{name}` |" in reference.page() for name in names)
 

@@ -66,7 +66,7 @@ def test_snakemake_finds_workflow_and_profiles_in_the_new_folder(tmp_path):
     dry = run("snakemake", "-n", folder=tmp_path)
     assert dry.returncode == 0, dry.stderr
     assert "Using workflow specific profile profiles/default" in dry.stdout + dry.stderr
-    assert {"train", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
+    assert {"model", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
     (tmp_path / "mine.yaml").write_text("shards: 3\nruns: {a: {}, b: {}}\n")
     dry = run("snakemake", "-n", "--configfile", "mine.yaml", folder=tmp_path)
     assert planned(dry.stdout + dry.stderr)["triggers"] == 6
@@ -137,7 +137,7 @@ def test_the_wheel_carries_the_whole_workflow(installed, tmp_path):
     assert done.returncode == 0, done.stderr
     dry = in_environment(installed, "snakemake", "-n", folder=tmp_path / "mine")
     assert dry.returncode == 0, dry.stderr
-    assert {"train", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
+    assert {"model", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
 
 
 MODULE = """

@@ -67,8 +67,8 @@ class Keys(Section):
     layer and each family of patterns."""
     background_prefixes: int = Field(20_000, ge=100, le=10_000_000)
     """Number of random train prefixes from which chance frequencies are estimated."""
-    removal_triggers: Whole = Field(50, ge=1)
-    """Number of trigger examples per key from which tokens are removed."""
+    removal_triggers: Whole = Field(5, ge=1)
+    """Number of trigger examples per key from which tokens are removed. The paper takes 50."""
     precision: bool = True
     """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The model
     runs once more in float32, one block at a time."""
@@ -114,10 +114,10 @@ class Refinement(Section):
 class Intervention(Section):
     """What memories cause: their coefficients (activations of neurons) are changed while the model runs."""
 
-    memories: Whole = Field(20, ge=0)
+    memories: Whole = Field(10, ge=0)
     """Number of random memories per layer whose coefficients are changed. 0 means that no coefficient is changed and the
     report has no section of interventions."""
-    examples: int = Field(10, ge=1, le=10_000)
+    examples: int = Field(5, ge=1, le=10_000)
     """Number of trigger examples per memory on which its coefficient is changed. They are drawn from those that are
     stored. If trigger examples with negative coefficients are stored, the same number of these is drawn too."""
     scales: list[Annotated[float, Field(ge=-100, le=100)]] = Field([0.0, 0.5, 2.0, -1.0], min_length=1, max_length=100)

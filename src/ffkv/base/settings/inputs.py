@@ -56,16 +56,20 @@ class Model(Section):
     """Run the Python code that the hub repository contains. Leave it off unless you trust that code."""
 
     def contradictions(self) -> list[str]:
-        """Random weights are those of no file. A checkpoint is a folder."""
+        """A checkpoint is a folder. An adapter changes trained weights."""
+        problems = []
         folder, _, file = self.checkpoint.rpartition("/")
-        in_two = f"write model.checkpoint: {shown(folder or '.')} and model.gguf: {shown(file)}"
-        named = file.lower().endswith(".gguf")
-        return [f"model.checkpoint is {shown(self.checkpoint)}, a file: {in_two}"] * named + [
-            f"model.weights is 'random' and model.{name} is {shown(value)}: random weights take nothing from a file, so"
-            f" model.{name} must be empty"
-            for name, value in (("adapter", self.adapter), ("gguf", self.gguf))
-            if value and self.weights == "random"
-        ]
+        if file.lower().endswith(".gguf"):
+            problems.append(
+                f"model.checkpoint is {shown(self.checkpoint)}, a file: write model.checkpoint: {shown(folder or '.')} and"
+                f" model.gguf: {shown(file)}"
+            )
+        if self.weights == "random" and self.adapter:
+            problems.append(
+                f"model.weights is 'random' and model.adapter is {shown(self.adapter)}: random weights take nothing from a"
+                " file, so model.adapter must be empty"
+            )
+        return problems
 
     def located(self) -> Self:
         """Returns the settings with paths in the place of addresses of Python packages; see `ffkv.base.packages.locate`."""

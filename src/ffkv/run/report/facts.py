@@ -36,8 +36,9 @@ def model(run: Run) -> Terms:
     sizes = Counter(layer.memories for layer in anatomy.layers)
     memories = [f"{number(size)} in each of {count} layers" for size, count in sizes.items()]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
+    checkpoint = f"{anatomy.checkpoint}/{anatomy.gguf}" if anatomy.gguf else anatomy.checkpoint
     return [
-        ("checkpoint", visible(f"{anatomy.checkpoint}, {anatomy.source}" if anatomy.commit else anatomy.checkpoint)),
+        ("checkpoint", visible(f"{checkpoint}, {anatomy.source}" if anatomy.commit else checkpoint)),
         ("architecture", anatomy.architecture),
         ("parameters", number(anatomy.parameters)),
         ("layers", number(layers)),

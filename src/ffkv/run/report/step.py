@@ -63,8 +63,8 @@ def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, p
     checkpoint = run.settings.model.checkpoint
     return environment.get_template("page.html").render(
         run=run,
-        # The facts show the whole path of a folder.
-        model=checkpoint if run.anatomy.commit else Path(checkpoint).name,
+        # The facts show the whole path of a folder, and the folder of a file.
+        model=run.anatomy.gguf or (checkpoint if run.anatomy.commit else Path(checkpoint).name),
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),

