@@ -31,7 +31,7 @@ def test_a_course_names_both_ends_and_what_lies_outside_them():
         ("figure_2", ["120 random keys", "3,000 trigger examples", "at least 3", "20,000 random prefixes"]),
         (
             "figure_3",
-            ["up to 50", "First token: 120 keys with 1,440 trigger examples, 18 left out. Random token: 120 keys"],
+            ["up to 5", "First token: 120 keys with 1,440 trigger examples, 18 left out. Random token: 120 keys"],
         ),
         ("figure_4", ["of 186 values", "6 keys without", "1 in 40", "the model's own head"]),
         ("figure_5", ["186 keys", "40 tokens", "In 3 of 186 values several tokens share the highest logit"]),
