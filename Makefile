@@ -5,6 +5,8 @@ VENV := .venv
 SHELL := /bin/bash
 # Files of tests side by side. Those of one file share what they prepare.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Threads per job: two jobs side by side use the processor better than one job on all of it.
+HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: help report training gallery explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
@@ -13,13 +15,13 @@ help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
 
 report: install ## Set up, run config.yaml, write reports/<run>/index.html.
-	snakemake
+	snakemake --max-threads $(HALF)
 
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
 
 gallery: install ## The reports of docs/gallery with pages of their memories. Some 40 minutes on two cores.
-	snakemake --configfile configs/control.yaml
+	snakemake --configfile configs/control.yaml --max-threads $(HALF)
 	snakemake --configfile configs/training.yaml --max-threads 1
 	for run in demo demo-random step-400; do ffkv explore --export reports/$$run/memories results/$$run; done
 	snakemake --configfile configs/control.yaml --forcerun report

@@ -46,6 +46,8 @@ runs:
       examples: 2
       similar: 5
       top_k_prefixes: 30
+    shards: 2
+    layer_groups: 2
 
 # Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. For example,
 # `training: {runs: [early, late], axis: step, values: [100, 400]}` is in the order of the training steps.
