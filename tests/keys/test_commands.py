@@ -128,7 +128,7 @@ def test_removal_of_a_run(run, fake_model):
     assert table.groupby(["layer", "removed"]).size().to_dict() == {
         (layer, removed): 4 for layer in (0, 2) for removed in ("first", "last", "random")
     }
-    assert (table["triggers"] + table["skipped"] == 25).all()
+    assert (table["triggers"] + table["skipped"] == Keys().removal_triggers).all()
     assert table["change"].between(-50, 0).all()
     first, last = (table[table["removed"] == removed]["change"].tolist() for removed in ("first", "last"))
     assert first == last
