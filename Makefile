@@ -20,7 +20,7 @@ report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
 
-gallery: install ## The reports of docs/gallery with pages of their memories. Some 40 minutes on two cores.
+gallery: install ## The reports of docs/gallery with pages of their memories. Takes three times as long as `make report`.
 	snakemake --configfile configs/control.yaml --max-threads $(HALF)
 	snakemake --configfile configs/training.yaml --max-threads 1
 	for run in demo demo-random step-400; do ffkv explore --export reports/$$run/memories results/$$run; done
