@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ffkv.base.errors import UserError
-from ffkv.base.files import hdf5
+from ffkv.base.files import hdf5, write_target
 from ffkv.base.system.signals import TOLD, end_in_good_order
 
 from .conftest import NUMBERS
@@ -92,7 +92,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
             os.kill(os.getpid(), number)
         return memoryview(data)
 
-    monkeypatch.setattr(hdf5, "memoryview", view, raising=False)
+    monkeypatch.setattr(write_target, "memoryview", view, raising=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored
     end_in_good_order()
     try:
@@ -109,7 +109,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
     assert list(tmp_path.iterdir()) == []
 
 
-class FullDisk(hdf5.WriteTarget):
+class FullDisk(write_target.WriteTarget):
     """A file on a disk that has no space left."""
 
     def write(self, data):

@@ -1,7 +1,7 @@
 """Whole files on disk: written under a temporary name, with checksums; HDF5 and tables.
 
 Writing: `atomic` gives a file its final name only when it is whole, and `checksums` writes its sum beside it. `hdf5`
-writes HDF5, `tables` writes CSV and parquet, `journal` appends JSON lines.
+writes HDF5 into a `write_target`, `tables` writes CSV and parquet, `journal` appends JSON lines.
 
 Describing: `datasets` has one description per dataset, `columns` one per table. `provenance` says to which model,
 tokenizer and corpus a file belongs, and which versions made it.

@@ -11,7 +11,6 @@ files are compared with their sums as a whole.
 
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,8 @@ from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.checksums import target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
-from ffkv.base.system.signals import end_if_told, uninterrupted
+from ffkv.base.files.write_target import WriteTarget
+from ffkv.base.system.signals import end_if_told
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
@@ -35,36 +35,6 @@ SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, 
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 MOST_ATTRIBUTES, LONGEST_ATTRIBUTE = 100, 2**22  # bytes
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
-
-
-class WriteTarget(io.FileIO):
-    """A file that remembers the first write error, for example a full disk. `create` raises it.
-
-    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's
-    exception, that occurs there: the file would look complete, and the library would crash when the process ends.
-    """
-
-    failure: OSError | None = None
-
-    @uninterrupted
-    def write(self, data: Any) -> int:
-        """Writes all of `data`; nothing more once a write has failed."""
-        rest = memoryview(data).cast("B")
-        try:
-            while rest and not self.failure:
-                rest = rest[super().write(rest) :]
-        except OSError as error:
-            self.failure = error
-        return len(data)
-
-    @uninterrupted
-    def truncate(self, size: int | None = None) -> int:
-        """Truncates the file; does nothing more once a write has failed."""
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.failure = self.failure or error
-            return size or 0
 
 
 @contextlib.contextmanager
