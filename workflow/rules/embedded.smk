@@ -1,4 +1,4 @@
-"""Embedded: the default run's own model.
+"""Embedded: a small model that the workflow trains itself, such as that of configs/embedded.yaml.
 
 Needs: nothing but Python's standard library, whose English documentation is the corpus.
 Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its training curve.

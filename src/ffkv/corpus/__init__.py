@@ -9,5 +9,5 @@ front of every sentence. `shared_prefixes` finds what sentences begin with in co
 corpus`.
 
 The corpus as data: `corpus_file` is `corpus/<split>.h5`, `competing` says which prefixes compete for a key, `words`
-finds words. The room `embedded` trains the small model of the default run.
+finds words. The room `embedded` trains a small model on Python's documentation.
 """
