@@ -115,16 +115,11 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
     """
     reader = gguf.GGUFReader(path)
     architecture = str(reader.fields["general.architecture"].contents())
-    if (
-        architecture not in GGUF_CONFIG_ARCHS
-    ):  # else transformers names what it leaves out, and `check_weights` has met it
+    # Of the other architectures, transformers names what it leaves out, and `check_weights` has met it.
+    if architecture not in GGUF_CONFIG_ARCHS:
         _compare_tensors(path, architecture, reader, model)
-    _compare_entries(
-        path,
-        architecture,
-        {name: field.contents() for name, field in reader.fields.items() if len(field.data) == 1},
-        model,
-    )
+    entries = {name: field.contents() for name, field in reader.fields.items() if len(field.data) == 1}
+    _compare_entries(path, architecture, entries, model)
 
 
 def _compare_tensors(path: Path, architecture: str, reader: gguf.GGUFReader, model: PreTrainedModel) -> None:
