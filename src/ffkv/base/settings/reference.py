@@ -36,6 +36,8 @@ runs:
       train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
       validation_share: 0.15
       sentences_per_document: 25
+    batches:
+      block_sentences: 128
     prefixes:
       count: 600
     keys:
