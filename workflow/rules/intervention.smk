@@ -22,6 +22,7 @@ rule intervention_measure:
         "results/{run}/logs/intervention_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/intervention_measure/{group}.tsv"
+    priority: 1  # the longest way to the report begins first
     conda:
         "../../envs/ffkv.yaml"
     threads: 4

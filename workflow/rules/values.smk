@@ -17,6 +17,7 @@ rule values_project:
         "results/{run}/logs/values_project/{group}.log",
     benchmark:
         "results/{run}/benchmarks/values_project/{group}.tsv"
+    priority: 1  # the longest way to the report begins first
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
