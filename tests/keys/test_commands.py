@@ -16,7 +16,7 @@ from ffkv.base.parts import Part
 from ffkv.base.settings import Keys
 from ffkv.base.steps import Work
 from ffkv.branches.commands import command_group
-from ffkv.branches.keys.step import find_patterns, remove_tokens, summarize_keys
+from ffkv.branches.keys.step import find_patterns, measure_precision, remove_tokens, summarize_keys
 from ffkv.branches.registry import BRANCHES
 
 FEW = Keys(per_layer=4, background_prefixes=1000)
@@ -148,6 +148,12 @@ def test_precision_of_a_run(run, fake_model):
     assert table["error_median"][2] == pytest.approx(np.median(errors), rel=1e-6)
     assert table["error_largest"][2] == pytest.approx(errors.max(), rel=1e-6)
     assert table["first_stays"][2] == (exact.argmax(1) == 0).mean()
+
+
+def test_precision_reads_a_part_of_many_keys(run, fake_model, monkeypatch):
+    monkeypatch.setattr(ffkv.branches.keys.step, "PRECISION_KEYS", 3)
+    found = measure_precision(run.folder, run.triggers, run.corpus_file)
+    assert found["keys"].tolist() == [3, 0, 3]
 
 
 def test_triggers_of_another_model_are_refused(run, fake_model):

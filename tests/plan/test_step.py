@@ -48,7 +48,26 @@ def test_a_rule_without_work_takes_as_long_as_in_the_trial():
 def test_a_checkpoint_that_takes_long_to_read_is_read_by_each_job_of_the_model():
     run = facts()._replace(jobs={"triggers": [job("triggers")], "report": [job("report")]}, loading=7.0)
     rows = plan_rules(run, (facts(), {"triggers": [Cost(1, 1, 0, 0)], "report": [Cost(1, 1, 0, 0)]}), 1)
-    assert [each["seconds"] for each in rows] == [3 + 1 + 7, 1 + 1]
+    assert [each["seconds"] for each in rows] == pytest.approx([3 + 1 + 7, 1 + 1])
+
+
+def test_each_job_of_the_model_reads_the_weights():
+    """Two jobs read 4 GB each, at 1 GB per second."""
+    shape = SHAPE._replace(parameters=10**9)
+    assert row("triggers", Cost(1, 1, 0, 0), jobs=2, shape=shape)["seconds"] == pytest.approx(2 * (3 + 4) + 1)
+
+
+def test_a_gpu_takes_as_long_as_its_operations_take(monkeypatch):
+    """Layer outputs of 50 prefixes through a head of 40 weights in 2 layers. Other rules take as long as without a GPU."""
+    jobs = {rule: [job(rule)] for rule in ("composition_measure", "keys_patterns")}
+    costs = {rule: [Cost(9.0, 8.0, 0.0, 0.0)] for rule in jobs}
+    run, cpu = facts()._replace(jobs=jobs), facts(model={"checkpoint": "somewhere", "device": "cpu"})
+    on_gpu, tables = plan_rules(run, (run, costs), 4, gpu=1000.0)
+    assert on_gpu["operations"] == 2 * 50 * 2 * 40
+    assert on_gpu["seconds"] == pytest.approx(2 + 1 + 8) and on_gpu["at_once"] == 1
+    assert tables == plan_rules(run, (run, costs), 4)[1] and tables["operations"] == 0
+    run = cpu._replace(jobs=jobs)
+    assert plan_rules(run, (run, costs), 4, gpu=1.0) == plan_rules(run, (run, costs), 4)
 
 
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():

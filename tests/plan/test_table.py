@@ -4,23 +4,23 @@ from plan.hand import SHAPE
 
 from ffkv.plan.table import as_text, tell_shortages
 
-TOTAL = {"seconds": 90.0, "cores": 2, "written": 5e6, "memory": 2e9, "disk_left": 1e9, "memory_left": 4e9}
+TOTAL = {"seconds": 90.0, "cores": 2, "gpu": 0, "written": 5e6, "memory": 2e9, "disk_left": 1e9, "memory_left": 4e9}
 SIZES = {"layers": 2, "all_memories": 24, **SHAPE._asdict()}
 DONE = {"rule": "first", "jobs": 0, "done": True}
 LEFT = {"rule": "second", "jobs": 2, "done": False, "at_once": 1, "written": 5e6, "memory": 2e9, "seconds": 90.0}
 SAVING = {"setting": "keys.removal_triggers", "instead_of": 50, "value": 5, "seconds": 16800.0}
 
 
-def text(*rules, savings=(), not_estimated=(), download=0) -> list[str]:
+def text(*rules, savings=(), not_estimated=(), download=0, total=TOTAL) -> list[str]:
     run = {"shape": SIZES, "text": {}, "download": download, "device": {"weights": 1e9, "working": 5e8}, "rules": rules}
-    plan = {"runs": {"mine": run}, "total": TOTAL, "savings": savings, "not_estimated": not_estimated}
+    plan = {"runs": {"mine": run}, "total": total, "savings": savings, "not_estimated": not_estimated}
     return as_text(plan).splitlines()
 
 
 def test_what_is_done_takes_nothing():
     lines = text(DONE, LEFT)
     assert lines[0] == "Run mine: Hand, 400 parameters, 2 layers, d = 4, 24 memories, |V| = 10, float32"
-    assert lines[1] == "  GPU memory: 1.5 GB per job that runs the model (1 GB of weights)"
+    assert lines[1] == "  GPU memory: up to 1.5 GB per job that runs the model (1 GB of weights)"
     assert lines[2].split() == ["jobs", "disk", "memory", "per", "job", "time"]
     assert [line.split() for line in lines[3:5]] == [
         ["first", "done"],
@@ -31,6 +31,16 @@ def test_what_is_done_takes_nothing():
         "Disk: 5 MB to be written, 1 GB free.",
         "Memory: up to 2 GB per job, 4 GB free.",
     ]
+
+
+def test_what_takes_longer_than_a_day_is_said_to_be_shorter_on_a_gpu():
+    long = TOTAL | {"seconds": 90000.0}
+    assert text(LEFT, total=long)[-4:-2] == [
+        "Time: about 25 h 0 min on 2 cores, with nothing else running.",
+        "With a GPU it may be much less: `ffkv plan --teraflops 20` plans for one (docs/plan.md).",
+    ]
+    (line,) = text(LEFT, total=long | {"gpu": 2e13})[-3:-2]
+    assert line.startswith("Time: about 25 h 0 min on 2 cores and a GPU of 2e+13 operations per second,")
 
 
 def test_settings_that_save_time_are_said():

@@ -74,4 +74,22 @@ def test_what_a_job_holds():
     assert measure_memory(run, "sampled_prefixes", "model") == passing + 50 * (24 + 16) * 4
     assert measure_memory(large, "sampled_prefixes", "model") == measure_memory(large, "keys_removal", "model")
     assert measure_memory(run, "report", "tables") > measure_memory(run, "composition_summarize", "tables") == 0
-    assert device_bytes(run)["weights"] == 1600 and device_bytes(run)["working"] > 5e8
+
+
+def test_what_is_on_a_gpu():
+    """Weights; the driver, batches of 1,024 tokens, a third of the triggers; in float32 the head and one of two blocks."""
+    found = device_bytes(run := facts(shape=SHAPE._replace(itemsize=2)))
+    assert found["weights"] == 800
+    batch, exact = 4 * 1024 * (8 * 16 + 12 * 4), 4 * (40 + (400 - 80) / 2)
+    assert found["working"] == pytest.approx(5e8 + batch + run.trigger_bytes / 3 + exact, abs=0.1)
+
+
+def test_trigger_examples_are_read_again_once_per_layer():
+    """Of 15 + 25 keys with 50 trigger examples, 1,000 per layer: 10 per sentence, to a layer of 128 or 256 weights."""
+    read = 1000 * (1 - (1 - np.exp(-10)) / 10)
+    shape = SHAPE._replace(memories=(15, 90))
+    assert amounts(shape=shape)["keys_precision"][0] == pytest.approx(2 * read * (128 + 256) / 2)
+
+
+def test_refinement_reads_three_vectors_per_prefix_and_layer():
+    assert amounts()["refinement_measure"][0] == 3 * amounts()["composition_measure"][0]

@@ -44,9 +44,9 @@ class Step:
     writes: tuple[Table | File, ...] = ()  # what it returns, in this order
     imports: str = "tables"  # what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`
     also: tuple[str, ...] = ()  # folders of modules that it imports by name while it runs
-    # how much it has to do in a run (`ffkv.plan.facts.RunFacts`): operations, or things, of all its jobs; and rows or
-    # numbers that it writes. `ffkv plan` takes both beside those of a small run, so that a constant factor is left out.
-    # None: neither grows with the run.
+    # how much it has to do in a run (`ffkv.plan.facts.RunFacts`): things; or products of two numbers, if it uses
+    # `model/device`; of all its jobs. And rows or numbers that it writes. `ffkv plan` takes both beside those of a small
+    # run, so that a constant factor of things may be left out. None: neither grows with the run.
     amount: Callable[[Any], tuple[float, float]] | None = None
 
     @property

@@ -14,8 +14,13 @@ from ffkv.base.terminal import say
 @click.option("--configfile", type=WRITABLE, default="config.yaml", show_default=True, help="The settings file.")
 @click.option("--cores", type=click.IntRange(1), show_default="all", help="Cores that snakemake may use.")
 @click.option("--train-tokens", type=click.IntRange(2), help="Tokens of the train split, if its size is unknown.")
+@click.option(
+    "--teraflops",
+    type=click.FloatRange(0, min_open=True),
+    help="Plan for a GPU that reaches so many operations per second in float32, in 10^12.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with sizes in bytes and times in seconds.")
-def plan(configfile: Path, cores: int | None, train_tokens: int | None, as_json: bool) -> None:
+def plan(configfile: Path, cores: int | None, train_tokens: int | None, teraflops: float | None, as_json: bool) -> None:
     """Predict text, disk, memory and time of the runs of a settings file, and which settings would save most time.
 
     Start it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a
@@ -35,7 +40,7 @@ def plan(configfile: Path, cores: int | None, train_tokens: int | None, as_json:
     from ffkv.plan.step import make_plan
     from ffkv.plan.table import as_text
 
-    found = make_plan(runs, snakemake, cores, train_tokens)
+    found = make_plan(runs, snakemake, cores, train_tokens, 1e12 * (teraflops or 0))
     say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:
         say(warning, error=True)

@@ -14,16 +14,21 @@ from ffkv.plan.facts import RunFacts, as_trained, inspect_run
 from ffkv.plan.trial import Trial, measure_trial
 from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
 from ffkv.workflow.jobs import import_libraries, libraries_of, read_jobs
+from ffkv.workflow.steps import STEPS
 
 RESULTS = Path("results")
+READING = 1e9  # bytes of weights that a job reads per second: an assumption, for a local disk
 SAMPLES = ("prefixes", *BRANCHES)  # sections with sizes of samples
 
 
-def make_plan(runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens: int | None = None) -> dict[str, Any]:
+def make_plan(
+    runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens: int | None = None, gpu: float = 0.0
+) -> dict[str, Any]:
     """Plans runs, by their settings, in the working directory.
 
     `snakemake`: the Snakemake that lists their jobs, see `ask_snakemake`. `cores`: those that snakemake may use. `tokens`:
-    number of tokens of the train split, for a corpus whose size cannot be known.
+    number of tokens of the train split, for a corpus whose size cannot be known. `gpu`: operations per second of a GPU that
+    the run will have; 0 for the times of this machine.
 
     Returns:
         "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
@@ -36,11 +41,12 @@ def make_plan(runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens
         own.setdefault(job.run, {}).setdefault(job.rule, []).append(job)
     facts = {run: inspect_run(as_trained(run, runs, own), own[run], tokens) for run in runs}
     trials = _try_out(facts, cores)
-    rows = {run: plan_rules(each, trials.get(run), cores) for run, each in facts.items()}
+    rows = {run: plan_rules(each, trials.get(run), cores, gpu) for run, each in facts.items()}
     todo = [(run, row) for run, each in rows.items() for row in each if not row["done"]]
     total = {
         "seconds": sum(row["seconds"] for _, row in todo),
         "cores": cores,
+        "gpu": gpu,
         "written": sum(row["written"] for _, row in todo),
         "memory": max((row["memory"] for _, row in todo), default=0.0),
         "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
@@ -53,7 +59,7 @@ def make_plan(runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens
         told[run] = {"shape": shape, "text": text, "download": each.download, "device": device_bytes(each)}
         told[run]["rules"] = rows[run]
     left_out = {job.rule for job in jobs if not job.done} - {row["rule"] for _, row in todo}
-    savings, warnings = find_savings(facts, trials, cores), find_warnings(todo, total)
+    savings, warnings = find_savings(facts, trials, cores, gpu), find_warnings(todo, total)
     return {"runs": told, "savings": savings, "total": total, "warnings": warnings, "not_estimated": sorted(left_out)}
 
 
@@ -68,11 +74,14 @@ def _try_out(facts: Mapping[str, RunFacts], cores: int) -> dict[str, Trial]:
     return trials
 
 
-def plan_rules(run: RunFacts, trial: Trial | None, cores: int) -> list[dict[str, Any]]:
+def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0) -> list[dict[str, Any]]:
     """Says what is left to do of each rule: what it took in the trial, as many times as there is more to do.
 
+    With `gpu` operations per second, rules that use a GPU take as long as their operations take there, one job at a time.
+
     Returns "rule", "jobs" (their number), "done"; if some are left: "at_once" (how many of them run together), "written"
-    (bytes of all outputs), "memory" (bytes of a job at its peak), "seconds" (of all, with nothing else running).
+    (bytes of all outputs), "memory" (bytes of a job at its peak), "seconds" (of all, with nothing else running),
+    "operations" (of all, of rules that use a GPU).
     """
     rows, (small, taken) = [], trial or (run, {})
     works = measure_amounts(run), measure_amounts(small)
@@ -91,26 +100,33 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int) -> list[dict[str,
         if rule in ("corpus", "train"):  # the threads of `corpus` are processes
             growing += sum(split.seconds for split in run.text.values()) / (threads if rule == "corpus" else 1)
         elif libraries == "model":
-            around += run.loading
+            around += run.loading + device_bytes(run)["weights"] / READING
+        operations = 2 * amount if rule in STEPS and "model/device" in STEPS[rule].settings else 0.0
         at_once, share = max(1, min(cores // threads, todo)), todo / len(jobs)
+        if gpu and operations and run.settings.model.device != "cpu":
+            at_once, growing = 1, operations / gpu
         more = measure_memory(run, rule, libraries) - measure_memory(small, rule, libraries)
         row = {"rule": rule, "jobs": todo, "done": False, "at_once": at_once}
         row["written"] = sum(cost.written for cost in costs) * stored / kept * share
         row["memory"] = base + max(cost.memory for cost in costs) + max(more, 0.0)
         row["seconds"] = -(-todo // at_once) * (start + around + growing / len(jobs))
+        row["operations"] = operations * share
         rows.append(row)
     return rows
 
 
-def find_savings(facts: Mapping[str, RunFacts], trials: Mapping[str, Trial], cores: int) -> list[dict[str, Any]]:
-    """Finds the two settings that would save most time at a tenth of their value.
+def find_savings(
+    facts: Mapping[str, RunFacts], trials: Mapping[str, Trial], cores: int, gpu: float = 0.0
+) -> list[dict[str, Any]]:
+    """Finds the two settings that would save most time at a tenth of their value. `gpu`: see `make_plan`.
 
     Returns "setting" (such as "keys.per_layer"), "instead_of" (its value), "value" (a tenth of it), "seconds" (that it
     saves, the second one on top of the first).
     """
 
     def seconds(runs: Mapping[str, RunFacts]) -> float:
-        return sum(row.get("seconds", 0.0) for run in runs for row in plan_rules(runs[run], trials.get(run), cores))
+        rows = (row for run, each in runs.items() for row in plan_rules(each, trials.get(run), cores, gpu))
+        return sum(row.get("seconds", 0.0) for row in rows)
 
     found: list[dict[str, Any]] = []
     for _ in range(2):

@@ -12,6 +12,7 @@ from ffkv.run.results.text import duration
 from ffkv.workflow import ROOT
 
 SLURM = Path("profiles/slurm/profile.yaml")
+DAY = 24 * 3600
 LINE = "  {:24}{:>5}{:>10}{:>16}{:>16}"
 
 
@@ -25,7 +26,7 @@ def as_text(plan: Mapping[str, Any]) -> str:
             lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
         lines += [f"  hub: {in_bytes(found['download'])} to download"] * (found["download"] > 0)
         weights, working = found["device"].values()
-        need = f"{in_bytes(weights + working)} per job that runs the model ({in_bytes(weights)} of weights)"
+        need = f"up to {in_bytes(weights + working)} per job that runs the model ({in_bytes(weights)} of weights)"
         lines += [f"  GPU memory: {need}", LINE.format("", "jobs", "disk", "memory per job", "time")]
         for row in found["rules"]:
             sizes = ["", "", "done"]
@@ -37,7 +38,10 @@ def as_text(plan: Mapping[str, Any]) -> str:
     if not rows:
         return "\n".join([*lines, f"Nothing {'else ' * bool(others)}is left to do."])
     lines += tell_shortages(rows)
-    lines.append(f"Time: about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.")
+    on = f"{total['cores']} cores" + f" and a GPU of {total['gpu']:.3g} operations per second" * bool(total["gpu"])
+    lines.append(f"Time: about {duration(total['seconds'])} on {on}, with nothing else running.")
+    if total["seconds"] > DAY and not total["gpu"]:
+        lines.append("With a GPU it may be much less: `ffkv plan --teraflops 20` plans for one (docs/plan.md).")
     for start, saving in zip(("Most time is saved by", "Then by"), plan["savings"], strict=False):
         less, instead = duration(saving["seconds"]), saving["instead_of"] or "all documents"
         lines.append(f"{start} `{saving['setting']}: {saving['value']}` instead of {instead}: {less} less.")

@@ -25,10 +25,18 @@ def measure_amounts(run: RunFacts) -> dict[str, tuple[float, float]]:
 
 
 def device_bytes(run: RunFacts) -> dict[str, float]:
-    """Returns the bytes that a job takes on a GPU: weights; and beside them batches, triggers and the driver."""
-    batch = 4 * run.settings.batches.tokens * (8 * max(run.shape.memories) + 12 * run.shape.width)
-    weights, driver = float(run.shape.parameters * run.shape.itemsize), 5e8
-    return {"weights": weights, "working": driver + batch + run.trigger_bytes / 3}
+    """Returns the bytes that a job takes on a GPU: weights; and beside them batches, triggers and the driver.
+
+    Beside them also what interventions hold in float32: the output embedding, and one block (of a model in float32, its
+    values in float64).
+    """
+    shape, driver = run.shape, 5e8
+    batch = 4 * run.settings.batches.tokens * (8 * max(shape.memories) + 12 * shape.width)
+    exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
+    return {
+        "weights": float(shape.parameters * shape.itemsize),
+        "working": driver + batch + run.trigger_bytes / 3 + exact,
+    }
 
 
 def measure_memory(run: RunFacts, rule: str, libraries: str) -> float:

@@ -70,8 +70,8 @@ class Keys(Section):
     removal_triggers: Whole = Field(5, ge=1)
     """Number of trigger examples per key from which tokens are removed. The paper takes 50."""
     precision: bool = True
-    """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The model
-    runs once more in float32, one block at a time."""
+    """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The trigger
+    examples of up to 25 keys per layer are read again in float32, one block at a time."""
 
     def contradictions(self) -> list[str]:
         """A pattern cannot need more trigger examples than are searched."""

@@ -10,9 +10,9 @@ STEP = "ffkv.branches.keys.step"
 PATTERNS = ("per_layer", "pattern_triggers", "minimum_prefixes", "false_discovery_rate", "background_prefixes")
 
 
-def _chosen(run: Any) -> float:
-    """Returns the number of keys of all layers."""
-    return sum(min(run.settings.keys.per_layer, size) for size in run.shape.memories)
+def _chosen(run: Any, most: float = float("inf")) -> float:
+    """Returns the number of keys of all layers, `most` per layer."""
+    return sum(min(run.settings.keys.per_layer, size, most) for size in run.shape.memories)
 
 
 def _removal(run: Any) -> float:
@@ -23,6 +23,13 @@ def _removal(run: Any) -> float:
     layers, train = run.shape.layers, run.text["train"]
     removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)
     return (2 * layers * train.tokens_read(removed / layers) + removed * train.prefix_tokens) * run.shape.to_layer
+
+
+def _precision(run: Any) -> float:
+    """Returns the operations of computing coefficients again. Prefixes are read once if they begin alike."""
+    layers = run.shape.layers
+    triggers = _chosen(run, tables.PRECISION_KEYS) * run.settings.triggers.per_key
+    return layers * run.text["train"].tokens_read(triggers / layers) * run.shape.to_layer
 
 
 BRANCH = Branch(
@@ -62,10 +69,7 @@ BRANCH = Branch(
             settings=("keys/per_layer", "batches/tokens", "model/device", "model/max_memory", "seed"),
             writes=(tables.PRECISION,),
             imports="model",
-            amount=lambda run: (
-                _chosen(run) * run.settings.triggers.per_key * run.shape.to_layer,
-                run.shape.layers,
-            ),
+            amount=lambda run: (_precision(run), run.shape.layers),
         ),
         "summarize": Step(
             f"{STEP}:summarize_keys",

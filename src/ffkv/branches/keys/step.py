@@ -22,7 +22,7 @@ from ffkv.branches.keys.key_sample import sample_examples, sample_keys, trigger_
 from ffkv.branches.keys.patterns import detect_patterns, pattern_rows, prefix_rows, prepare_detector
 from ffkv.branches.keys.precision import precision_row, rescore
 from ffkv.branches.keys.removal import Coefficients, relative_changes, removal_rows
-from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, PRECISION, REMOVAL
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, PRECISION, PRECISION_KEYS, REMOVAL
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import read_anatomy
@@ -134,7 +134,7 @@ def measure_precision(
         model: folder of the model step.
         triggers: file `triggers.h5`.
         train: file `corpus/train.h5`.
-        settings: `per_layer` is used.
+        settings: `per_layer` is used, if it is at most 25.
         seed: the run's seed.
         work: device and batches.
     Returns:
@@ -150,10 +150,10 @@ def measure_precision(
     loaded, examples, sentences = _read_inputs(model, triggers, train, work)
     from ffkv.model.placement.precision import running_in_float32
 
-    rows = []
+    rows, most = [], min(settings.per_layer, PRECISION_KEYS)
     with running_in_float32(loaded.model), progress(examples.layers, "layers", "float32") as bar:
         for layer in range(examples.layers):
-            keys = sample_keys(examples, layer, settings.per_layer, seed)
+            keys = sample_keys(examples, layer, most, seed)
             coefficients = _coefficients(loaded, layer, work.batch_tokens)
             rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
             bar.update()

@@ -44,11 +44,12 @@ REMOVAL = table(
     count("skipped", "trigger examples that have no such token"),
     number("change", "mean relative change of the coefficient", "%"),
 )
+PRECISION_KEYS = 25  # per layer, at most: each has many trigger examples, and they are read in float32
 PRECISION = table(
     "keys/precision.csv",
     "How the number type of the weights changes the trigger examples of a layer.",
     LAYER,
-    count("keys", "sampled keys"),
+    count("keys", f"sampled keys, at most {PRECISION_KEYS}"),
     count("triggers", "trigger examples"),
     number("error_median", "median of |m - exact| / |m|, where exact is computed in float32", lowest=0),
     number("error_largest", "largest of these", lowest=0),

@@ -18,7 +18,8 @@ BRANCH = Branch(
             settings=("model/device", "layer_groups"),
             writes=(tables.BY_PREFIX,),
             imports="head",
-            amount=lambda run: (run.sampled * run.shape.layers * run.shape.head, run.sampled * run.shape.layers),
+            # The head reads r, y and o.
+            amount=lambda run: (3 * run.sampled * run.shape.layers * run.shape.head, run.sampled * run.shape.layers),
         ),
         "summarize": Step(
             f"{STEP}:summarize_refinement",
