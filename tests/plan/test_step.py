@@ -134,10 +134,10 @@ def test_what_does_not_suffice_is_a_warning():
     (full,) = find_warnings(rows, {**total, "disk_left": 4e9})
     assert full.startswith("Not enough disk space: 5 GB will be written, but only 4 GB is free in results/.")
     assert find_warnings(rows, {**total, "memory_left": 7e9}) == []
+    rows.append(("mine", {"rule": "model", "at_once": 1, "memory": 5e9}))
     (together,) = find_warnings(rows, {**total, "memory_left": 4e9})
-    assert together.startswith(
-        "Not enough memory: 2 x triggers (mine) at the same time need 3 GB per job, but only 4 GB is free."
-    )
+    needs = "2 x triggers (mine) 3 GB each, 1 x model (mine) 5 GB each"
+    assert together.startswith(f"Not enough memory: 4 GB is free, and jobs at the same time need: {needs}. Run ")
 
 
 @pytest.mark.parametrize("checkpoint", ["results/long/checkpoint", "results/long/checkpoint/steps/25"])

@@ -73,6 +73,7 @@ def test_what_a_job_holds():
     passing = measure_memory(run, "keys_removal", "model")
     assert measure_memory(run, "sampled_prefixes", "model") == passing + 50 * (24 + 16) * 4
     assert measure_memory(large, "sampled_prefixes", "model") == measure_memory(large, "keys_removal", "model")
+    assert measure_memory(run, "keys_removal", "model", on_gpu=True) == run.trigger_bytes
     assert measure_memory(run, "report", "tables") > measure_memory(run, "composition_summarize", "tables") == 0
 
 

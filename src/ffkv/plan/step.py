@@ -103,9 +103,9 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0)
             around += run.loading + device_bytes(run)["weights"] / READING
         operations = 2 * amount if rule in STEPS and "model/device" in STEPS[rule].settings else 0.0
         at_once, share = max(1, min(cores // threads, todo)), todo / len(jobs)
-        if gpu and operations and run.settings.model.device != "cpu":
+        if on_gpu := bool(gpu and operations and run.settings.model.device != "cpu"):
             at_once, growing = 1, operations / gpu
-        more = measure_memory(run, rule, libraries) - measure_memory(small, rule, libraries)
+        more = measure_memory(run, rule, libraries, on_gpu) - measure_memory(small, rule, libraries)
         row = {"rule": rule, "jobs": todo, "done": False, "at_once": at_once}
         row["written"] = sum(cost.written for cost in costs) * stored / kept * share
         row["memory"] = base + max(cost.memory for cost in costs) + max(more, 0.0)
@@ -165,13 +165,18 @@ def _with(run: RunFacts, name: str, value: int, less: int) -> RunFacts:
 
 def find_warnings(todo: Sequence[tuple[str, Mapping[str, Any]]], total: Mapping[str, float]) -> list[str]:
     """Says where the disk or the memory does not suffice for what is left to do, by run and rule."""
-    written, disk, memory = (in_bytes(total[name]) for name in ("written", "disk_left", "memory_left"))
+    written, disk = (in_bytes(total[name]) for name in ("written", "disk_left"))
     full = f"Not enough disk space: {written} will be written, but only {disk} is free in {RESULTS}/."
     remedies = "Free some, or lower prefixes.count, triggers.per_key or shards."
     warnings = [f"{full} {remedies}"] if total["written"] > total["disk_left"] else []
-    for run, row in todo:
-        if row["memory"] * row["at_once"] > total["memory_left"]:
-            need = f"{row['at_once']} x {row['rule']} ({run}) at the same time need {in_bytes(row['memory'])} per job"
-            remedies = "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key."
-            warnings.append(f"Not enough memory: {need}, but only {memory} is free. {remedies}")
+    needs = [
+        f"{row['at_once']} x {row['rule']} ({run}) {in_bytes(row['memory'])} each"
+        for run, row in todo
+        if row["memory"] * row["at_once"] > total["memory_left"]
+    ]
+    if needs:
+        remedies = "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key. Weights that do not fit"
+        remedies += " are read from the disk, which is slow (docs/models.md)."
+        short = f"{in_bytes(total['memory_left'])} is free, and jobs at the same time need: {', '.join(needs)}"
+        warnings.append(f"Not enough memory: {short}. {remedies}")
     return warnings

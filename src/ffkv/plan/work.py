@@ -39,10 +39,14 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
     }
 
 
-def measure_memory(run: RunFacts, rule: str, libraries: str) -> float:
-    """Returns the bytes that a job of a rule holds, as far as they grow. `libraries`: see `libraries_of`."""
+def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = False) -> float:
+    """Returns the bytes that a job of a rule holds, as far as they grow: on a GPU, those that it holds beside it.
+
+    `libraries`: see `libraries_of`.
+    """
     shape, device = run.shape, device_bytes(run)
-    passing = 1.25 * device["weights"] + device["working"] + run.trigger_bytes  # a quarter more while weights are read
+    model = 0.0 if on_gpu else 1.25 * device["weights"] + device["working"]  # a quarter more while weights are read
+    passing = model + run.trigger_bytes
     states = shape.all_memories + 2 * shape.layers * shape.width  # of a prefix
     block = 4 * states * min(run.sampled, run.settings.batches.block_sentences)
     held = {
