@@ -266,6 +266,14 @@ def test_every_settings_file_that_comes_along_is_valid(path: Path):
     jsonschema.validate(configuration, json.loads(reference.schema()))
 
 
+def test_the_settings_of_the_recipes_are_valid():
+    recipes = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", recipes, re.DOTALL)]
+    assert len(blocks) >= 4
+    for block in blocks:
+        resolve(one() | block)  # a block without runs is a part of a file
+
+
 def test_the_control_is_that_of_the_default_run():
     """Both files make `results/demo`, so they must agree on it."""
     default, control = (
