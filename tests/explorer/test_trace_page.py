@@ -153,3 +153,26 @@ def test_the_sample_is_spread_over_the_file(visitor):
         assert np.array_equal(sample.sentence, file["sentence"][::step])
         assert np.array_equal(sample.m, file["m"][::step, 128:256])
     assert len(sample.m) <= SAMPLED
+
+
+def test_the_strongest_memories_of_all_layers_come_first_and_can_be_switched_off_together(visitor):
+    run = visitor.shelf.runs["tiny"].run
+    logits = ffkv.trace(run, PROMPT).contributions.set_index("name")["logit"]
+    expected = logits.abs().sort_values(ascending=False, kind="stable").index[:10].tolist()
+    page = ask(visitor, prompt=PROMPT)
+    boxes = re.findall(r'type="checkbox" name="off" value="([^"]*)"', page)
+    assert boxes == expected == ffkv.trace(run, PROMPT).strongest()["name"].tolist()
+    assert page.index('id="strongest"') < page.index('id="map"')
+    together = ffkv.trace(run, PROMPT, off=expected)
+    (link,) = re.findall(r'href="([^"]*)#prediction">Switch these 10 off', page)
+    asked = visitor.client.get(link.replace("&amp;", "&") + "&format=json").json()
+    assert asked["changes"] == together.changes == dict.fromkeys(expected, 0.0)
+    ticked = visitor.client.get("/r/tiny/trace", params={"prompt": PROMPT, "off": ["", *expected[:2]], "format": "json"})
+    assert ticked.json()["changes"] == dict.fromkeys(expected[:2], 0.0)
+
+
+def test_after_a_change_each_table_says_of_what_it_is(visitor):
+    headings = re.findall(r"<h2>(.*?)</h2>", ask(visitor, prompt=PROMPT, off="L0.1"))
+    assert len(headings) == 6 and headings[0] == "Prediction before and after"
+    assert all(heading.endswith(", before the changes") for heading in headings[1:])
+    assert "before the changes" not in ask(visitor, prompt=PROMPT)

@@ -1,9 +1,10 @@
 """The page of a trace: a prompt, its predictions by layer, its memories, and what changes without some of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
 from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # needs torch, which takes seconds to import
     from ffkv.run.trace.result import Trace
 
 LONGEST = 20_000  # characters of a prompt
+STRONGEST = 10  # memories of all layers
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
 FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort")
 
@@ -24,10 +26,13 @@ class Busy(UserError):
     """Another trace is being computed."""
 
 
-def trace(held: Held, shelf: Shelf, query: Mapping[str, str]) -> Response:
+def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
     """Returns the page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time."""
     asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
+    if off := ", ".join(filter(None, query.getlist("off"))):  # a box that is ticked names one more memory
+        asked["off"] = off
     if "prompt" not in query:
+        held.load_in_background()
         return _page(held, asked)
     asked.setdefault("prompt", "")
     json = query.get("format") == "json"
@@ -59,9 +64,11 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         options["token" if isinstance(token, str) else "token_id"] = token
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
-    from ffkv.run.trace.step import trace as trace_prompt  # torch
-
     try:
+        if held.loading is not None:
+            held.loading.join()
+        from ffkv.run.trace.step import trace as trace_prompt  # torch
+
         return trace_prompt(held.run, prompt, **options)
     finally:
         shelf.model.release()
@@ -80,12 +87,14 @@ def _page(
             "map": _map(found, point),
             "here": _here(found),
             "layers": found.layers.to_dict("records"),
+            "strongest": found.strongest(STRONGEST).to_dict("records"),
             "sort": asked.get("sort", ""),
             "by_layer": _by_layer(found, asked.get("sort") == "logit"),
             "deviations": found.sums.to_dict("records"),
-            "without": lambda name: _changed(found, name, None),
-            "with_off": lambda name: _changed(found, name, 0.0),
-            "with_scale": lambda name: _changed(found, name, 2.0),
+            "without": lambda name: _changed(found, [name], None),
+            "with_off": lambda name: _changed(found, [name], 0.0),
+            "with_scale": lambda name: _changed(found, [name], 2.0),
+            "all_off": _changed(found, found.strongest(STRONGEST)["name"], 0.0),
         }
     return render("trace.html", status=status, **values)
 
@@ -130,10 +139,10 @@ def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
     return by_layer
 
 
-def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
-    """Returns the questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
-    changes = {each: value for each, value in found.changes.items() if each != name}
-    changes |= {} if factor is None else {name: factor}
+def _changed(found: "Trace", names: Iterable[str], factor: float | None) -> dict[str, str]:
+    """Returns the questions `off` and `scale` with memories changed: to a factor, or back to 1 if that is None."""
+    changes = {each: value for each, value in found.changes.items() if each not in {*names}}
+    changes |= {} if factor is None else dict.fromkeys(names, factor)
     off = [each for each, value in changes.items() if value == 0]
     scale = [f"{each}:{value:g}" for each, value in changes.items() if value != 0]
     return {"off": ",".join(off), "scale": ",".join(scale)}

@@ -74,6 +74,7 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
+    loading: threading.Thread | None = None  # what loads the model before anybody asks it
 
     @functools.cached_property
     def hashes(self) -> dict[str, str]:
@@ -120,6 +121,19 @@ class Held:
         sizes = accumulate(4 * SAMPLED * memories for memories in self.sizes)
         for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):
             self.sample(layer)
+
+    def load_in_background(self) -> None:
+        """Begins to load the model, once, so that the first trace need not. What goes wrong is said by that trace."""
+
+        def load() -> None:
+            with contextlib.suppress(UserError):
+                import ffkv.run.trace.step  # noqa: F401  # torch
+
+                self.run.model()
+
+        if self.loading is None:
+            self.loading = threading.Thread(target=load, daemon=True)
+            self.loading.start()
 
     def prepare(self) -> None:
         """Reads what searches need, once. Whoever asks meanwhile waits."""

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from ffkv.run.results.text import number, percent, summary, table, token, tokens_table, visible
 
-SHOWN = 3  # memories per layer in a notebook's summary
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
 
 
@@ -92,6 +91,11 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
+    def strongest(self, count: int = 10) -> pd.DataFrame:
+        """Returns the memories of all layers that change the chosen token's logit most, as rows of `contributions`."""
+        order = self.contributions["logit"].abs().sort_values(ascending=False, kind="stable").index
+        return self.contributions.loc[order[:count]].reset_index(drop=True)
+
     @property
     def without_effect(self) -> str:
         """Says which changed memories have the coefficient 0 at the chosen position: a factor changes nothing there."""
@@ -134,17 +138,17 @@ class Trace:
             [str(row.layer), row.case, *map(token, (row.top_residual, row.top_ffn, row.top_output)), number(row.logit)]
             for row in self.layers.itertuples()
         ]
-        contributions = [
+        strongest = [
             [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.top_token)]
-            for row in self.contributions.groupby("layer").head(SHOWN).itertuples()
+            for row in self.strongest().itertuples()
         ]
         return summary(
             f"Trace in {self.run}",
             facts,
             *effect,
             tokens_table("The model predicts", self.final),
+            table("Strongest memories", ["memory", "coefficient", "size", "logit", "promotes"], strongest),
             table("Layers", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
-            table("Contributions", ["memory", "coefficient", "size", "logit", "promotes"], contributions),
         )
 
 
