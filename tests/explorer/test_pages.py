@@ -3,12 +3,15 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from results.conftest import HOSTILE
+
+from ffkv.apps.explorer.page_search import column_words
 
 from .conftest import coefficients, text_of
 
@@ -35,6 +38,41 @@ def test_a_memory_shows_its_trigger_examples_and_its_value(visitor):
     assert "4 + + é the church" in text
     assert "Negative trigger examples" in text and "Top tokens" in text and "Bottom tokens" in text
     assert "precision" in text and "Histogram" in text
+
+
+def test_the_page_says_whether_patterns_were_sought_and_seeks_them_on_request(visitor):
+    sampled, other = (visitor.get(f"/r/small/m/0/{memory}") for memory in (0, 1))
+    assert "Not analysed" not in sampled and "Seek patterns now" not in sampled
+    assert "Not analysed: the run sought patterns in 100 keys per layer" in text_of(other)
+    (address,) = re.findall(r'href="([^"]*)"[^>]*>Seek patterns now', other)
+    assert "They were sought on request" in text_of(visitor.get(address.replace("&amp;", "&")))  # it has one example
+    assert "They were sought on request" in text_of(visitor.get("/r/small/m/0/1"))  # the answer is kept
+
+
+def test_what_is_typed_is_completed(visitor):
+    def ask(text):
+        return visitor.client.get("/r/small/complete", params={"q": text}).json()
+
+    assert ask("CHU") == ["church"] and ask(" chu") == ["church"]
+    assert ask("L0.") == ["L0.0", "L0.1", "L0.2"] and ask("0/1") == ["L0.1"]
+    assert ask("") == ask("zzz") == ask("L9.1") == ask("L" + "9" * 5000 + ".1") == []
+
+
+def test_each_column_of_a_search_says_what_it_is(visitor):
+    page = visitor.get("/r/small/memories?promotes=church")
+    heads = re.findall(r'<th scope="col"( title="[^"]+")?', page.partition('class="list"')[2])
+    assert len(heads) > 8 and all(heads)
+    assert column_words()["demoted_rank"].startswith("for a search by `demotes`")
+
+
+def test_another_memory_of_the_same_run_can_stand_beside_a_memory(visitor):
+    page = visitor.get("/r/small/m/0/0")
+    form = page.partition('<section id="compare">')[2].partition("</form>")[0]
+    hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+    assert hidden == {"a": "small", "b": "small", "memory": "L0.0"}
+    beside = visitor.client.get("/compare", params={**hidden, "memory_b": "L0.1"}).text
+    assert "L0.0 of small" in text_of(beside) and "L0.1 of small" in text_of(beside)
+    assert 'class="token both"' in beside
 
 
 def test_a_dead_memory_has_a_page(visitor):
@@ -113,8 +151,8 @@ def names(visitor, **asked):
 
 def test_search_is_that_of_python(visitor):
     run = visitor.shelf.runs["small"].run
-    assert names(visitor, promotes="Church") == run.memories(promotes="church")["name"].tolist()
-    assert names(visitor, promotes="#2") == run.memories(promotes=2)["name"].tolist()
+    assert names(visitor, promotes="Church") == run.memories(promotes="church", sort="promoted_weight")["name"].tolist()
+    assert names(visitor, promotes="#2") == run.memories(promotes=2, sort="promoted_weight")["name"].tolist()
     assert names(visitor, demotes="church") == run.memories(demotes="church")["name"].tolist()
     assert names(visitor, text="the") == run.memories(text="the")["name"].tolist()
     assert names(visitor, text="/th.|é/") == run.memories(text="th.|é", expression=True)["name"].tolist()

@@ -167,7 +167,9 @@ def test_the_strongest_memories_of_all_layers_come_first_and_can_be_switched_off
     (link,) = re.findall(r'href="([^"]*)#prediction">Switch these 10 off', page)
     asked = visitor.client.get(link.replace("&amp;", "&") + "&format=json").json()
     assert asked["changes"] == together.changes == dict.fromkeys(expected, 0.0)
-    ticked = visitor.client.get("/r/tiny/trace", params={"prompt": PROMPT, "off": ["", *expected[:2]], "format": "json"})
+    ticked = visitor.client.get(
+        "/r/tiny/trace", params={"prompt": PROMPT, "off": ["", *expected[:2]], "format": "json"}
+    )
     assert ticked.json()["changes"] == dict.fromkeys(expected[:2], 0.0)
 
 

@@ -117,6 +117,8 @@ def write_values_of(folder: Path, group: int, layer: int) -> None:
             for sample in ("trigger", "random") for number in (0, 1)]  # fmt: skip
     names = ["sample", "layer", "memory", "pattern", "kind", "family", "label", "prefixes", "q_value", "ranks"]
     tables.write(pd.DataFrame(rows, columns=names), folder / f"keys/patterns/{group}.parquet")
+    sampled = {"sample": ["trigger", "random"], "layer": layer, "memory": 0, "rank": 0, "category": "shallow"}
+    tables.write(pd.DataFrame(sampled), folder / f"keys/by_prefix/{group}.parquet")
 
 
 def write_small_run(folder: Path) -> Path:

@@ -40,6 +40,17 @@ def test_promotes_finds_a_token_with_and_without_its_blank(run):
     assert memories["promoted_probability"].to_numpy() == pytest.approx([0.5, 0.125, 0.1, 0.125 / 4])
 
 
+def test_by_weight_a_memory_that_never_fires_comes_last(run):
+    memories = run.memories(promotes="church", sort="promoted_weight")
+    weight = memories["promoted_probability"] * memories["firing_rate"]
+    assert memories["promoted_weight"].tolist() == weight.tolist() == sorted(weight, reverse=True)
+
+
+def test_a_misspelt_token_is_answered_with_near_spellings(run):
+    with pytest.raises(UserError, match="Similar tokens: ' church', 'church'"):
+        run.memories(promotes="chorch")
+
+
 @pytest.mark.parametrize("token, suggested", [("chur", "' church', 'church'"), ("churches", "' church', 'church'")])
 def test_a_token_that_the_model_lacks_is_refused_with_similar_ones(run, token, suggested):
     with pytest.raises(UserError, match=f"'{token}' is not a token of synthetic.*Similar tokens: {suggested}"):

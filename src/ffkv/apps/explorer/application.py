@@ -80,6 +80,7 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/memories": page_search.memories,
     "/r/{run}/memories/{page}": page_search.exported,
     "/r/{run}/go": page_search.go,
+    "/r/{run}/complete": page_search.complete,
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
     "/r/{run}/trace": page_trace.trace,

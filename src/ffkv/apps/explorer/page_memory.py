@@ -90,11 +90,15 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
 
 
 def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str, str]) -> Response:
-    """Returns the page of a memory, or its JSON. An address asks for `colours` of each token, for `all` examples."""
+    """Returns the page of a memory, or its JSON. An address asks for `colours` of each token, for `all` examples, and
+    for `patterns` of a memory whose key the run did not sample; these are kept."""
     if query.get("format") == "json":
         return as_json(held, layer, index)
-    coloured_by = shelf if "colours" in query else None
-    return render("memory.html", held=held, **values(held, layer, index, LIVE, coloured_by, "all" in query))
+    coloured_by, name = shelf if "colours" in query else None, memory_name(layer, index)
+    if "patterns" in query:
+        held.sought.get(name, held.run.memory(layer, index).seek_patterns)
+    shown = values(held, layer, index, LIVE, coloured_by, "all" in query)
+    return render("memory.html", held=held, runs=[*shelf.runs], **shown)
 
 
 def values(
@@ -102,7 +106,8 @@ def values(
 ) -> dict[str, Any]:
     """Returns what the template of a memory shows. The arguments are those of `side_of`."""
     memory = held.run.memory(layer, index)
-    card, explained = Card(held.run, memory), memory.explanations.to_dict("records")
+    card = Card(held.run, memory, held.sought.kept(memory.name))
+    explained = memory.explanations.to_dict("records")
     tokens = {
         end: prediction_columns(held.run.files, layer, index, end, _predictions(held)) for end in ("top", "bottom")
     }
@@ -164,11 +169,27 @@ def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tup
 
 
 def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
-    """Returns the most similar memories, in each way. All values and coefficients are read, so the answers are kept."""
+    """Returns the most similar memories, in each way. All values and coefficients are read, so the answers are kept.
+
+    Columns: those of `Memory.similar`; top_token (of the value), detects (the pattern in the most trigger examples; "" if
+    there is none), example (text of the strongest trigger example; "" if there is none) and its last_token.
+    """
     memory = held.run.memory(layer, index)
-    return held.similar.get(
-        memory.name, lambda: {by: memory.similar(by, SIMILAR) for by in ("coefficients", "value", "triggers")}
-    )
+
+    def compare() -> dict[str, pd.DataFrame]:
+        return {by: _described(held, memory.similar(by, SIMILAR)) for by in ("coefficients", "value", "triggers")}
+
+    return held.similar.get(memory.name, compare)
+
+
+def _described(held: Held, found: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for place in found[["layer", "memory"]].itertuples(index=False):
+        other = held.run.memory(*map(int, place))
+        example = other.triggers[["text", "last_token"]].head(1).to_numpy(str)
+        text, last = example[0] if len(example) else ("", "")
+        rows.append((other.promotes(1)["token"][0], next(iter(other.patterns["label"]), ""), text, last))
+    return found.assign(**dict(zip(("top_token", "detects", "example", "last_token"), zip(*rows)))) if rows else found
 
 
 def similar(held: Held, layer: int, index: int) -> Response:

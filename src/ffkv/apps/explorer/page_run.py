@@ -132,6 +132,9 @@ def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResp
             problems.append(f"Run {held.name}: {error}")
         else:
             columns.append({"held": held} | page_memory.values(held, *place))
+    if len(columns) == 2:
+        for one, other in (columns, columns[::-1]):
+            one["also"] = {row.token for row in other["top"]} | {row.label for row in other["card"].patterns}
     tables = [layers(held).set_index("layer", drop=False).to_dict("index") for held in runs]
     pairs = pair_layers(*(len(held.sizes) for held in runs))  # at the same relative depth
     depths: list[dict[str, Any]] = [

@@ -1,9 +1,13 @@
 """Search over all memories: a page, and the same list as JSON and CSV."""
 
 import csv
+import functools
+import inspect
 import io
+import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,8 +21,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
 from ffkv.base.files.spreadsheet import safe_text
-from ffkv.run.results import indexes
-from ffkv.run.results.memory_name import NAME
+from ffkv.run.results import indexes, tokens
+from ffkv.run.results.memory_name import NAME, memory_name
+from ffkv.run.results.run import Run
 from ffkv.run.results.search import Found, find
 
 PER_PAGE = 50
@@ -26,6 +31,7 @@ PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
 SHOWN = ["firing_rate", "maximum_coefficient", "norm", "contribution", "top_token", "top_probability", "rank"]
 SHOWN += ["agrees", "matching"]
 PERCENT = ["firing_rate", "top_probability", "negative_rate", "promoted_probability", "demoted_probability"]
+COMPLETED = 20  # tokens or names that continue what is typed
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
 FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
 FOUND += ["explanation_detection"]
@@ -40,6 +46,8 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     ranges = {name: query[name] for name in query if name.startswith(("min_", "max_")) and query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()} | ranges
     options: dict[str, Any] = {name: asked[name] for name in ("pattern", "sort") if name in asked}
+    if "promotes" in asked:
+        options.setdefault("sort", "promoted_weight")  # what never fires comes last
     options |= {name: token_of(asked[name].strip()) for name in ("promotes", "demotes") if name in asked}
     if text := asked.get("text"):
         expression = len(text) > 2 and text.startswith("/") and text.endswith("/")
@@ -97,6 +105,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         rows=rows.to_dict("records"),
         columns=_columns(rows, asked.get("sort", "")),
         forms={name: _form(rows[name]) for name in rows},
+        words=column_words(),
         total=total,
         page=page,
         pages=pages,
@@ -113,6 +122,15 @@ def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
     added = [name for name in rows if name in FOUND]
     by = [sort] if sort in rows else []
     return list(dict.fromkeys(["name", *added, *by, *[name for name in SHOWN if name in rows]])) if len(rows) else []
+
+
+@functools.cache
+def column_words() -> dict[str, str]:
+    """Returns what each column of a search is, from the docstring of `Run.memories`."""
+    listed = inspect.getdoc(Run.memories) or ""
+    listed = listed.partition("\nColumns:\n")[2].partition("\nRaises:")[0]
+    found = re.findall(r"^ {4}(\w[\w, ]*): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
+    return {name: " ".join(words.split()) for names, words in found for name in names.split(", ")}
 
 
 def _form(values: pd.Series) -> str:
@@ -174,6 +192,17 @@ def go(held: Held, query: Mapping[str, str]) -> Response:
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
     return RedirectResponse(LIVE.memory(held, *held.place(text)), 303)
+
+
+def complete(held: Held, query: Mapping[str, str]) -> Response:
+    """Returns what continues a text that is being typed, as JSON: names of memories, else tokens."""
+    text = query.get("q", "").strip()
+    if name := re.fullmatch(r"[lL]?(\d{1,9})[./](\d{0,9})", text):
+        layer, begun = int(name[1]), name[2]
+        numbers = (str(number) for number in range(held.sizes[layer] if layer < len(held.sizes) else 0))
+        names = (memory_name(layer, int(number)) for number in numbers if number.startswith(begun))
+        return JSONResponse([*itertools.islice(names, COMPLETED)])
+    return JSONResponse(tokens.complete(held.run.files, text, COMPLETED))
 
 
 def exported(held: Held, page: str) -> Response:

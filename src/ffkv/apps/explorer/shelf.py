@@ -45,6 +45,10 @@ class LruCache:
                     self._use(question, found := answer())
         return found
 
+    def kept(self, question: Any) -> Any:
+        """Returns the kept answer; None if there is none."""
+        return self._use(question)
+
     def _use(self, question: Any, found: Any = None) -> Any:
         """Moves an answer to the end, and drops those that were not used for longest. None if there is none."""
         with self._lock:
@@ -74,6 +78,7 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
+    sought: LruCache = field(default_factory=lambda: LruCache(4096))  # patterns that were asked for, by memory
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
 
     @functools.cached_property

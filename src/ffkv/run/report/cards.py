@@ -25,6 +25,7 @@ class Card:
 
     run: Run
     memory: Memory
+    sought: pd.DataFrame | None = None  # patterns that were sought on request, in place of those of the run
 
     @functools.cached_property
     def examined(self) -> int:
@@ -40,7 +41,7 @@ class Card:
         Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by
         chance).
         """
-        found = self.memory.patterns.head(PATTERNS_PER_CARD)
+        found = (self.memory.patterns if self.sought is None else self.sought).head(PATTERNS_PER_CARD)
         if found.empty:
             return []
         columns = {name: found[name].tolist() for name in ("family", "label", "prefixes", "ranks")}

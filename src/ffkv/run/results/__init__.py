@@ -4,7 +4,7 @@
 `indexes` (what is asked of all memories, read once and kept) and `run_model` (model, head, tokenizer).
 
 About memories: `memory_name`, `memory_columns`. Questions: `search` (with `tokens` and
-`text_search`), `similar`, `depth`. Writing them for people: `text`.
+`text_search`), `similar`, `sought` (patterns on request), `depth`. Writing them for people: `text`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `commands` is `ffkv check`.
 """

@@ -14,6 +14,7 @@ from ffkv.run.results.indexes import key_statistics, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
+from ffkv.run.results.sought import is_sampled, seek_patterns
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ class Memory:
     def patterns(self) -> pd.DataFrame:
         """The patterns in the trigger examples, those in the most examples first, one row per pattern.
 
-        There are no rows if the memory is not among the sampled keys, or if its trigger examples have no pattern.
+        There are no rows if the memory is not among the sampled keys (see `sampled` and `seek_patterns`), or if its
+        trigger examples have no pattern.
 
         Columns:
             pattern: number of the pattern, from 0.
@@ -170,6 +172,23 @@ class Memory:
         if table is None:
             table = indexes.sort_patterns(files, files.memory_rows("keys/patterns", self.layer, self.memory))
         return self._own(table)
+
+    @functools.cached_property
+    def sampled(self) -> bool:
+        """Whether the run sought patterns in the memory's trigger examples (setting `keys.per_layer`)."""
+        return is_sampled(self.run.files, self.layer, self.memory)
+
+    def seek_patterns(self) -> pd.DataFrame:
+        """Seeks patterns in the trigger examples of a memory that is not among the sampled keys.
+
+        The first call of a run measures what random prefixes show by chance, which takes seconds.
+
+        Returns:
+            The columns of `patterns`. `q_value` is the share of false patterns among those of this memory alone.
+        Raises:
+            UserError: as `Run.memory`.
+        """
+        return self._own(seek_patterns(self.run.files, self.layer, self.memory))
 
     @functools.cached_property
     def labels(self) -> pd.DataFrame:

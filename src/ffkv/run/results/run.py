@@ -210,6 +210,7 @@ class Run:
             promoted_token: for a search by `promotes`: the token that was found.
             promoted_rank: its place among the top tokens, from 0.
             promoted_probability: its probability.
+            promoted_weight: its probability times firing_rate: memories that never fire have 0.
             examples_with_text: for a search by `text`: number of trigger examples that contain the text.
             coefficient_with_text: their highest coefficient.
             demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.

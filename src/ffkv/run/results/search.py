@@ -77,6 +77,8 @@ def find(
         kept &= np.isin(np.arange(len(of_all)), hits.index)
     rows = np.flatnonzero(kept)
     added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
+    if promotes is not None:
+        added["promoted_weight"] = added["promoted_probability"] * of_all["firing_rate"].iloc[rows]
     if column is None and minimum is not None:
         raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
     if column is None:

@@ -1,11 +1,14 @@
 """Which token of the model a person means."""
 
+import difflib
+
 from ffkv.base.errors import UserError
 from ffkv.run.results.indexes import Index
 from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.run_files import RunFiles
 
 SUGGESTED = 10  # tokens that a message suggests
+OTHER_LETTERS = 2  # by which a near spelling may be longer or shorter
 
 
 @Index
@@ -56,6 +59,13 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
     return ids
 
 
+def complete(files: RunFiles, beginning: str, most: int) -> list[str]:
+    """Returns tokens that begin with a text, but for blanks at the two ends and capital letters, the shortest first."""
+    wanted = beginning.strip().casefold()
+    texts = {text for text in spellings(files) if wanted and text.casefold().startswith(wanted)}
+    return sorted(texts, key=lambda text: (len(text), text))[:most]
+
+
 def _checked(files: RunFiles, number: int) -> int:
     if not 0 <= whole_number("A token's id", number) < len(files.vocabulary):
         raise UserError(f"There is no token {number}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
@@ -63,9 +73,15 @@ def _checked(files: RunFiles, number: int) -> int:
 
 
 def _suggest(files: RunFiles, token: str) -> str:
-    """Returns tokens like this one: the same word, then its beginnings, the longest first, then what contains it."""
+    """Returns tokens like this one: the same word, then its beginnings, the longest first, then what contains it.
+
+    If there are none: words of about this length with nearly the same letters.
+    """
     word = token.strip()
     near = [text for text in spellings(files) if word and text and (word.startswith(text) or word in text)]
     near.sort(key=lambda text: (not word.startswith(text), -len(text) if word.startswith(text) else 0))
+    if not near:
+        alike = [text for text in spellings(files) if abs(len(text) - len(word)) <= OTHER_LETTERS]
+        near = difflib.get_close_matches(word, alike, SUGGESTED)
     ids = [number for text in near for number in spellings(files)[text]][:SUGGESTED]
     return f" Similar tokens: {', '.join(repr(files.vocabulary[number]) for number in ids)}." if ids else ""

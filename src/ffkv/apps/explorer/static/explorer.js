@@ -72,6 +72,19 @@
     });
   }
 
+  // Tokens and names of memories are completed while one types.
+  document.addEventListener("input", async event => {
+    const field = event.target;
+    if (!field.dataset.complete) return;
+    const list = document.getElementById("completions") ?? document.body.appendChild(document.createElement("datalist"));
+    list.id = "completions";
+    field.setAttribute("list", list.id);
+    const typed = field.value;
+    const answer = await fetch(field.dataset.complete + "?q=" + encodeURIComponent(typed), { credentials: "same-origin" });
+    if (!answer.ok || field.value !== typed) return;
+    list.replaceChildren(...(await answer.json()).map(text => new Option(text, text)));
+  });
+
   // Keys.
   const help = document.getElementById("keys-help");
   const step = by => {
