@@ -15,6 +15,7 @@ from ffkv.branches.registry import BRANCHES
 COMMANDS = {
     "init": ("ffkv.workflow.start:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
     "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model on the embedded corpus."),
+    "unpack": ("ffkv.model.commands:unpack", "Unpack a GGUF file once for all later steps."),
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
     "resolve-commit": ("ffkv.base.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),

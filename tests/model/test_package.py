@@ -1,12 +1,14 @@
 """A checkpoint inside an installed Python package."""
 
 import os
+import shutil
 import sys
 
 import pytest
 import yaml
 from model.gguf_files import tiny_llama, write_gguf
 from support import snakemake
+from workflow.dry_run import planned
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Model, Settings, section
@@ -15,6 +17,7 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.step import describe, prove
 from ffkv.plan.facts import inspect_run
 from ffkv.workflow.inputs import checkpoint_files, hub_repositories
+from ffkv.workflow.jobs import Job
 
 ADDRESS, GGUF, TARGET = "package:tiny_model", "tiny.gguf", "results/packed/model"
 
@@ -48,7 +51,10 @@ def test_the_plan_and_the_workflow_find_the_files_of_a_package(package, tmp_path
     (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
     corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], deduplicate=False)
     settings = Settings(model=section(Model, checkpoint=ADDRESS, gguf=GGUF), corpus=corpus)
-    assert inspect_run(settings, {}, None).shape.memories == (96, 96)
+    jobs = {"unpack": [Job("unpack", "packed", 1, "", [], ["results/packed/checkpoint"], done=False)]}
+    facts = inspect_run(settings, jobs, None)
+    assert facts.shape.memories == (96, 96) and facts.unpacking > 0
+    assert facts.packed == (package / GGUF).stat().st_size and inspect_run(settings, {}, None).packed == 0
     assert checkpoint_files(settings.model_dump()) == [str(package / GGUF)], "no other file of the package counts"
     assert hub_repositories(settings.model_dump()) == {}
 
@@ -66,7 +72,7 @@ def test_a_missing_package_is_told_before_anything_is_read():
 
 @pytest.mark.workflow
 def test_a_run_reads_a_package(package, tmp_path):
-    """A change of the file repeats the model, and the anatomy names the package."""
+    """The file is unpacked once. A change of it repeats that and the model; a lack of the copy repeats nothing."""
     (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
     config = {"model": {"checkpoint": ADDRESS, "gguf": GGUF}, "runs": {"packed": {}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -79,8 +85,13 @@ def test_a_run_reads_a_package(package, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
-    start()
-    assert read_anatomy(tmp_path / TARGET).checkpoint == ADDRESS
+    assert planned(start()) == {"unpack": 1, "model": 1}
+    anatomy, copy = read_anatomy(tmp_path / TARGET), tmp_path / "results/packed/checkpoint"
+    assert (anatomy.checkpoint, anatomy.gguf, anatomy.unpacked) == (ADDRESS, GGUF, "results/packed/checkpoint")
+    assert anatomy.model_hash == prove(section(Model, checkpoint=str(package), gguf=GGUF)).anatomy.model_hash
+    assert (copy / "model.safetensors").is_file()
+    assert "Nothing to be done" in start("-n")
+    shutil.rmtree(copy)
     assert "Nothing to be done" in start("-n")
     write_gguf(package / GGUF, *tiny_llama(1))
-    assert "Prove the feed-forward layers of packed" in start("-n")
+    assert planned(start("-n")) == {"unpack": 1, "model": 1}

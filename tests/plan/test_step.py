@@ -70,6 +70,15 @@ def test_a_gpu_takes_as_long_as_its_operations_take(monkeypatch):
     assert plan_rules(run, (run, costs), 4, gpu=1.0) == plan_rules(run, (run, costs), 4)
 
 
+def test_a_gguf_file_is_unpacked_once_and_later_jobs_do_not_read_it():
+    """The copy has 4 bytes per parameter, of which the file has one. Imports 3, what is beside the weights 7, weights 9."""
+    jobs = {"unpack": [job("unpack")], "model": [job("model")]}
+    run = facts()._replace(jobs=jobs, loading=7.0, unpacking=9.0, packed=400)
+    unpack, model = plan_rules(run, (run, {"model": [Cost(1, 1, 0, 0)]}), 1)
+    assert (unpack["seconds"], model["seconds"]) == (pytest.approx(3 + 7 + 9), pytest.approx(3 + 1))
+    assert (unpack["written"], unpack["memory"]) == (4 * 400, 4e8 + 400)
+
+
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():
     found = row("values_project", Cost(1.0, 0.0, 0.0, 0.0), Cost(7.0, 6.0, 0.0, 0.0), jobs=3, cores=2)
     assert (found["jobs"], found["at_once"]) == (3, 2)

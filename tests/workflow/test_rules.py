@@ -26,7 +26,7 @@ NOT_PASSED = {"triggers": {"--save-every"}}
 def dry_run(tmp_path_factory) -> str:
     """What Snakemake would do for models in low precision, in two shards and two layer groups, with the commands.
 
-    One model is trained, the other one and its data set are on the hub, which nobody asks.
+    One model is trained, the others and a data set are on the hub, which nobody asks; one of them is a GGUF file.
     """
     folder = tmp_path_factory.mktemp("dry")
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
@@ -44,6 +44,7 @@ def dry_run(tmp_path_factory) -> str:
                 "model": {"checkpoint": "someone/model"},
                 "corpus": {"dataset": "someone/words", "validation": [], "where": {"language": ["en"]}},
             },
+            "packed": {"model": {"checkpoint": "someone/packed", "gguf": "a.gguf"}},
         },
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(config))
@@ -120,7 +121,7 @@ def test_settings_are_expanded_and_quoted(dry_run):
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
-    assert commands["keys_summarize"].count("--by-prefix=") == 4  # two layer groups in each of two runs
+    assert commands["keys_summarize"].count("--by-prefix=") == 6  # two layer groups in each of three runs
 
 
 def test_each_rule_says_what_it_does(dry_run):

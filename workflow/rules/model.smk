@@ -1,13 +1,50 @@
-"""Model: a checkpoint, proven.
+"""Model: a checkpoint, proven. A GGUF file is unpacked first, once for all jobs that load the model.
 
 Needs: a checkpoint (trained here, a local folder, or from the hub).
-Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5.
+Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5; of a GGUF file also
+results/<run>/checkpoint/, an ordinary checkpoint folder.
 """
+
+
+ruleorder: unpack > train  # Both make results/<run>/checkpoint, of different runs.
+
+
+rule unpack:
+    input:
+        files=runs.files("checkpoint"),
+        commit=runs.commit("model"),
+    output:
+        checkpoint=directory("results/{run}/checkpoint"),
+    log:
+        "results/{run}/logs/unpack.log",
+    benchmark:
+        "results/{run}/benchmarks/unpack.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    wildcard_constraints:
+        run=runs.that_unpack,
+    params:
+        checkpoint=runs.setting("model/checkpoint"),
+        content=runs.content("checkpoint"),
+        options=runs.options("unpack"),
+        commit=repeated("commit"),
+        code=code("unpack"),
+    message:
+        "Unpack the GGUF file of {wildcards.run}."
+    shell:
+        """
+        ffkv unpack {params.options} {params.commit:q} \
+            --checkpoint {params.checkpoint:q} \
+            --threads {threads} \
+            --output {output.checkpoint:q} \
+            >{log:q} 2>&1
+        """
 
 
 rule model:
     input:
         trained=runs.trained_checkpoint,
+        unpacked=runs.unpacked_checkpoint,
         files=runs.files("checkpoint"),
         commit=runs.commit("model"),
     output:
@@ -27,13 +64,14 @@ rule model:
         content=runs.content("checkpoint"),
         options=runs.options("model"),
         commit=repeated("commit"),
+        unpacked=repeated("unpacked"),
         memory=runs.memory_limits(),
         code=code("model"),
     message:
         "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     shell:
         """
-        ffkv model {params.options} {params.memory} {params.commit:q} \
+        ffkv model {params.options} {params.memory} {params.commit:q} {params.unpacked:q} \
             --checkpoint {params.checkpoint:q} \
             --threads {threads} \
             --output {output.model:q} \

@@ -157,6 +157,7 @@ class Anatomy:
     adapter_revision: str = "main"  # its branch, tag or commit on the hub, as in the settings
     adapter_commit: str = ""  # its commit on the hub; "" for a local folder
     gguf: str = ""  # name of the GGUF file in the checkpoint; "" for none
+    unpacked: str = ""  # folder with that file unpacked, which is read in its place; "" for none
     weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
     weights_seed: int = 0  # seed of random weights
     proven_tokens: int = 0  # length of the longest row in which the model step has proven prefixes

@@ -1,24 +1,44 @@
-"""`ffkv model` and `ffkv inspect`."""
+"""`ffkv unpack`, `ffkv model` and `ffkv inspect`."""
 
 from pathlib import Path
 
 import click
 
-from ffkv.base.options import COMMIT, output_option, takes, threads_option
+from ffkv.base.options import COMMIT, FOLDER, output_option, takes, threads_option
 from ffkv.base.settings import Model
 from ffkv.base.terminal import say
+from ffkv.model.steps import UNPACKED
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
 CHECKPOINT = takes(Model, *(name for name in Model.model_fields if name not in ("device", "gpus")), argument="settings")
 
 
 @click.command()
+@takes(Model, "checkpoint", *UNPACKED, argument="settings")
+@COMMIT
+@threads_option
+@output_option("Folder to write: weights, config, tokenizer.")
+def unpack(settings: Model, commit_file: Path | None, threads: int, output: Path) -> None:
+    """Unpack a GGUF file into a checkpoint folder, once for all later steps."""
+    from ffkv.base.hub.commit import read_commit
+    from ffkv.base.process.runtime import torch_with
+    from ffkv.model.checkpoint import unpack
+
+    torch_with(threads)
+    for remark in unpack.unpack(settings, output, read_commit(commit_file) if commit_file else None):
+        say(remark)
+
+
+@click.command()
 @CHECKPOINT
 @COMMIT
+@click.option("--unpacked", type=FOLDER, help="Folder of `ffkv unpack`, to read in the place of the GGUF file.")
 @threads_option
 @output_option("Folder to write: anatomy, tokenizer, vocabulary, head.")
 @output_option("File to write: the values, values.h5.", "--output-values")
-def model(settings: Model, commit_file: Path | None, threads: int, output: Path, output_values: Path) -> None:
+def model(
+    settings: Model, commit_file: Path | None, unpacked: Path | None, threads: int, output: Path, output_values: Path
+) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.base.files.atomic import atomic
     from ffkv.base.hub.commit import read_commit
@@ -30,7 +50,7 @@ def model(settings: Model, commit_file: Path | None, threads: int, output: Path,
     # Both, or neither. The folder is the inner one: it is named if one of its files does not fit on the disk.
     with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
-        anatomy = prove(settings, commit).write(folder, values_file)
+        anatomy = prove(settings, commit, unpacked).write(folder, values_file)
     for remark in anatomy.remarks:
         say(remark)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())

@@ -26,6 +26,7 @@ from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_has
 from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.checkpoint.unpack import Unpacked, read_unpacked
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.beginnings import DIGITS, measure_beginnings
 from ffkv.model.discover.lengths import steady_length
@@ -85,7 +86,7 @@ class ProvenModel:
         return anatomy
 
 
-def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
+def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | None = None) -> ProvenModel:
     """Loads a checkpoint, finds its feed-forward layers and proves them, on the CPU.
 
     Weights that do not fit into the CPU's memory stay on the disk until they are needed, see `model.max_memory`.
@@ -93,6 +94,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     Args:
         settings: name the checkpoint.
         commit: the commit of a checkpoint on the hub to read; None for the one that the hub names now.
+        unpacked: folder that `ffkv unpack` made from the checkpoint's GGUF file, to read in its place; None for none.
     Raises:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     Examples:
@@ -105,12 +107,14 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     given, settings = settings, settings.located()
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    state = state_of(settings, commit)
-    with unchanged(files_in(settings.checkpoint)), collected() as remarks, read_once():
-        placement = place(partial(load_form, settings, commit), "cpu", True, settings.max_memory)
-        model = load_checkpoint(settings, commit, placement)
+    source = read_unpacked(unpacked, given, commit) if unpacked else Unpacked(settings, commit, [])
+    read, at = source.settings, source.commit
+    state = state_of(read, at)
+    with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once():
+        placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
+        model = load_checkpoint(read, at, placement)
         check_finite(settings, model)
-        tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code, settings.gguf)
+        tokenizer = load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)
     with _naming(settings.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
@@ -127,7 +131,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         architecture=spec.architecture,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        model_hash=hash_once(settings, commit, model, state),
+        model_hash=hash_once(read, at, model, state),
         tokenizer_hash=tokenizer_hash(tokenizer),
         vocabulary=decomposition.logits.shape[-1],
         context=context,
@@ -139,7 +143,8 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         errors=decomposition.errors,
         versions=versions(),
         beginnings=losses,
-        remarks=[*remarks, *about_context],
+        remarks=[*dict.fromkeys([*source.remarks, *remarks, *about_context])],
+        unpacked=str(unpacked or ""),
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
 

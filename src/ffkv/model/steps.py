@@ -1,4 +1,4 @@
-"""The step of the wing `model`."""
+"""The steps of the wing `model`."""
 
 from ffkv.base.steps import Step
 
@@ -14,5 +14,10 @@ SETTINGS = (
     "trust_remote_code",
     "max_memory",
 )
+# What the weights in a GGUF file become.
+UNPACKED = ("revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code")
+UNPACK = Step(
+    "ffkv.model.checkpoint.unpack:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model"
+)
 MODEL = Step("ffkv.model.step:prove", settings=tuple(f"model/{name}" for name in SETTINGS), imports="model")
-STEPS = {"model": MODEL}
+STEPS = {"unpack": UNPACK, "model": MODEL}

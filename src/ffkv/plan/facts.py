@@ -17,7 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.datasets import stored_bytes
 from ffkv.base.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
-from ffkv.base.hub.fetch import choose_files_of, measure_missing
+from ffkv.base.hub.fetch import choose_files_of, local_model, measure_missing
 from ffkv.base.packages import locate
 from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus import python_docs
@@ -27,6 +27,7 @@ from ffkv.corpus.embedded.training import make_model, train_tokenizer
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents, select_split
+from ffkv.model.checkpoint.gguf_file import unpacking_seconds
 from ffkv.model.checkpoint.read import load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
@@ -78,6 +79,8 @@ class RunFacts(NamedTuple):
     sentences: Sequence[str] = ()  # some of them
     loading: float = 0.0  # seconds to read what is beside the weights of its checkpoint
     download: int = 0  # bytes
+    packed: int = 0  # bytes of the GGUF file that is still to be unpacked
+    unpacking: float = 0.0  # seconds that this takes
 
     @property
     def sampled(self) -> int:
@@ -117,7 +120,12 @@ def inspect_run(settings: Settings, jobs: Jobs, tokens: int | None) -> RunFacts:
     text, sentences = _measure_text(settings, form, tokens, commits)
     written = [Path(job.outputs[0]) for job in jobs.get("corpus", ()) if job.done]
     text |= {path.stem: read_size(path) for path in written}
-    return RunFacts(settings, shape, text, jobs, sentences, loading, download)
+    found = RunFacts(settings, shape, text, jobs, sentences, loading, download)
+    if all(job.done for job in jobs.get("unpack", ())):
+        return found
+    folder = local_model(model, choose_files_of(settings.model.gguf)) if model else settings.model.checkpoint
+    file = Path(folder) / settings.model.gguf
+    return found._replace(packed=file.stat().st_size, unpacking=unpacking_seconds(file, shape.parameters))
 
 
 def as_trained(run: str, runs: Mapping[str, Settings], jobs: Mapping[str, Jobs]) -> Settings:

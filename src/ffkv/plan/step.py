@@ -11,7 +11,7 @@ from ffkv.base.system.memory import free_memory
 from ffkv.base.terminal import in_bytes
 from ffkv.branches.registry import BRANCHES
 from ffkv.plan.facts import RunFacts, as_trained, inspect_run
-from ffkv.plan.trial import Trial, measure_trial
+from ffkv.plan.trial import Cost, Trial, measure_trial
 from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
 from ffkv.workflow.jobs import import_libraries, libraries_of, read_jobs
 from ffkv.workflow.steps import STEPS
@@ -84,6 +84,8 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0)
     "operations" (of all, of rules that use a GPU).
     """
     rows, (small, taken) = [], trial or (run, {})
+    weights = device_bytes(run)["weights"]
+    taken = {**taken, "unpack": [Cost(run.unpacking, 0.0, run.packed, weights)]}  # the trial's model is not packed
     works = measure_amounts(run), measure_amounts(small)
     for rule, jobs in run.jobs.items():
         todo, threads, libraries = sum(not job.done for job in jobs), jobs[0].threads, libraries_of(rule)
@@ -100,7 +102,7 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0)
         if rule in ("corpus", "train"):  # the threads of `corpus` are processes
             growing += sum(split.seconds for split in run.text.values()) / (threads if rule == "corpus" else 1)
         elif libraries == "model":
-            around += run.loading + device_bytes(run)["weights"] / READING
+            around += weights / READING + (run.loading if rule == "unpack" or "unpack" not in run.jobs else 0.0)
         operations = 2 * amount if rule in STEPS and "model/device" in STEPS[rule].settings else 0.0
         at_once, share = max(1, min(cores // threads, todo)), todo / len(jobs)
         if on_gpu := bool(gpu and operations and run.settings.model.device != "cpu"):

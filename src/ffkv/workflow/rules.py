@@ -1,5 +1,6 @@
 """What the rules take from the settings: options of commands, input files, and what a change of repeats a rule."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,16 @@ class Runs:
         trained = [run for run, settings in self.settings.items() if settings["model"]["checkpoint"] == EMBEDDED]
         folders = [f"results/{run}/checkpoint" for run in trained]
         return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
+
+    @property
+    def that_unpack(self) -> str:
+        """A regular expression for the names of the runs that unpack a GGUF file."""
+        return "|".join(re.escape(run) for run, own in self._resolved.items() if own.model.is_unpacked) or "(?!)"
+
+    def unpacked_checkpoint(self, wildcards: Wildcards) -> list[str]:
+        """Returns the checkpoint that the workflow unpacks from the GGUF file of the job's run, if it has one."""
+        unpacked = self._resolved[wildcards.run].model.is_unpacked
+        return [f"results/{wildcards.run}/checkpoint"] if unpacked else []
 
     def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
         """Returns where the job's checkpoint is.

@@ -71,6 +71,11 @@ class Model(Section):
             )
         return problems
 
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether a run unpacks a GGUF file. Random weights take only the config and the tokenizer from it."""
+        return bool(self.gguf) and self.weights == "checkpoint"
+
     def located(self) -> Self:
         """Returns the settings with paths in the place of addresses of Python packages; see `ffkv.base.packages.locate`."""
         places = {"checkpoint": locate(self.checkpoint), "adapter": locate(self.adapter)}

@@ -102,7 +102,8 @@ def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
 
 def forget_packing(model: PreTrainedModel) -> None:
     """Takes from a model the notes that its weights were packed in a file in the GGUF form. They are plain ones now."""
-    for holder, names in ((model.config, ("quantization_config",)), (model, ("hf_quantizer", "quantization_method"))):
+    of_model = ("hf_quantizer", "quantization_method", "_weight_conversions")
+    for holder, names in ((model.config, ("quantization_config",)), (model, of_model)):
         for name in names:
             if name in vars(holder):
                 delattr(holder, name)

@@ -6,6 +6,8 @@ out tensors and entries for which it has no name. `read_once` reads it once and 
 
 import contextlib
 import functools
+import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from safetensors.torch import save
 from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
 from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
@@ -42,6 +45,7 @@ COMPUTED = {
     "residual_scale": ("residual_multiplier",),
     "attention.scale": ("attention_multiplier",),
 }
+TRIED = 8, 256  # tensors, and rows of each, that tell how long a file takes to unpack
 # Entries that shapes of tensors repeat, or that say nothing about the computation.
 SAID_ELSEWHERE = ("vocab_size", "attention.value_length", "rope.dimension_count", "expert_feed_forward_length")
 
@@ -102,6 +106,18 @@ def read_once() -> Iterator[None]:
     finally:
         for place, value in before.items():
             setattr(*place, value)
+
+
+def unpacking_seconds(path: Path, parameters: int) -> float:
+    """Estimates the seconds of the processor that `ffkv unpack` takes for the weights: some are unpacked and hashed here."""
+    tensors, (count, rows), numbers = QuickReader(path).tensors, TRIED, 0
+    start = time.process_time()
+    for tensor in tensors[:: len(tensors) // count + 1]:
+        part = tensor.data.reshape(-1, tensor.data.shape[-1])[:rows]
+        values = torch.from_numpy(np.array(gguf.dequantize(part, tensor.tensor_type)))
+        hashlib.sha256(save({tensor.name: values}))
+        numbers += values.numel()
+    return (time.process_time() - start) * parameters / numbers
 
 
 def compare_with_file(path: Path, model: PreTrainedModel) -> None:

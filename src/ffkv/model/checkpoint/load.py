@@ -14,10 +14,12 @@ from ffkv.base.hub.commit import is_local
 from ffkv.base.process.remarks import collected
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Model
+from ffkv.base.terminal import say
 from ffkv.model.anatomy import OF_SETTINGS, Anatomy, read_anatomy
 from ffkv.model.checkpoint.fingerprint import hash_once, state_of
 from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.unpack import in_place
 from ffkv.model.experts.record import record_experts
 from ffkv.model.placement.resident import device_of
 from ffkv.model.placement.spread import place
@@ -65,6 +67,10 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     located = _located(anatomy, Path(model_folder))
     given = {name: getattr(located, name) for name in (*OF_SETTINGS, "adapter", "adapter_revision", "dtype")}
     settings, commit = Model.model_validate(given), located.source
+    if located.unpacked and is_local(located.unpacked):
+        settings, commit = in_place(settings, located.unpacked)
+    elif located.unpacked:
+        say(f"{anatomy.unpacked} is gone: {anatomy.gguf} is unpacked again.", error=True)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
     with (
         collected(),
@@ -96,4 +102,5 @@ def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
         anatomy,
         checkpoint=locate(inside.checkpoint, anatomy.commit),
         adapter=locate(inside.adapter, anatomy.adapter_commit),
+        unpacked=locate(anatomy.unpacked, ""),
     )

@@ -225,7 +225,9 @@ class RunFiles:
             memory: highest peak of a job, MiB.
         """
         folder = self.folder / "benchmarks"
-        unused = {"report.tsv"} if self.settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
+        model = self.settings.model
+        unused = {"report.tsv", *([] if model.checkpoint == EMBEDDED else ["train.tsv"])}
+        unused |= set() if model.is_unpacked else {"unpack.tsv"}
         found = []
         for path in sorted(folder.rglob("*.tsv")):
             name = path.relative_to(folder)
