@@ -19,10 +19,10 @@ rule unpack:
         "results/{run}/logs/unpack.log",
     benchmark:
         "results/{run}/benchmarks/unpack.tsv"
-    conda:
-        "../../envs/ffkv.yaml"
     wildcard_constraints:
         run=runs.that_unpack,
+    conda:
+        "../../envs/ffkv.yaml"
     params:
         checkpoint=runs.setting("model/checkpoint"),
         content=runs.content("checkpoint"),
