@@ -38,7 +38,7 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
         batch, order = torch.tensor(order[:size]), order[size:]
         state = shards[data.draw(st.integers(0, len(shards) - 1))]
         values = torch.from_numpy(table)[:, batch]
-        hit, column = (values > packing.floor(state, batch).T).nonzero(as_tuple=True)
+        hit, column = (values > packing.floor(packing.edges(state), batch).T).nonzero(as_tuple=True)
         packing.insert(state, hit, packing.pack(values[hit, column], batch[column]))
     whole = shards[0]
     for other in shards[1:]:
@@ -86,10 +86,10 @@ def test_a_tied_coefficient_from_an_earlier_place_wins_and_keeps_its_digits():
 def test_only_what_can_enter_is_let_in():
     """Behind the last trigger, a coefficient must be higher than all tied ones; before it, at least as high as the least."""
     state = packing.pack(torch.tensor([[1.00003]]), torch.tensor([[9]]))
-    (behind,), (ahead,) = packing.floor(state, torch.tensor([10, 8])).tolist()
+    (behind,), (ahead,) = packing.floor(packing.edges(state), torch.tensor([10, 8])).tolist()
     assert behind < 1 + 2**-14 == np.nextafter(np.float32(behind), np.float32(2))
     assert ahead < 1 == np.nextafter(np.float32(ahead), np.float32(2))
-    assert packing.floor(packing.start(1, 1, "cpu"), torch.tensor([0])).item() == 0
+    assert packing.floor(packing.edges(packing.start(1, 1, "cpu")), torch.tensor([0])).item() == 0
 
 
 def test_nothing_to_insert_changes_nothing():

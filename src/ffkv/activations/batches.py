@@ -80,8 +80,8 @@ class Batch:
     # float64 if float32 cannot count them [sentence, token].
     multiplicity: Tensor
     in_histogram: Tensor  # flat positions of the prefixes that the histogram counts
-    # how often it counts each of them [position in the histogram]; None: each once
-    histogram_multiplicity: Tensor | None
+    in_histogram_again: Tensor | None  # those of them that it counts more than once; None if there are none
+    times_again: Tensor | None  # how often more [prefix that is counted again]
     place: Tensor  # place in the corpus of each sentence's shortest prefix that may compete [sentence]
     tokens: int  # number of tokens of the sentences, their last ones included
     prefixes: int  # number of prefixes of the corpus that the batch stands for
@@ -109,8 +109,8 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
     in_histogram = multiplicity * (sentences % HISTOGRAM_EVERY == 0)[:, None]
     if competing.once:
         _count_shared(competing, sentences, multiplicity, in_histogram)
-    counted = np.flatnonzero(in_histogram)
-    times = in_histogram.flatten()[counted].astype(np.int64)
+    again = np.flatnonzero(in_histogram > 1)
+    times_again = in_histogram.flatten()[again].astype(np.int64) - 1
     dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
     left_out = np.flatnonzero(~competes & (position > -empty))
     return Batch(
@@ -118,8 +118,9 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
         competing=slice(first, None),
         left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
         multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
-        in_histogram=torch.from_numpy(counted).to(device),
-        histogram_multiplicity=torch.from_numpy(times).to(device) if (times > 1).any() else None,
+        in_histogram=torch.from_numpy(np.flatnonzero(in_histogram)).to(device),
+        in_histogram_again=torch.from_numpy(again).to(device) if len(again) else None,
+        times_again=torch.from_numpy(times_again).to(device) if len(again) else None,
         place=torch.from_numpy(corpus.offsets[sentences] + sentences + int(position[0, first])).to(device),
         tokens=int(corpus.lengths[sentences].sum()),
         prefixes=int(multiplicity.sum()),

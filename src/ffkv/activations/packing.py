@@ -47,19 +47,28 @@ def least_tied(coefficients: Tensor) -> Tensor:
     return (coefficients.contiguous().view(torch.int32) & ~FINE).view(torch.float32)
 
 
-def floor(best: Tensor, places: Tensor) -> Tensor:
-    """Returns what a coefficient must exceed to compete with each key's t-th best [sentence, key].
+def edges(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the place of each key's t-th best, and what a coefficient must exceed before and behind it [key] each.
 
-    `best`: the state [key, t]. `places`: place of each sentence's first prefix [sentence].
+    `best`: the state [key, t].
     """
-    last = best[:, -1]
+    last = best[:, -1].contiguous()
     bits = (last >> ROUGH_SHIFT) << FINE_BITS
     # Tied coefficients win from an earlier place, and lose from a later one.
-    least, most = (
+    before, behind = (
         torch.where(last == NOTHING, 0, edge).to(torch.int32).view(torch.float32)
         for edge in ((bits - 1).clamp(min=0), bits | FINE)
     )
-    return torch.where(places[:, None] > unpack(last)[1], most, least)
+    return unpack(last)[1], before, behind
+
+
+def floor(edges: tuple[Tensor, Tensor, Tensor], places: Tensor) -> Tensor:
+    """Returns what a coefficient must exceed to compete with each key's t-th best [sentence, key].
+
+    `places`: place of each sentence's first prefix [sentence].
+    """
+    place, before, behind = edges
+    return torch.where(places[:, None] > place, behind, before)
 
 
 def highest(packed: Tensor, t: int) -> Tensor:

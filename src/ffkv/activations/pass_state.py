@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ffkv.activations import packing
 from ffkv.activations.batches import Batch, in_cache
-from ffkv.activations.statistics import Statistics
+from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import TopT
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
 from ffkv.base.errors import UserError
@@ -38,14 +38,17 @@ class PassState:
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
         peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
+        parts = []
         for rows in in_cache(m):
-            coefficients, multiplicity = m[rows].flatten(0, 1), batch.multiplicity[rows].flatten()
-            statistics.add(coefficients, multiplicity, torch.amax(m[rows, batch.competing], 1, out=peaks[rows]))
+            parts.append(sums(m[rows].flatten(0, 1), batch.multiplicity[rows].flatten(), two_sided))
+            torch.amax(m[rows, batch.competing], 1, out=peaks[rows])
             if two_sided:
-                lowest = torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
-                statistics.add_negative(coefficients, multiplicity, lowest)
-        if len(batch.in_histogram):
-            statistics.add_histogram(m.flatten(0, 1)[batch.in_histogram], batch.histogram_multiplicity)
+                torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
+        statistics.add(parts, peaks, troughs if two_sided else None)
+        # Weights take long, and few prefixes need them.
+        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
+            if counted is not None and len(counted):
+                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted), times)
         gate = None if gate is None else gate[:, batch.competing]
         self.highest[layer.index].enter(m[:, batch.competing], peaks, gate, batch.place)
         if two_sided:

@@ -1,7 +1,5 @@
 """Statistics of every key while the model runs: firing, sum, largest and smallest coefficient, histogram."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,32 +27,29 @@ class Statistics:
         # number of prefixes by coefficient, of every eighth sentence [key, bin]
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
 
-    def add(self, coefficients: Tensor, multiplicity: Tensor, peaks: Tensor) -> None:
-        """Counts a batch of coefficients, contiguous [token, key].
+    def add(self, parts: list[Tensor], peaks: Tensor, troughs: Tensor | None) -> None:
+        """Counts a batch of coefficients.
 
-        `multiplicity`: `Batch.multiplicity`, flat [token]. `peaks`: the largest of each sentence [sentence, key].
+        `parts`: `sums` of each part of it. `peaks`, `troughs`: the largest and the smallest coefficient of each sentence
+        [sentence, key]; no troughs if none is negative.
         """
-        # A product with a row of counts reads each coefficient once, without a copy.
-        sums = multiplicity @ coefficients.to(multiplicity.dtype)
-        self.finite &= torch.isfinite(sums)
-        self.total += (sums.double() / FIXED_POINT).round().long()
-        self.fires += _count(torch.gt, coefficients, multiplicity)
+        totals, *fires = torch.stack(parts).unbind(1)  # [part, key] each
+        self.finite &= torch.isfinite(totals).all(0)
+        self.total += (totals.double() / FIXED_POINT).round().long().sum(0)
+        self.fires += fires[0].long().sum(0)
         self.maximum = torch.maximum(self.maximum, peaks.amax(0))
+        if troughs is not None:
+            self.fires_negative += fires[1].long().sum(0)
+            self.minimum = torch.minimum(self.minimum, troughs.amin(0))
 
-    def add_negative(self, coefficients: Tensor, multiplicity: Tensor, troughs: Tensor) -> None:
-        """Counts the negative coefficients of a batch. `troughs`: the smallest of each sentence [sentence, key]."""
-        self.fires_negative += _count(torch.lt, coefficients, multiplicity)
-        self.minimum = torch.minimum(self.minimum, troughs.amin(0))
-
-    def add_histogram(self, coefficients: Tensor, multiplicity: Tensor | None = None) -> None:
-        """Counts coefficients [prefix, key], without padding, into the histogram, each once or as often as told."""
+    def add_histogram(self, coefficients: Tensor, times: Tensor | None = None) -> None:
+        """Counts coefficients [prefix, key], without padding, into the histogram, each once or `times` [prefix]."""
         keys, bins = self.histogram.shape
         # The bits above the mantissa are the exponent, negative for a negative number. 0 is for 0 and for subnormal numbers.
         exponent = coefficients.contiguous().view(torch.int32) >> MANTISSA
         bin_of = (exponent - BEFORE).clamp_(1, LAST_BIN).mul_(exponent > 0)
         bin_of += torch.arange(keys, dtype=torch.int32, device=bin_of.device) * bins
-        # Weights take twice as long, and few batches need them.
-        weights = None if multiplicity is None else multiplicity[:, None].expand_as(bin_of).flatten()
+        weights = None if times is None else times[:, None].expand_as(bin_of).flatten()
         self.histogram += _tally(bin_of.flatten(), weights, keys * bins).reshape(keys, bins)
 
 
@@ -67,7 +62,16 @@ def _tally(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
     return ones.new_zeros(size).index_add_(0, numbers, ones)
 
 
-def _count(compare: Callable[..., Tensor], coefficients: Tensor, multiplicity: Tensor) -> Tensor:
-    """Counts the prefixes whose coefficient compares like this with 0 [key]. Exact, see `describe`."""
-    out = torch.empty_like(coefficients, dtype=multiplicity.dtype)
-    return (multiplicity @ compare(coefficients, 0, out=out)).long()
+def sums(coefficients: Tensor, multiplicity: Tensor, two_sided: bool) -> Tensor:
+    """Adds up coefficients, contiguous [token, key], each as often as `multiplicity` says [token].
+
+    Returns the sum of the coefficients and the number of positive ones, and of negative ones if it is `two_sided`
+    [2 or 3, key]. The numbers are exact, see `describe`.
+    """
+    # A product with a row of counts reads each coefficient once, without a copy.
+    sums = multiplicity.new_empty(3 if two_sided else 2, coefficients.shape[1])
+    torch.mv(coefficients.to(multiplicity.dtype).T, multiplicity, out=sums[0])
+    compared = torch.empty_like(coefficients, dtype=multiplicity.dtype)
+    for compare, number in zip((torch.gt, torch.lt), sums[1:]):
+        torch.mv(compare(coefficients, 0, out=compared).T, multiplicity, out=number)
+    return sums

@@ -19,6 +19,7 @@ class TopT:
         """Starts with no trigger."""
         self._sign, self._one_prefix = sign, one_prefix_per_sentence
         self.best = packing.start(keys, t, device)  # the packed triggers so far, complete after `settle` [key, t]
+        self._edges = packing.edges(self.best)
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
         # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
@@ -42,31 +43,31 @@ class TopT:
             return self._enter_all(m, peaks, candidates, gate, places)
         if self._one_prefix:
             rows, keys = candidates.nonzero(as_tuple=True)
-            values = self._sign * m[rows, :, keys]
-            tokens = (values >= packing.least_tied(values.amax(1))[:, None]).byte().argmax(1)
-            values = values.gather(1, tokens[:, None])[:, 0]
+            tokens = self._first_tokens(m[rows, :, keys, None], peaks[rows, keys, None])[:, 0]
         else:
             rows, tokens, keys = candidates.nonzero(as_tuple=True)
-            values = self._sign * m[rows, tokens, keys]
         gates = 0 if gate is None else gate[rows, tokens, keys]
-        self._add(keys, packing.pack(values, places[rows] + tokens, gates))
+        self._add(keys, packing.pack(self._sign * m[rows, tokens, keys], places[rows] + tokens, gates))
 
     def _enter_all(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, but looks at every sentence: quicker while many of them are candidates."""
+        tokens = self._first_tokens(m, peaks)
+        values = m.gather(1, tokens[:, None])[:, 0]
+        gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
+        triggers = packing.pack(self._sign * values, places[:, None] + tokens, gates)
+        self._merge(torch.where(candidates, triggers, packing.NOTHING).T)
+
+    def _first_tokens(self, m: Tensor, peaks: Tensor) -> Tensor:
+        """Finds the first token whose coefficient is tied with the peak [sentence, key]; arguments as in `enter`."""
         remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
-        from_end = torch.empty_like(peaks)  # tokens from the peak, the first of tied ones, to the end
+        from_end = torch.empty_like(peaks)  # tokens from there to the end
         reaches = torch.ge if self._sign > 0 else torch.le
         for rows in in_cache(m):
             at_peak = m.new_empty(m[rows].shape)
             reaches(m[rows], packing.least_tied(peaks[rows, None]), out=at_peak)
             torch.amax(at_peak.mul_(remaining), 1, out=from_end[rows])
         # No token reaches a peak that is NaN or of the other sign; such a sentence is never a candidate.
-        tokens = (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
-        values = m.gather(1, tokens[:, None])[:, 0]
-        gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
-        triggers = packing.pack(self._sign * values, places[:, None] + tokens, gates)
-        triggers = torch.where(candidates, triggers, packing.NOTHING).T
-        self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
+        return (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
 
     def _enter_each(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, but looks at every token of every sentence."""
@@ -76,15 +77,14 @@ class TopT:
             part = slice(start, start + rows)
             gates = 0 if gate is None else gate[part]
             triggers = packing.pack(self._sign * m[part], places[part, None, None] + tokens, gates)
-            triggers = torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1).T
-            self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
+            self._merge(torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1).T)
 
     def _add(self, keys: Tensor, triggers: Tensor) -> None:
         """Keeps candidates until there are enough of them to insert."""
         if self._count + len(keys) > len(self._pending_keys):
             self.settle()
         if len(keys) > len(self._pending_keys):
-            packing.insert(self.best, keys, triggers)
+            self._insert(keys, triggers)
             return
         place = slice(self._count, self._count + len(keys))
         self._pending_keys[place], self._pending[place] = keys, triggers
@@ -92,10 +92,18 @@ class TopT:
 
     def settle(self) -> None:
         """Inserts the pending candidates."""
-        packing.insert(self.best, self._pending_keys[: self._count].long(), self._pending[: self._count])
+        self._insert(self._pending_keys[: self._count].long(), self._pending[: self._count])
         self._count = 0
 
+    def _insert(self, keys: Tensor, triggers: Tensor) -> None:
+        packing.insert(self.best, keys, triggers)
+        self._edges = packing.edges(self.best)
+
+    def _merge(self, triggers: Tensor) -> None:
+        self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
+        self._edges = packing.edges(self.best)
+
     def _candidates(self, coefficients: Tensor, places: Tensor) -> Tensor:
-        floor = packing.floor(self.best, places)
+        floor = packing.floor(self._edges, places)
         floor = floor if self._one_prefix else floor[:, None]
         return coefficients > floor if self._sign > 0 else coefficients < -floor

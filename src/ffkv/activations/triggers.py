@@ -105,7 +105,7 @@ def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
         yield
         return
     rows = m.view(-1, m.shape[-1])
-    original = rows[left_out]
-    rows[left_out] = 0
+    original = rows.index_select(0, left_out)
+    rows.index_fill_(0, left_out, 0)
     yield
-    rows[left_out] = original
+    rows.index_copy_(0, left_out, original)

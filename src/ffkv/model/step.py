@@ -190,7 +190,7 @@ def _prove_whole_context(model: Any, layers: list[Layer], text: Tensor) -> None:
     config = model.config.get_text_config(decoder=True)
     context = configured_context(config) or text.numel()
     longest = min([context - reserved_positions(model, context), *rotary_bounds(config).values()])
-    steady = steady_length(model, layers, np.resize(text.flatten().numpy(), longest), batch_tokens=4 * longest)
+    steady = steady_length(model, layers, np.resize(text.flatten().numpy(), longest), batch_tokens=2 * longest)
     if steady < longest:
         raise UserError(f"in rows of more than {steady} tokens the coefficients of a prefix depend on what follows it")
 

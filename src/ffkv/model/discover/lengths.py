@@ -21,7 +21,6 @@ from ffkv.model.tap.tap import tap
 
 BOUNDARY = re.compile("window|chunk|original|max_pos|n_positions|local_att")  # in names of config fields
 COMPARED = 8  # tokens at the end of a row whose coefficients are compared
-BESIDE = 3  # shorter rows that are read in one batch with a longer one
 
 
 def lengths_of(longest: int, config: Any) -> list[int]:
@@ -40,7 +39,7 @@ def steady_length(
     """Returns the number of tokens up to which coefficients of prefixes do not depend on the length of what is read.
 
     The beginnings of a row [token] are read alone, from the shortest to the whole row. The longest of which two fit into
-    `batch_tokens` is read beside shorter ones, too. Raises UserError if this alone changes coefficients, or if they are
+    `batch_tokens` is read beside the shortest, too. Raises UserError if this alone changes coefficients, or if they are
     not finite.
     """
     config = model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
@@ -52,11 +51,10 @@ def steady_length(
                 return before
         mixed = [length for length in lengths[1:] if 2 * length <= batch_tokens][-1:]
         for length in mixed:
-            beside = lengths[: min(BESIDE, batch_tokens // length - 1, lengths.index(length))]
-            if not compared.holds(run, [row[:each] for each in (length, *beside)]):
+            if not compared.holds(run, [row[:length], row[: lengths[0]]]):
                 raise UserError(
-                    f"the coefficients of a prefix change with the rows beside it in a batch (rows of"
-                    f" {', '.join(map(str, (*beside, length)))} tokens). Set batches.tokens to 1: then each row is read alone"
+                    f"the coefficients of a prefix change with the rows beside it in a batch (rows of {lengths[0]} and"
+                    f" {length} tokens). Set batches.tokens to 1: then each row is read alone"
                 )
     return len(row)
 
