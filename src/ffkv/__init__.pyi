@@ -10,7 +10,10 @@ from ffkv.run.results.memory import Memory as Memory
 from ffkv.run.results.run_files import RunFiles as RunFiles
 from ffkv.run.trace.step import trace as trace
 from ffkv.run.trace.result import Trace as Trace
+from ffkv.run.trace.step import trace_all as trace_all
+from ffkv.run.trace.predict import predict as predict
 from ffkv.run.trace.coefficients import coefficients as coefficients
+from ffkv.run.trace.coefficients import write_coefficients as write_coefficients
 from ffkv.apps.export.circuitsvis import circuitsvis as circuitsvis
 
 # Steps, in the order of the workflow

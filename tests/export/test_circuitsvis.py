@@ -13,8 +13,9 @@ def test_the_arguments_of_circuitsvis(run):
     sentences = [*memory.triggers["sentence"][:2], *memory.negative_triggers["sentence"][:2]]
     sentences = [*dict.fromkeys(sentences)]
     assert ["".join(tokens) for tokens in found["tokens"]] == [run.corpus("train").texts[s] for s in sentences]
-    for own, wanted in zip(found["activations"], ffkv.coefficients(run, 1, 5, sentences, "cpu"), strict=True):
-        np.testing.assert_allclose(own[:, 0, 0], wanted, rtol=1e-4, atol=1e-5)
+    m = ffkv.coefficients(run, sentences, "L1.5", "cpu")["L1.5"]
+    for number, own in enumerate(found["activations"]):
+        np.testing.assert_allclose(own[:, 0, 0], m.loc[number], rtol=1e-4, atol=1e-5)
         assert own.ndim == 3
     with pytest.raises(UserError, match="examples is 0"):
         ffkv.circuitsvis(memory, 0)

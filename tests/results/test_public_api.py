@@ -48,6 +48,10 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         _ = ffkv.triggers_of
 
 
+def test_a_notebook_shows_the_message_and_no_calls():
+    assert ffkv.UserError("no \x1b[31m file")._render_traceback_() == [r"UserError: no \x1b[31m file"]
+
+
 @pytest.fixture
 def write_api():
     """The script docs/write_api.py, as a module."""

@@ -66,7 +66,8 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: l
         from ffkv.run.trace.coefficients import coefficients  # torch
 
         with shelf.model:
-            return coefficients(held.run, memory.layer, memory.memory, sentences)
+            found = coefficients(held.run, sentences, memory.name)[memory.name]
+        return [m.to_numpy() for _, m in found.groupby(level="text")]
 
     return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
 

@@ -59,10 +59,10 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
         raise UserError(f"{memory.name} has no trigger example, so there is no text to show.")
     corpus = run.corpus("train")
     tokens = [list(map(harmless, corpus.token_texts(sentence))) for sentence in sentences]
-    found = coefficients(run, memory.layer, memory.memory, sentences, device)
+    found = coefficients(run, sentences, memory.name, device)[memory.name].groupby(level="text")
     return CircuitsVis(
         tokens=tokens,
-        activations=[values[:, None, None] for values in found],
+        activations=[m.to_numpy()[:, None, None] for _, m in found],
         first_dimension_name="Layer",
         second_dimension_name="Memory",
         first_dimension_labels=[str(memory.layer)],

@@ -1,7 +1,7 @@
 """Which memories are exported, and on which sentences each of them is shown."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.memory_columns import SIDES
-from ffkv.run.results.memory_name import memory_name, parse_memory_range
+from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 
 NONE = -1  # no sentence
@@ -111,20 +111,3 @@ def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int
         first = first[own[first] != NONE][:examples]
         sentences[row, : len(first)], positions[row, : len(first)] = own[first], position[row, first]
     return sentences, positions
-
-
-def choose_memories(run: Run, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Layers and numbers of the memories that a person names, each memory once, in order. No names: all memories.
-
-    A name is "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. It can hold
-    several, with commas between them. Raises UserError if it has another form, or there is no such memory or layer.
-    """
-    sizes = [layer.memories for layer in run.anatomy.layers]
-    chosen = [np.zeros(size, bool) for size in sizes]
-    parts = [part.strip() for name in names for part in name.split(",")]
-    for part in parts:
-        layer, first, last = parse_memory_range(part, sizes)
-        chosen[layer][first : last + 1] = True
-    found = [np.flatnonzero(own) if names else np.arange(size) for own, size in zip(chosen, sizes)]
-    layers = np.repeat(np.arange(len(sizes)), [len(own) for own in found])
-    return layers, np.concatenate(found).astype(np.int64)

@@ -13,12 +13,13 @@ import numpy as np
 from ffkv.apps.export import provenance
 from ffkv.apps.export.job import Format, Job, public_name
 from ffkv.apps.export.records import Record, reader
-from ffkv.apps.export.selection import NONE, Selection, choose_memories, select
+from ffkv.apps.export.selection import NONE, Selection, select
 from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.apps.export.store import Store, fill
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.process.progress import progress
+from ffkv.run.results.memory_name import choose_memories
 from ffkv.run.results.run import Run, open
 
 DENSE_TOKENS = 500_000  # of a text on which every coefficient is kept
@@ -67,7 +68,7 @@ def default_model_id(run: Run) -> str:
 
 def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:
     """Returns the selection. Where a format needs every coefficient on every sentence, all sentences are shared."""
-    selection = select(run, *choose_memories(run, names), examples, sentences)
+    selection = select(run, *choose_memories(run.anatomy, names), examples, sentences)
     if not chosen.dense:
         return selection
     none = {side: own[:, :0] for side, own in selection.sentence.items()}

@@ -63,8 +63,13 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed
-        """Text number `index`, from 0."""
+    def __repr__(self) -> str:
+        return f"<{len(self):,} texts>"
+
+    def __getitem__(self, index: Any) -> Any:
+        """Text number `index`, from 0; of a slice a list of texts."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self._data[int(self._offsets[index]) : int(self._offsets[index + 1])].tobytes().decode("utf-8")

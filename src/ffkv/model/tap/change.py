@@ -26,10 +26,11 @@ def scaled(
     the changed coefficients.
 
     Args:
-        model: a proven model whose experts keep records (`record_experts`). It may run on one sentence at a time.
+        model: a proven model whose experts keep records (`record_experts`).
         layers: all layers of the model.
         factors: the factor of each memory that changes. A layer that runs several times changes in its own repeat only.
-        token: the only token at which they change, as a position in the sentence; None: every token.
+        token: the only token at which they change, as a position; the model may then run on one sentence at a time.
+            None: every token.
     """
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]

@@ -1,10 +1,11 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import pandas as pd
 from markupsafe import Markup
@@ -38,10 +39,20 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
         >>> run.name, len(run.anatomy.layers)
         ('tiny', 2)
     """
+    if not (isinstance(path, str | Path) and os.path.isdir(path)):  # noqa: PTH112 - it raises nothing
+        raise UserError(f"{path} is not a folder. Name the folder of a run, such as results/demo.")
     folder = Path(path)
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
     return Run(RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open))
+
+
+def check_run(given: Any) -> None:
+    """Refuses what is no run, such as the name of its folder.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(given, Run):
+        raise UserError(f"run is {given!r}. Open a run first, as in run = ffkv.open('results/demo').")
 
 
 class Run:
@@ -115,7 +126,7 @@ class Run:
         Raises:
             UserError: there is no table of this name; lists the names that exist.
         """
-        if name not in self.files.table_files:
+        if not isinstance(name, str) or name not in self.files.table_files:
             raise unknown(f"table in {self.folder} called", name, self.tables)
         return read_table(self.files.table_files[name])
 

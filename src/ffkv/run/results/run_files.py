@@ -150,12 +150,12 @@ class RunFiles:
         return facts
 
     def _corpus_file(self, split: str) -> Path:
-        if split not in SPLITS:
-            raise unknown("split", split, list(SPLITS))
         return self.folder / "corpus" / f"{split}.h5"
 
     def corpus(self, split: str = "train") -> Corpus:
         """Returns the sentences of a split. Trigger examples are from "train"."""
+        if split not in SPLITS:
+            raise unknown("split", split, list(SPLITS))
         if split not in self._corpora_read:
             self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
         return self._corpora_read[split]

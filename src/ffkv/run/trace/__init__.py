@@ -1,7 +1,10 @@
-"""One prompt through the model of a finished run: predictions by layer, contributions, memories switched off.
+"""Texts through the model of a finished run: predictions by layer, contributions, coefficients, memories switched off.
 
-`settings` says what can be asked, `prompt` what the model reads, and which memories are off or scaled. `states` runs
-it, `layers` reads r, y and o out, splits each layer's output into memories, and makes the tables. `step` puts it
-together as a `result`, `text` prints it, `commands` is `ffkv trace`. `coefficients` computes memories on every token of
-sentences of the corpus, and the logits of values. docs/trace.md defines every number.
+A trace is about one prompt: `settings` says what can be asked, `prompt` what the model reads, and which memories are
+off or scaled. `states` runs it, `layers` reads r, y and o out, splits each layer's output into memories, and makes the
+tables. `step` puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
+number.
+
+Many texts (`texts`) run in batches: `predict` compares the predictions behind all tokens with and without changes,
+`coefficients` computes memories on every token, and the logits of values.
 """

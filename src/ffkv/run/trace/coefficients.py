@@ -1,21 +1,29 @@
-"""Of memories, what their coefficients are on every token of sentences of the corpus, and the logits of their values."""
+"""Of memories, what their coefficients are on every token of texts, and the logits of their values."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow
 import torch
+from pyarrow import parquet
 from torch import Tensor
 
 from ffkv.base.batching import batches, pad
-from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.tap import tap
-from ffkv.run.results.memory_name import check_memory, whole_number
+from ffkv.run.results.memory_name import as_names, choose_memories, memory_name
 from ffkv.run.results.run import Run
+from ffkv.run.trace.texts import Text, check_texts, index_of, pieces, read_texts
+
+PIECE_BYTES = 2**27  # of coefficients that are computed at a time
 
 
 def for_each_coefficient(
@@ -49,50 +57,94 @@ def for_each_coefficient(
             run(pad([rows[number] for number in numbers], loaded.device), partial(on_tensor, numbers))
 
 
-def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:
-    """Returns the coefficient of one memory on every token of some train sentences.
+def coefficients(
+    run: Run, texts: Iterable[str | int], memories: str | Iterable[str] | None = None, device: str = "auto"
+) -> pd.DataFrame:
+    """Returns the coefficients of memories on every token of texts, in one pass of batches.
 
-    It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends
-    after the layer. The model is kept, see `Run.model`.
+    A coefficient is that of the prefix that ends at the token: later tokens do not change it. The pass ends after the
+    last layer that is asked for. The model is kept, see `Run.model`.
 
     Args:
         run: a finished run.
-        layer: the layer, from 0.
-        memory: the memory in its layer, from 0.
-        sentences: numbers of sentences of the train split.
+        texts: own texts, to the letter; or numbers of sentences of the train split. What precedes every sentence of the
+            corpus precedes each of them.
+        memories: names such as "L3.17", "L3.17-40" or "L3", all of a layer. By default all memories.
         device: as in `Run.model`.
     Returns:
-        Per sentence the coefficients of its tokens, without those in front of it, float32 [sentence][token]. A stored
-        trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
-        another shape adds in another order.
+        Coefficients, float32: a row per token, without the tokens in front of a text, and a column per memory, in the
+        order of the layers. The index has three levels: `text`, the place of the text in `texts`, from 0; `position`,
+        that of the token as in `Trace.tokens`; and `token`, its text in the vocabulary. A stored trigger example has
+        the same number up to rounding: a batch of another shape adds in another order.
     Raises:
-        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is
-            gone or its weights have changed.
+        UserError: there is no such memory or sentence; `texts` is no list of texts and numbers; a text cannot be read,
+            see `trace`; or the checkpoint is gone or its weights have changed.
+    Examples:
+        >>> m = ffkv.coefficients(ffkv.open("results/tiny"), ["The function returns", "Return a list"], "L1.17, L0")
+        >>> m["L1.17"].groupby("text").max().index.tolist()  # the highest coefficient in each text
+        [0, 1]
+        >>> m.loc[1].shape[1]  # the memories of layer 0, and L1.17
+        129
+    """
+    return pd.concat(_frames(run, texts, memories, device))
+
+
+def write_coefficients(
+    path: Path | str,
+    run: Run,
+    texts: Iterable[str | int],
+    memories: str | Iterable[str] | None = None,
+    device: str = "auto",
+) -> None:
+    """Writes what `coefficients` returns into a parquet file, piece by piece, for more texts than the memory holds.
+
+    `pandas.read_parquet(path, columns=["L1.17"])` reads some of the memories again. The texts may come one at a time.
+
+    Args:
+        path: the file.
+        run, texts, memories, device: as in `coefficients`.
+    Raises:
+        UserError: as in `coefficients`; or the file cannot be written.
     Examples:
         >>> run = ffkv.open("results/tiny")
-        >>> m = ffkv.coefficients(run, layer=1, memory=17, sentences=[0, 1])
-        >>> len(m[0]) == len(run.corpus("train").ids(0))  # one coefficient per token
-        True
+        >>> ffkv.write_coefficients("m.parquet", run, (f"Return {n} lists" for n in range(20)), "L1")
+        >>> import pandas
+        >>> pandas.read_parquet("m.parquet", columns=["L1.17"]).index.get_level_values("text").max()
+        19
     """
-    layer, memory = whole_number("layer", layer), whole_number("memory", memory)
-    check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
-    if not isinstance(sentences, Iterable):
-        raise UserError(f"sentences is {sentences!r}. Write a list of numbers of sentences, such as [{sentences!r}].")
-    sentences = [whole_number("A number in sentences", sentence) for sentence in sentences]
-    corpus, found = run.corpus("train"), [np.zeros(0, np.float32)] * len(sentences)
-    for sentence in sentences:
-        if not 0 <= sentence < len(corpus):
-            raise UserError(f"There is no sentence {sentence}. The train split has sentences 0 to {len(corpus) - 1}.")
-    model, ids = run.model(device), [corpus.ids(sentence) for sentence in sentences]
+    with atomic(path, summed=False) as temporary, contextlib.ExitStack() as stack:
+        writer: parquet.ParquetWriter | None = None
+        for frame in _frames(run, texts, memories, device):
+            table = pyarrow.Table.from_pandas(frame)
+            writer = writer or stack.enter_context(parquet.ParquetWriter(temporary, table.schema))
+            writer.write_table(table)
 
-    def on_coefficients(numbers: np.ndarray, at: Layer, m: Tensor) -> None:
-        column = m[..., memory].float().cpu().numpy()
-        for line, number in zip(column, numbers.tolist()):
-            found[number] = line[: len(ids[number])].copy()
 
-    tokens = run.settings.batches.tokens
-    for_each_coefficient(model, [run.anatomy.layers[layer]], corpus.bos, ids, tokens, on_coefficients)
-    return found
+def _frames(
+    run: Run, texts: Iterable[str | int], memories: str | Iterable[str] | None, device: str
+) -> Iterator[pd.DataFrame]:
+    """Yields what `coefficients` returns, some texts at a time."""
+    check_texts(run, texts)
+    layer_of, memory_of = choose_memories(run.anatomy, as_names(memories))
+    names = pd.Index(map(memory_name, layer_of.tolist(), memory_of.tolist()), name="memory")
+    layers = [layer for layer in run.anatomy.layers if layer.index in layer_of]
+    model, corpus = run.model(device), run.corpus("train")
+
+    def read(piece: list[Text]) -> pd.DataFrame:
+        ids = [text.ids for text in piece]
+        ends = np.cumsum([0, *map(len, ids)])
+        found = np.empty((ends[-1], len(names)), np.float32)
+
+        def on_coefficients(numbers: np.ndarray, layer: Layer, m: Tensor) -> None:
+            own = slice(*np.searchsorted(layer_of, [layer.index, layer.index + 1]))
+            chosen = m[..., torch.from_numpy(memory_of[own]).to(m.device)].float().cpu().numpy()
+            for number, line in zip(numbers.tolist(), chosen):
+                found[ends[number] : ends[number + 1], own] = line[: len(ids[number])]
+
+        for_each_coefficient(model, layers, corpus.bos, ids, run.settings.batches.tokens, on_coefficients)
+        return pd.DataFrame(found, index_of(run, piece), names)
+
+    yield from map(read, pieces(read_texts(run, model, texts), PIECE_BYTES // (4 * len(names))))
 
 
 def head_of(run: Run, device: str = "auto") -> Head:

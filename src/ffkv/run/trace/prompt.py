@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,16 @@ class Prompt(NamedTuple):
     note: str  # see `Trace.note`
 
 
+def check_prompt(text: Any) -> None:
+    """Refuses a prompt that is no text, before the model is loaded.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"The prompt is {text!r}. Write it as text.")
+
+
 def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prompt:
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
@@ -35,8 +45,6 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
         UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer
             knows a token that the model does not know.
     """
-    if not isinstance(text, str):
-        raise UserError(f"The prompt is {text!r}. Write it as text.")
     beginning, context = run.corpus("train").bos, run.anatomy.context
     whole_text = replace_surrogates(text)
     ids, ends, _, text = next(tokenize([whole_text], tokenizer, list(beginning)))

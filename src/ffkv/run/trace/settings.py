@@ -1,4 +1,4 @@
-"""The options of a trace. `ffkv.trace`, `ffkv trace` and the page of the explorer take them from here."""
+"""The options of a trace. `ffkv.trace`, `ffkv.predict`, `ffkv trace` and the explorer take them from here."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -24,19 +24,30 @@ def _memories(given: Any) -> Any:
 Memories = Annotated[list[str], BeforeValidator(_memories)]
 
 
-class TraceOptions(Section):
-    """What a trace shows, and which memories it changes."""
+class Changes(Section):
+    """Which memories are switched off or scaled."""
 
-    position: int | None = None
-    """Position of the token to look at, from 0, the tokens in front of the prompt included; negative numbers count from
-    the end. By default the last token."""
     off: Memories = Field([])
     """Memories to switch off, such as L3.17: their coefficient becomes 0. Repeat it, or put commas between."""
     scale: Memories = Field([])
     """Memories to scale, with the factor of their coefficient, such as L3.17:2. Repeat it, or put commas between. In
     Python it may be a mapping: {"L3.17": 2}."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        """Takes numbers and texts out of a table of numpy's or pandas' as they are."""
+        return given.item() if isinstance(given, np.generic) else given
+
+
+class TraceOptions(Changes):
+    """What a trace shows, and which memories it changes."""
+
     everywhere: bool = False
     """Change these memories at every token, not only at the one looked at."""
+    position: int | None = None
+    """Position of the token to look at, from 0, the tokens in front of the prompt included; negative numbers count from
+    the end. By default the last token."""
     token: str | None = None
     """Next token that contributions are measured on: its text to the letter, such as " Paris", blanks included. By
     default the token that the unchanged model predicts."""
@@ -47,12 +58,6 @@ class TraceOptions(Section):
     memories: Annotated[int, Field(ge=0, le=LARGEST)] = 20
     """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's
     logit. Both are listed."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain(cls, given: Any) -> Any:
-        """Takes numbers and texts out of a table of numpy's or pandas' as they are."""
-        return given.item() if isinstance(given, np.generic) else given
 
     def contradictions(self) -> list[str]:
         """See `Section`."""

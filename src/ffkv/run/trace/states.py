@@ -1,7 +1,8 @@
 """What the layers do on one prompt: m, y, o, the vector that the head reads, and the model's own logits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -69,27 +70,35 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
     states.logits = output.logits[0, position].float().clone()
     if loaded.anatomy.end == "o":
         states.end = states.o[-1][position]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in (*states.m, *states.y, *states.o, states.logits)):
-        raise UserError(
-            f"States of {loaded.anatomy.checkpoint} are not finite on this prompt: the model overflows in"
-            f" {loaded.anatomy.dtype}. Make the run again with model.dtype float32."
-        )
+    check_finite(loaded, [*states.m, *states.y, *states.o, states.logits])
     return states
 
 
-def end_with_changes(
-    loaded: LoadedModel, ids: Tensor, position: int, factors: Mapping[Place, float], everywhere: bool
+def read_end(
+    loaded: LoadedModel, ids: Tensor, factors: Mapping[Place, float] = MappingProxyType({}), token: int | None = None
 ) -> Tensor:
-    """Returns what the head reads at the chosen token [d] when some coefficients are multiplied by factors.
+    """Returns what the head reads [sentence, token, d] when some coefficients are multiplied by factors.
 
-    They change `everywhere`, at every token, or at the chosen one only. `factors`: see `scaled`.
+    They change at every token, or at one `token` of the only sentence. `ids`: [sentence, token]. `factors`: see `scaled`.
     """
     layers = loaded.anatomy.layers
     ends: list[Tensor] = []
-    changed = scaled(loaded.model, layers, factors, None if everywhere else position)
-    with changed, tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
-        run(ids, lambda layer, quantity, tensor: ends.append(tensor[0, position].float().clone()))
+    with scaled(loaded.model, layers, factors, token), tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
+        run(ids, lambda layer, quantity, tensor: ends.append(tensor.float().clone()))
     return ends[0]
+
+
+def check_finite(loaded: LoadedModel, states: Iterable[Tensor]) -> None:
+    """Refuses states of the unchanged model that overflow.
+
+    Raises:
+        UserError: a state is not finite.
+    """
+    if not all(bool(torch.isfinite(state).all()) for state in states):
+        raise UserError(
+            f"States of {loaded.anatomy.checkpoint} are not finite on this text: the model overflows in"
+            f" {loaded.anatomy.dtype}. Make the run again with model.dtype float32."
+        )
 
 
 def residual_deviations(loaded: LoadedModel, states: States) -> list[float]:

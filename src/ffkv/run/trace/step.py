@@ -1,20 +1,57 @@
-"""Traces one prompt."""
+"""Traces one prompt, or several."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import pandas as pd
 import torch
 
+from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
 from ffkv.model.head.topk import highest
 from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run import Run
+from ffkv.run.results.run import Run, check_run
 from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.layers import describe_layers, effect_table, final_table
-from ffkv.run.trace.prompt import place, read_changes, read_prompt
+from ffkv.run.trace.prompt import check_prompt, place, read_changes, read_prompt
 from ffkv.run.trace.result import Trace
 from ffkv.run.trace.settings import TraceOptions
-from ffkv.run.trace.states import end_with_changes, run_prompt
+from ffkv.run.trace.states import read_end, run_prompt
+from ffkv.run.trace.texts import check_texts
+
+
+@documents(TraceOptions)
+def trace_all(run: Run, texts: Iterable[str], *, device: str = "auto", **options: Any) -> dict[str, pd.DataFrame]:
+    """Traces prompts one after the other, and puts the tables of the traces below each other.
+
+    Most of the time of a trace goes into reading vectors out, so that batches would save little. `predict` and
+    `coefficients` work in batches.
+
+    Args:
+        run: a finished run.
+        texts: the prompts, see `trace`.
+        device: as in `Run.model`.
+        {options}
+    Returns:
+        The tables of `Trace` by name, such as "contributions". Their first column is `prompt`, its place in `texts`, from
+        0.
+    Raises:
+        UserError: as in `trace`; or there is no prompt.
+    Examples:
+        >>> tables = ffkv.trace_all(ffkv.open("results/tiny"), ["The function returns", "Return a"], memories=3)
+        >>> tables["contributions"].groupby(["prompt", "layer"]).size().index.tolist()
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    check_texts(run, texts)
+    traces = [trace(run, text, device=device, **options) for text in texts]
+    if not traces:
+        raise UserError("There is no prompt in texts. Write one or more.")
+    tables = [name for name, value in vars(traces[0]).items() if isinstance(value, pd.DataFrame)]
+    together = {
+        name: pd.concat([getattr(each, name).assign(prompt=at) for at, each in enumerate(traces)]) for name in tables
+    }
+    return {name: table[["prompt", *table.columns[:-1]]].reset_index(drop=True) for name, table in together.items()}
 
 
 @documents(TraceOptions)
@@ -39,6 +76,8 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         >>> trace.effect.columns.tolist()[1:4]  # a token, and its probability before and after the change
         ['token', 'before', 'after']
     """
+    check_run(run)
+    check_prompt(text)
     asked = section(TraceOptions, **options)
     factors = read_changes(asked.off, asked.scale, run.anatomy)
     wanted = asked.token_id if asked.token is None else asked.token
@@ -55,7 +94,8 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
     effect, divergence = None, None
     if factors:
-        after = model.final_logits(end_with_changes(model, ids, position, factors, asked.everywhere))
+        end = read_end(model, ids, factors, None if asked.everywhere else position)[0, position]
+        after = model.final_logits(end)
         effect, divergence = effect_table(logits, after, token, top, run.vocabulary)
     return Trace(
         run=run.name,
