@@ -14,6 +14,7 @@ import numpy as np
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
+from ffkv.base.files.fault import as_path
 from ffkv.base.hub.commit import Commit
 
 ANATOMY_FILE = "anatomy.json"
@@ -222,7 +223,7 @@ def read_anatomy(folder: Path | str) -> Anatomy:
     Raises:
         UserError: the folder holds no readable anatomy; run the model step again.
     """
-    path = Path(folder) / ANATOMY_FILE
+    path = as_path(folder) / ANATOMY_FILE
     verify_sum(path)
     try:
         stored = read_json(path)

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import host_name
+from ffkv.base.files.fault import as_path
 from ffkv.base.files.journal import append_entry, read_journal
 from ffkv.base.files.provenance import HASHES, check_identities
 
@@ -147,7 +148,7 @@ def read_records(
     name = "*" if annotator is None else f"{name_in_files(annotator)}.*"
     dated: list[tuple[str, Record]] = []
     torn: list[str] = []
-    for path in sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl")):
+    for path in sorted((as_path(folder) / FOLDER).glob(f"{name}.jsonl")):
         journal, time = read_journal(path), ""
         for line, entry in journal.entries:
             place = f"{path}, line {line}"

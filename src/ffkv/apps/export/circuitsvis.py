@@ -49,6 +49,8 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
         >>> len(found["tokens"][0]) == len(found["activations"][0])  # one coefficient per token
         True
     """
+    if not isinstance(memory, Memory):
+        raise UserError(f"memory is {memory!r}. Take one of a run, as in run.memory('L3.17').")
     if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")
     run, row = memory.run, memory.run.anatomy.layer_offset[memory.layer] + memory.memory

@@ -13,7 +13,7 @@ import psutil
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import sum_path, sums
-from ffkv.base.files.fault import unwritable
+from ffkv.base.files.fault import as_path, unwritable
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
@@ -36,7 +36,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is
             neither a file nor a folder; or it is a folder that holds other files than the new one.
     """
-    path = Path(path).absolute() if not Path(path).name else Path(path)
+    path = as_path(path) if as_path(path).name else as_path(path).absolute()
     if not path.name:
         raise UserError(f"{path} is not a name for an output: it ends in '..' or is the root of a disk. Name a file.")
     temporary = _temporary(path)

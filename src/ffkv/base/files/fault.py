@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import forget_digests, open_elsewhere, output_of, sum_path, verify_sum
@@ -20,6 +21,13 @@ SPACE_WORDS = tuple(
 
 class DoesNotFit(UserError):
     """A disk or a quota has no space for an output."""
+
+
+def as_path(given: Any) -> Path:
+    """Returns a path that a person names. Raises UserError if it is none."""
+    if not isinstance(given, str | os.PathLike) or "\0" in os.fspath(given):
+        raise UserError(f"{given!r} is no path. Write that of a file or a folder, such as 'results/demo'.")
+    return Path(given)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

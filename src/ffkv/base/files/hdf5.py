@@ -24,7 +24,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.checksums import target_of, verify_sum
-from ffkv.base.files.fault import unreadable
+from ffkv.base.files.fault import as_path, unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
 from ffkv.base.files.write_target import WriteTarget
 from ffkv.base.system.signals import end_if_told
@@ -179,7 +179,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
             tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged
             data.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: run the step that makes it first.")
     if path.is_file() and path.stat().st_size <= SMALL:

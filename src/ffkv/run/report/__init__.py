@@ -6,5 +6,6 @@ itself. A figure has tables, a drawing (with `drawing`), a caption (with `wordin
 can draw over it (`control`). `registry` lists the figures. To add one, see CONTRIBUTING.md.
 
 `sections` puts the sections together. `facts` says what the run is, `page_tables` has tables, `cards` has single
-memories. `step` writes the page with `templates`; `commands` is `ffkv report`.
+memories. `step` writes the page with `templates`; `commands` is `ffkv report`. `notebook` shows
+figures and the page in a notebook.
 """

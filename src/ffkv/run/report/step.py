@@ -17,7 +17,7 @@ from ffkv.run.report.section import Exhibit
 from ffkv.run.report.sections import arrange, draw_exhibits, of_section, summary
 from ffkv.run.report.templates import make_environment
 from ffkv.run.results.expected import expected_files
-from ffkv.run.results.run import Run
+from ffkv.run.results.run import Run, check_run
 
 
 def write_report(run: Run, output: Path | str) -> None:
@@ -35,6 +35,7 @@ def write_report(run: Run, output: Path | str) -> None:
     Examples:
         >>> ffkv.write_report(ffkv.open("results/tiny"), "reports/index.html")
     """
+    check_run(run)
     control = open_control(run)
     for each in (run, control) if control else (run,):
         needed = [Path(name) for name in expected_files(each.settings) if name.endswith(".csv")]

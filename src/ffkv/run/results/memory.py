@@ -142,7 +142,7 @@ class Memory:
             UserError: `by` is something else, or `count` is not positive.
         """
         ways = {"value": by_value, "coefficients": by_coefficients, "triggers": by_triggers}
-        if by not in ways or whole_number("count", count) < 1:
+        if by not in [*ways] or whole_number("count", count) < 1:
             raise UserError(
                 f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or"
                 " more."

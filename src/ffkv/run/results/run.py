@@ -1,7 +1,6 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
 import functools
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.fault import as_path
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.memory import Memory
@@ -39,9 +39,9 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
         >>> run.name, len(run.anatomy.layers)
         ('tiny', 2)
     """
-    if not (isinstance(path, str | Path) and os.path.isdir(path)):  # noqa: PTH112 - it raises nothing
-        raise UserError(f"{path} is not a folder. Name the folder of a run, such as results/demo.")
-    folder = Path(path)
+    folder = as_path(path)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
     return Run(RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open))
 
 
@@ -285,7 +285,7 @@ class Run:
         from ffkv.model.checkpoint.load import load
         from ffkv.run.results.run_model import RunModel
 
-        if device not in self._models:
+        if not isinstance(device, str) or device not in self._models:
             folder = self.folder / "model"
             self._models[device] = RunModel(**vars(load(folder, device)), folder=folder)
         return self._models[device]

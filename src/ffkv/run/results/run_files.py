@@ -258,11 +258,12 @@ class RunFiles:
         Args:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         """
+        identity = self._identity_of(name)
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
-        return tables.read_all(paths, self._identity_of(name))
+        return tables.read_all(paths, identity)
 
     def _identity_of(self, name: str) -> dict[str, Any]:
-        split = split_of(name)
+        split = split_of(name) if isinstance(name, str) else None
         if split is None:
             raise unknown("table", name, [*SPLIT_OF])
         return self.identity(split)
