@@ -178,6 +178,15 @@ def test_the_list_of_subcommands_says_one_line_about_each():
     assert all(f"{name} {line}" in text for name, (_, line) in COMMANDS.items())
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("trce", "'trace'"), ("explor", "'explore'"), ("merge_triggers", "'merge-triggers'")]
+)
+def test_a_misspelt_command_is_told_the_one_that_is_meant(word, meant):
+    refused = CliRunner().invoke(ffkv, [word])
+    assert refused.exit_code == 2
+    assert f"No such command '{word}'." in refused.output and meant in refused.output
+
+
 @pytest.mark.parametrize("words", [[], ["export"], ["annotate", "sheets"], ["annotate", "machine"]])
 def test_the_help_is_quick_because_it_imports_nothing_large(words):
     script = f"import sys\nfrom ffkv.cli import main\nsys.argv = ['ffkv', *{words}, '-h']\ntry: main()\nfinally: print(sorted({{'torch', 'pandas', 'numpy', 'transformers', 'spacy', 'h5py'}} & set(sys.modules)), file=sys.stderr)"

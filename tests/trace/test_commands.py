@@ -1,12 +1,15 @@
 """The command `ffkv trace`: text, JSON, and mistakes."""
 
 import json
+from unicodedata import east_asian_width
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import ffkv
 from ffkv.base.errors import UserError
+from ffkv.base.terminal import plain
 from ffkv.run.trace.commands import trace as command
 
 PROMPT = "w5 w6 w7"
@@ -43,6 +46,17 @@ def test_blanks_and_line_breaks_of_tokens_show(traced):
     from ffkv.run.trace.text import _token
 
     assert _token(" a\n") == "␣a\\n"
+    assert _token("\x01") == r"\x01"
+
+
+def test_columns_stand_below_each_other_whatever_the_tokens():
+    """What `say` spells out, and wide characters, are as wide in the table as in the terminal."""
+    from ffkv.run.trace.text import _table, _token
+
+    frame = pd.DataFrame({"token": ["a\x0e\u202e", "漢字", "b"], "rank": ["1", "2", "3"]})
+    lines = _table(frame, {"token": _token, "rank": str})
+    assert [plain(line) for line in lines] == lines
+    assert len({sum(1 + (east_asian_width(one) == "W") for one in line) for line in lines}) == 1
 
 
 def test_everywhere_is_said(call):

@@ -50,6 +50,9 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
     assert failed.returncode != 0
     assert message in failed.stderr
     assert "Traceback" not in failed.stderr
+    if "corpus.log" in failed.stderr:  # a job has begun
+        last = failed.stderr.rstrip().splitlines()[-1]
+        assert last.startswith("ffkv: the run is not finished. Start the same command again")
     made = {
         path.name
         for path in (tmp_path / "results/bad").rglob("*")

@@ -6,13 +6,16 @@ import shlex
 import subprocess
 import sys
 from functools import cache
+from types import SimpleNamespace
 
 import click
 import pytest
 import yaml
 from support import ROOT, snakemake
 
+from ffkv.base.settings import Settings
 from ffkv.cli import COMMANDS, ffkv
+from ffkv.workflow.rules import Runs
 from ffkv.workflow.steps import STEPS
 
 pytestmark = pytest.mark.workflow
@@ -85,6 +88,18 @@ def rules() -> dict[str, str]:
     return {
         text.partition(":")[0]: text for path in RULES for text in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]
     }
+
+
+def test_the_settings_of_a_run_are_written_from_those_that_are_not_the_defaults():
+    """Snakemake shows them as the reason of a rerun: complete, they are 4,000 characters."""
+    runs = Runs(
+        {"keys": {"per_layer": 7}, "seed": 5, "runs": {"one": {"seed": 3, "keys": {"per_layer": 8}}, "two": {}}}
+    )
+    changed = {run: runs.changed(SimpleNamespace(run=run)) for run in runs.settings}
+    assert json.loads(changed["one"]) == {"seed": 3, "keys": {"per_layer": 8}}
+    assert json.loads(changed["two"]) == {"seed": 5, "keys": {"per_layer": 7}}
+    for run, text in changed.items():
+        assert Settings.model_validate_json(text).model_dump() == runs.settings[run]
 
 
 def test_each_rule_has_the_name_of_its_command(dry_run):

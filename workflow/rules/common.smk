@@ -1,6 +1,6 @@
 """What the rules share: the settings of all runs, checked (`ffkv.workflow.rules`), and what needs Snakemake's own globals."""
 
-import json
+import atexit
 import shutil
 from os import environ
 from pathlib import Path
@@ -14,7 +14,7 @@ from ffkv.base.system.disk import check_disk, describe_full, full, temporary_fol
 from ffkv.base.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import find_corpus_files, moves
-from ffkv.workflow.rules import Runs, code, repeated, tables
+from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
 
 if shutil.which("ffkv") is None:
     raise WorkflowError(
@@ -90,6 +90,16 @@ def name_full_disks():
         places = full(PLACES)
     for place in places:
         say(describe_full(place), error=True)
+
+
+def say_how_to_go_on():
+    """After a failure or Ctrl-C, behind all that Snakemake says."""
+    atexit.register(
+        say,
+        "the run is not finished. Start the same command again, after a failure when its cause is mended: finished"
+        " steps are not repeated.",
+        error=True,
+    )
 
 
 def say_moves():

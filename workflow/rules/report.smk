@@ -20,9 +20,8 @@ rule write_settings:
     conda:
         "../../envs/ffkv.yaml"
     params:
-        settings=lambda wildcards: json.dumps(
-            runs.settings[wildcards.run], sort_keys=True
-        ),
+        settings=runs.changed,
+        defaults=DEFAULTS,
         commit=repeated("commit"),
     message:
         "Write the complete settings of {wildcards.run}."

@@ -1,5 +1,7 @@
 """Text for a terminal or a log. What strangers wrote (checkpoints, corpora, file names) can send it no command."""
 
+import sys
+
 import click
 
 KEPT = "\n\t"
@@ -29,6 +31,12 @@ def say(text: object, error: bool = False, name: bool = True) -> None:
     """
     prefix = click.style("ffkv: ", fg="red", bold=True, reset=True) if error and name else ""
     click.echo(prefix + plain(str(text)), err=error)
+
+
+def announce(text: str) -> None:
+    """Tells a person at a terminal, on standard error, what will take a while. Nothing else gets it."""
+    if sys.stderr.isatty():
+        say(f"{text} ...", error=True, name=False)
 
 
 def in_bytes(size: float) -> str:

@@ -75,6 +75,9 @@ class Corpus:
     language: str  # code of the language of the text
     attributes: dict[str, Any]  # what the file says of itself (identities, counts)
 
+    def __repr__(self) -> str:
+        return f"<Corpus: {len(self):,} sentences, {self.offsets[-1]:,} tokens>"
+
     def __len__(self) -> int:
         """Returns the number of sentences."""
         return len(self.offsets) - 1

@@ -6,7 +6,7 @@ import click
 
 from ffkv.base.options import COMMIT, FOLDER, output_option, takes, threads_option
 from ffkv.base.settings import Model
-from ffkv.base.terminal import say
+from ffkv.base.terminal import announce, say
 from ffkv.model.steps import UNPACKED
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
@@ -62,6 +62,7 @@ def model(
 @threads_option
 def inspect(settings: Model, threads: int) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly they decompose into memories."""
+    announce(f"Loading {settings.checkpoint}")
     import tempfile
 
     from ffkv.base.process.runtime import torch_with

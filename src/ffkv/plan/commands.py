@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ffkv.base.options import WRITABLE
-from ffkv.base.terminal import say
+from ffkv.base.terminal import announce, say
 
 
 @click.command()
@@ -40,6 +40,7 @@ def plan(configfile: Path, cores: int | None, train_tokens: int | None, teraflop
     from ffkv.plan.step import make_plan
     from ffkv.plan.table import as_text
 
+    announce("Running a small copy of each run")
     found = make_plan(runs, snakemake, cores, train_tokens, 1e12 * (teraflops or 0))
     say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:

@@ -1,5 +1,7 @@
 """What the rules take from the settings: options of commands, input files, and what a change of repeats a rule."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from snakemake.io import ancient, expand, local
 from snakemake.ioutils import lookup
 
 from ffkv.base.options import command_line
-from ffkv.base.settings import EMBEDDED
+from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.settings.runs import resolve, resolve_comparisons
 from ffkv.branches.registry import BRANCHES
 from ffkv.workflow.inputs import (
@@ -24,6 +26,9 @@ from ffkv.workflow.inputs import (
     training_settings,
 )
 from ffkv.workflow.steps import STEPS
+
+# Changes with the defaults of another ffkv: settings that a run does not name.
+DEFAULTS = hashlib.sha256(Settings().model_dump_json().encode()).hexdigest()[:8]
 
 InputFunction = Callable[..., Any]  # of a job's wildcards, and of its input
 Wildcards = Any  # Snakemake's class has the wildcards of a rule as attributes
@@ -75,6 +80,10 @@ class Runs:
         if rule == "train":
             settings = ByRun({run: training_settings(own) for run, own in settings.items()})
         return lambda wildcards: command_line(settings[wildcards.run], *STEPS[rule].tracked)
+
+    def changed(self, wildcards: Wildcards) -> str:
+        """Returns the settings of the job's run that are not the defaults, as JSON: a reason that a person can read."""
+        return json.dumps(self._resolved[wildcards.run].model_dump(exclude_defaults=True), sort_keys=True)
 
     def memory_limits(self) -> InputFunction:
         """Returns the option `--max-memory`. A change of it changes no number and repeats no rule.

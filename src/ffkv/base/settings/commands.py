@@ -41,7 +41,7 @@ def settings(file: str | None) -> None:
 
 
 @click.command()
-@click.option("--settings", "text", required=True, help="The complete settings of the run, as JSON.")
+@click.option("--settings", "text", required=True, help="The settings of the run that are not the defaults, as JSON.")
 @click.option("--commit", "commits", type=READABLE, multiple=True, help="Files of `ffkv resolve-commit`.")
 @output_option("File to write, settings.json.")
 def write_settings(text: str, commits: tuple[Path, ...], output: Path) -> None:

@@ -36,6 +36,9 @@ class Head:
         self.vocabulary, self._layers = vocabulary, layers  # the number of logits, and of layers
         self._mixes_no_logits: bool | None = None  # not tried yet
 
+    def __repr__(self) -> str:
+        return f"<Head: logits of {self.vocabulary:,} tokens on {self._device}>"
+
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Yields logits of many vectors, a bounded number at a time.
 

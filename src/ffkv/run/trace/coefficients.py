@@ -109,8 +109,9 @@ def write_coefficients(
         >>> run = ffkv.open("results/tiny")
         >>> ffkv.write_coefficients("m.parquet", run, (f"Return {n} lists" for n in range(20)), "L1")
         >>> import pandas
-        >>> pandas.read_parquet("m.parquet", columns=["L1.17"]).index.get_level_values("text").max()
-        19
+        >>> m = pandas.read_parquet("m.parquet", columns=["L1.17"])
+        >>> m.columns.tolist(), m.index.names == ["text", "position", "token"]
+        (['L1.17'], True)
     """
     with atomic(path, summed=False) as temporary, contextlib.ExitStack() as stack:
         writer: parquet.ParquetWriter | None = None

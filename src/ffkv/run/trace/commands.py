@@ -6,7 +6,7 @@ import click
 
 from ffkv.base.options import FOLDER, setting, takes, threads_option
 from ffkv.base.settings import Model
-from ffkv.base.terminal import say
+from ffkv.base.terminal import announce, say
 from ffkv.run.trace.settings import TraceOptions
 
 
@@ -23,6 +23,7 @@ def trace(results: Path, text: str, options: TraceOptions, as_json: bool, device
     RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. docs/trace.md says what each number
     means.
     """
+    announce(f"Loading the model of {results}")
     from ffkv.base.process.runtime import torch_with
 
     torch_with(threads)

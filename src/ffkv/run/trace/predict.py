@@ -55,8 +55,8 @@ def predict(run: Run, texts: Iterable[str | int], *, device: str = "auto", **opt
         UserError: a memory does not exist, or is changed twice; or as in `coefficients`.
     Examples:
         >>> table = ffkv.predict(ffkv.open("results/tiny"), ["The function returns a list"], off="L1.17, L1.3")
-        >>> (table["changed_loss"] - table["loss"]).count() < len(table)  # nothing follows the last token
-        True
+        >>> table["next_token"].iloc[-1], table["loss"].isna().tolist().count(True)  # nothing follows the last token
+        ('', 1)
         >>> table.groupby("text").tail(1).columns.tolist()[-4:]  # the next token of each text
         ['changed_loss', 'changed_top_token', 'changed_top_probability', 'divergence']
     """

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from ffkv.base.terminal import plain
 from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened
 from ffkv.run.trace.result import POINTS, Trace
 
@@ -55,7 +56,7 @@ def as_text(trace: Trace) -> str:
 
 def _table(frame: pd.DataFrame, columns: dict[str, Callable]) -> list[str]:
     cells = pd.DataFrame({name: frame[name].map(write) for name, write in columns.items()}, dtype=object)
-    with pd.option_context("display.max_colwidth", None):
+    with pd.option_context("display.max_colwidth", None, "display.unicode.east_asian_width", True):
         return [f"  {line}" for line in cells.to_string(index=False).splitlines()]
 
 
@@ -64,5 +65,5 @@ def _percent(share: float) -> str:
 
 
 def _token(text: str) -> str:
-    """Returns a token whose blanks show, in one line."""
-    return shortened(text, LONGEST).replace(" ", BLANK).replace("\n", "\\n").replace("\t", "\\t")
+    """Returns a token whose blanks and controls show, in one line, as wide as the terminal shows it."""
+    return plain(shortened(text, LONGEST).replace(" ", BLANK)).replace("\n", "\\n").replace("\t", "\\t")
