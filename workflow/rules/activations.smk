@@ -27,7 +27,7 @@ rule triggers:
         memory=runs.memory_limits(),
         code=code("triggers"),
     message:
-        "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}. Progress: {log}"
+        "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
     shell:
         """
         ffkv triggers {params.options} {params.memory} \
@@ -83,7 +83,7 @@ rule sampled_prefixes:
         memory=runs.memory_limits(),
         code=code("sampled_prefixes"),
     message:
-        "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}. Progress: {log}"
+        "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
     shell:
         """
         ffkv sampled-prefixes {params.options} {params.memory} \

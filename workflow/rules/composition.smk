@@ -26,7 +26,7 @@ rule composition_measure:
         options=runs.options("composition_measure"),
         code=code("composition_measure"),
     message:
-        "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose. Progress: {log}"
+        "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose. Progress is in {log}."
     shell:
         """
         ffkv composition measure {params.options} \

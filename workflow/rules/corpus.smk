@@ -25,7 +25,7 @@ rule corpus:
         commit=repeated("commit"),
         code=code("corpus"),
     message:
-        "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids. Progress: {log}"
+        "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids. Progress is in {log}."
     shell:
         """
         ffkv corpus {params.options} {params.commit:q} \

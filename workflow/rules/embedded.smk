@@ -19,7 +19,7 @@ rule train:
         options=runs.options("train"),
         code=code("train"),
     message:
-        "Train the model of {wildcards.run} on the documentation of Python. Progress: {log}"
+        "Train the model of {wildcards.run} on the documentation of Python. Progress is in {log}."
     shell:
         """
         ffkv train {params.options} \

@@ -33,7 +33,7 @@ rule intervention_measure:
         memory=runs.memory_limits(),
         code=code("intervention_measure"),
     message:
-        "Change memories of layer group {wildcards.group} of {wildcards.run} while the model runs. Progress: {log}"
+        "Change memories of layer group {wildcards.group} of {wildcards.run} while the model runs. Progress is in {log}."
     shell:
         """
         ffkv intervention measure {params.options} {params.memory} \

@@ -24,7 +24,7 @@ rule keys_patterns:
         options=runs.options("keys_patterns"),
         code=code("keys_patterns"),
     message:
-        "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}. Progress: {log}"
+        "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."
     shell:
         """
         ffkv keys patterns {params.options} \
@@ -59,7 +59,7 @@ rule keys_removal:
         memory=runs.memory_limits(),
         code=code("keys_removal"),
     message:
-        "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}. Progress: {log}"
+        "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."
     shell:
         """
         ffkv keys removal {params.options} {params.memory} \
@@ -95,7 +95,7 @@ rule keys_precision:
         memory=runs.memory_limits(),
         code=code("keys_precision"),
     message:
-        "Measure how the low precision of {wildcards.run} changes its trigger examples. Progress: {log}"
+        "Measure how the low precision of {wildcards.run} changes its trigger examples. Progress is in {log}."
     shell:
         """
         ffkv keys precision {params.options} {params.memory} \

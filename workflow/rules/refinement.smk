@@ -24,7 +24,7 @@ rule refinement_measure:
         options=runs.options("refinement_measure"),
         code=code("refinement_measure"),
     message:
-        "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions. Progress: {log}"
+        "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions. Progress is in {log}."
     shell:
         """
         ffkv refinement measure {params.options} \

@@ -27,7 +27,7 @@ rule values_project:
         options=runs.options("values_project"),
         code=code("values_project"),
     message:
-        "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary. Progress: {log}"
+        "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary. Progress is in {log}."
     shell:
         """
         ffkv values project {params.options} \
