@@ -88,7 +88,7 @@ def write_values(folder: Path, layers: int, signed: bool, generator: np.random.G
         folder / "values/figure_4_agreement.csv",
     )
     ranks = [
-        {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80)), "tied": layer % 2}
+        {"layer": layer, "keys": keys, **box(generator.integers(0, max(2, 30 - layer // 2), 80)), "tied": layer % 2}
         for layer in range(layers)
     ]
     tables.write(pd.DataFrame(ranks), folder / "values/figure_5_rank.csv")

@@ -2,19 +2,22 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
 from ffkv.run.report import drawing
+from ffkv.run.report.control import draw_control
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section_refinement import CASES
 from ffkv.run.report.sections import draw_exhibits, paper_numbers
+from ffkv.run.results.run import open
 
 
 def draw(name, run, paper=False):
@@ -37,25 +40,38 @@ def medians(axes):
     return [line.get_ydata()[0] for line in axes.lines if line.get_linewidth() == 1.8]
 
 
-def test_figure_2_stacks_the_shares_of_each_sample(run):
+def test_figure_2_stacks_the_shares_and_marks_what_random_prefixes_have(run):
     table = run.table("figure_2_categories")
-    figure = draw("figure_2", run, paper=True)
-    for axes, sample in zip(figure.axes, ("trigger", "random")):
-        for category, heights in bars(axes).items():
-            rows = table[(table["sample"] == sample) & (table["category"] == category)]
-            np.testing.assert_allclose(heights, rows.sort_values("layer")["share"])
-        assert axes.patches[-1].get_y() + axes.patches[-1].get_height() == pytest.approx(1)
-    assert len(bars(figure.axes[2])["shallow"]) == 16
+    axes, of_paper = draw("figure_2", run, paper=True).axes
+    found = bars(axes)
+    for category, heights in found.items():
+        rows = table[(table["sample"] == "trigger") & (table["category"] == category)]
+        np.testing.assert_allclose(heights, rows.sort_values("layer")["share"])
+    assert axes.patches[-1].get_y() + axes.patches[-1].get_height() == pytest.approx(1)
+    (marks,) = axes.collections
+    without = table[(table["sample"] == "random") & (table["category"] == "none")].sort_values("layer")["share"]
+    np.testing.assert_allclose(marks.get_offsets()[:, 1], 1 - without)
+    assert len(bars(of_paper)["shallow"]) == 16
 
 
-def test_figure_3_draws_the_mean_change_and_its_interval(run):
+def test_figure_3_draws_the_median_change_and_the_interval_of_the_mean(run):
     table = run.table("figure_3_removal")
     axes = draw("figure_3", run).axes[0]
     for removed in ("first", "last", "random"):
         rows = table[table["removed"] == removed]
-        np.testing.assert_allclose(lines(axes)[f"{removed} token"][1], rows["change"])
+        np.testing.assert_allclose(lines(axes)[f"{removed} token"][1], rows["median"])
     ends = [segment[:, 1] for collection in axes.collections for segment in collection.get_segments()]
     assert [-14, -10] in np.round(ends, 6).tolist()
+
+
+def test_a_wide_interval_does_not_set_the_axis(run, change):
+    """Medians from -71 to -8, so that intervals have room from -106.5 to 35.5 (0 counts as a point)."""
+    table = run.table("figure_3_removal").copy()
+    assert draw("figure_3", run).axes[0].get_xlabel() == "layer"
+    table.loc[(table["removed"] == "first") & (table["layer"] == 3), ["change", "high"]] = [24, 247]
+    axes = draw("figure_3", change(tables={"figure_3_removal": table})).axes[0]
+    assert axes.get_ylim()[1] == pytest.approx(35.5 + 3.55)
+    assert axes.get_xlabel() == "layer (intervals longer than shown: 1)"
 
 
 def test_figure_4_draws_the_rate_its_baselines_and_the_negative_side(run, change):
@@ -140,7 +156,7 @@ def test_layers_count_from_0_but_on_the_papers_own_axis(run):
                 assert ("counted from 1" in axes.get_xlabel()) is of_paper
                 assert axes.get_xlim()[0] == pytest.approx(0.4 if of_paper else -0.6)
             for above in axes.child_axes:
-                assert "the paper's layers 1 to 16" in above.get_xlabel()
+                assert above.get_xlabel() == "the paper's layer, counted from 1"
 
 
 def test_a_model_of_the_papers_depth_shares_its_axis(run, change):
@@ -198,17 +214,60 @@ def test_a_dollar_in_a_name_is_a_dollar(name):
     assert any(text.startswith(f"{name} and more") for text in texts)
 
 
-@pytest.mark.parametrize("panels", [1, 2, 3])
-def test_the_labels_of_many_layers_stand_apart(panels):
+class Recorder(RendererAgg):
+    """A renderer that remembers the texts that are drawn."""
+
+    def draw_text(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
+        self.__dict__.setdefault("texts", []).append(mtext)
+
+
+def assert_texts_stand_apart(figure):
+    """All texts of a figure are inside it, and no two of them touch."""
+    width, height = figure.bbox.size
+    renderer = Recorder(width, height, figure.dpi)
+    figure.draw(renderer)
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in renderer.texts]
+    assert len(boxes) > 5
+    for text, box in boxes:
+        assert box.x0 > -1 and box.y0 > -1 and box.x1 < width + 1 and box.y1 < height + 1, text
+    for (text, box), (other, its) in combinations(boxes, 2):
+        apart = max(box.x0 - its.x1, its.x0 - box.x1, box.y0 - its.y1, its.y0 - box.y1)
+        assert apart > 0, (text, other)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80])
+def test_no_texts_of_any_figure_touch(write, layers):
+    run = open(write(layers=layers, report={"cards": 0}))
     with drawing.look():
-        figure, axes = drawing.canvas(panels)
-        for axis in axes:
-            drawing.layer_axis(axis, 48)
-        figure.canvas.draw()
-        for axis in axes:
-            boxes = [label.get_window_extent() for label in axis.get_xticklabels() if label.get_text()]
-            assert len(boxes) > 3
-            assert all(before.x1 + 2 < after.x0 for before, after in pairwise(boxes))
+        for name in FIGURES:
+            for paper in (False, True):
+                figure = draw(name, run, paper=paper and name in paper_numbers())
+                assert_texts_stand_apart(figure)
+                draw_control(figure, load_figure(name).curves, run)
+                assert_texts_stand_apart(figure)
+
+
+def test_texts_that_touch_are_noticed():
+    figure, (axes,) = drawing.canvas()
+    axes.set_xticks([0, 0.01], ["some layer", "another one"])
+    with pytest.raises(AssertionError, match=r"some layer.*another one"):
+        assert_texts_stand_apart(figure)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "most", "shown"),
+    [
+        (0, 0, 16, [0]),
+        (0, 5, 16, [0, 1, 2, 3, 4, 5]),
+        (0, 11, 8, [0, 2, 4, 6, 8, 11]),
+        (0, 29, 16, [*range(0, 28, 2), 29]),
+        (0, 79, 16, [*range(0, 76, 5), 79]),
+        (0, 79, 5, [0, 20, 40, 60, 79]),
+        (1, 16, 5, [1, 5, 10, 16]),
+    ],
+)
+def test_the_first_and_the_last_layer_always_have_a_label(first, last, most, shown):
+    assert drawing.layer_ticks(first, last, most) == shown
 
 
 def test_every_figure_of_the_registry_is_drawn(run):

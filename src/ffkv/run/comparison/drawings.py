@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import MaxNLocator
 
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.report import drawing
@@ -61,7 +60,7 @@ def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawi
         if differs:
             _finish(panels[1, place], measured, curve, f"difference to {measured.runs['label'].iloc[0]}")
             panels[1, place].axhline(0, color="0.3", linewidth=0.8)
-    drawing.legend(figure, panels[0, 0], columns=4)
+    drawing.legend(figure, panels[0, 0])
     return figure
 
 
@@ -79,7 +78,7 @@ def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
     drawing.small_title(axes, title)
     axes.set_xlabel("relative depth" if _x(measured, curve) == "depth" else curve.x)
     if curve.x == LAYER and measured.same_depth:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        drawing.layer_axis(axes, measured.runs["layers"].iloc[0])
     if curve.x == "memories kept":
         drawing.count_axis(axes, curve.x)
     if curve.share:
@@ -127,9 +126,8 @@ def draw_overlaps(measured: Measured) -> Drawing:
     lines = {label: rows(of_last, run=run).set_index("layer") for run, label in zip(others["run"], others["label"])}
     figure, panels = _draw_measures(measured.by_layer, [*OVERLAPS], lines)
     for axes in panels:
-        axes.set_xlabel("layer")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    drawing.legend(figure, panels[0], columns=4)
+        drawing.layer_axis(axes, measured.runs["layers"].iloc[0])
+    drawing.legend(figure, panels[0])
     return figure
 
 
@@ -178,7 +176,7 @@ def draw_kinds(measured: Measured) -> Drawing:
     axes.invert_yaxis()
     axes.grid(False)
     axes.set_xlabel(f"memories that agree in this run, or in {measured.runs['label'].iloc[-1]}")
-    drawing.legend(figure, axes, columns=2)
+    drawing.legend(figure, axes)
     return figure
 
 
@@ -196,5 +194,5 @@ def draw_matches(measured: Measured) -> Drawing:
         axes.plot(np.sort(found["next_correlation"]), above, **second)
     drawing.share_axis(axes, "memories with at least this", whole=True)
     axes.set_xlabel("highest correlation of the coefficients")
-    drawing.legend(figure, axes, columns=4)
+    drawing.legend(figure, axes)
     return figure

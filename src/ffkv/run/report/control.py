@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.errors import UserError
+from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
 from ffkv.run.report.wording import rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
@@ -65,13 +66,17 @@ def draw_control(figure: Drawing, curves: Sequence[Curve], control: Run) -> bool
     if not shown:
         return False
     drawn = [panels[line.panel].plot(line.x, line.y, **LOOK)[0] for line in shown]
+    for line in shown:
+        low, high = panels[line.panel].get_ylim()
+        panels[line.panel].set_ylim(np.nanmin([low, *line.y]), np.nanmax([high, *line.y]))
     handles: list[Any] = drawn[:1]
     labels = [f"control: {control.name}"]
-    for legend in [*figure.legends]:
+    side = "left" if len(figure.legends) > 1 else ""  # two legends stand side by side
+    for legend in figure.legends[:1]:
         handles = [*legend.legend_handles, *handles]
         labels = [*(text.get_text() for text in legend.get_texts()), *labels]
         legend.remove()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4, handlelength=2.4)
+    drawing.fit_legend(figure, handles, labels, side)
     return True
 
 

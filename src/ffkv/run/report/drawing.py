@@ -4,6 +4,7 @@ Layers count from 0. Only an axis that shows the paper's own layers counts from 
 """
 
 import io
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import ScalarFormatter
 
 PAPER_LAYERS = 16
 PAPER_COLOUR = "0.45"
@@ -26,6 +27,9 @@ MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
 PANELS_ACROSS = 3
+LEGEND_COLUMNS = 5
+TICKS_ACROSS = 16  # labels of layers that stand side by side in a figure's width
+PAPER_TICKS = {1: (1, 4, 7, 10, 13, 16), 2: (1, 6, 11, 16), 3: (1, 16)}  # by the number of panels side by side
 LINES_SHOWN = 4  # of a figure with a line per layer: layers from the first to the last
 TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
@@ -64,17 +68,37 @@ def canvas(panels: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
     return figure, figure.subplots(1, panels, squeeze=False, **options)[0]
 
 
-def legend(figure: Figure, *panels: Axes, columns: int = 5) -> None:
-    """Draws one legend for several panels, above them all, where it hides nothing."""
-    handles = [handle for axes in panels for handle in axes.get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="outside upper left", ncols=columns, columnspacing=1.4, handlelength=2.4)
+def legend(figure: Figure, axes: Axes, side: str = "") -> None:
+    """Draws the legend of a panel above all panels, where it hides nothing. `side`: "left" or "right" half, or "" for all."""
+    fit_legend(figure, *axes.get_legend_handles_labels(), side)
+
+
+def fit_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], side: str = "") -> None:
+    """Draws a legend, see `legend`, with as many columns as have room."""
+    place, room = f"outside upper {side or 'left'}", figure.bbox.width / (2 if side else 1)
+    for columns in range(min(len(labels), LEGEND_COLUMNS), 0, -1):
+        drawn = figure.legend(handles, labels, loc=place, ncols=columns, columnspacing=1.4, handlelength=2.4)
+        if drawn.get_window_extent().width <= room or columns == 1:
+            return
+        drawn.remove()
 
 
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
     axes.set_xlim(first - 0.6, first + layers - 0.4)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=16 // _panels_across(axes), integer=True, min_n_ticks=1))
+    axes.set_xticks(layer_ticks(first, first + layers - 1, TICKS_ACROSS // _panels_across(axes)))
     axes.set_xlabel(label)
+
+
+def layer_ticks(first: int, last: int, most: int) -> list[int]:
+    """Returns the layers that get a label: the first, the last, and multiples of 1, 2, 5, 10, ... that are not near these.
+
+    There are at most `most` of them, or `most` + 1 where the first is no multiple.
+    """
+    steps = (digit * 10**zeros for zeros in itertools.count() for digit in (1, 2, 5))
+    step = next(step for step in steps if (last - first) / step < most)
+    between = (layer for layer in range(0, last, step) if min(layer - first, last - layer) >= 0.75 * step)
+    return sorted({first, *between, last})
 
 
 def _panels_across(axes: Axes) -> int:
@@ -106,20 +130,23 @@ def count_axis(axes: Axes, label: str) -> None:
     axes.set_xlabel(label)
 
 
-def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 0, count: int = 1) -> None:
+def curve(
+    axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 0, count: int = 1, bars_of: str = ""
+) -> None:
     """Draws a line over the layers, with intervals from `low` to `high`.
 
     Args:
         table: one row per layer: layer, low, high, and the column `value`.
         style: number of the line, from 0, among the `count` lines of the panel. They are shifted a little against each
             other, so that their intervals do not overlap.
+        bars_of: the column that the intervals are of, if it is not `value`.
     """
     apart = min(0.01 * len(table), 0.1)
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     size = 5 if len(table) <= 24 else 3
     axes.plot(x, table[value], MARKERS[style], ls=LINES[style], ms=size, label=label, color=colour)
-    intervals(axes, x, table, value, colour)
+    intervals(axes, x, table, bars_of or value, colour)
 
 
 def intervals(axes: Axes, x: Any, table: pd.DataFrame, value: str, colour: Any, **look: Any) -> None:
@@ -127,6 +154,28 @@ def intervals(axes: Axes, x: Any, table: pd.DataFrame, value: str, colour: Any, 
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
     look = {"elinewidth": 1, "capsize": 2} | look
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, **look)
+
+
+def end_at_points(*panels: Axes) -> None:
+    """Ends the vertical axis that panels share where their points do. Intervals get half of that range on either side.
+
+    So a few wide intervals do not flatten the lines. Below each panel stands how many intervals are cut off.
+    """
+    lines = [line for axes in panels for line in axes.lines if not str(line.get_label()).startswith("_")]
+    points = np.concatenate([[0.0], *(np.asarray(line.get_ydata(), float) for line in lines)])
+    low, high = np.nanmin(points), np.nanmax(points)
+    room = (high - low) / 2
+    if not room:
+        return
+    ends = [
+        np.array([segment[:, 1] for bars in axes.collections for segment in bars.get_segments()]).reshape(-1, 2)
+        for axes in panels
+    ]
+    within = np.clip(np.concatenate([[[low, high]], *ends]), low - room, high + room)
+    panels[0].set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
+    for axes, own in zip(panels, ends, strict=True):
+        if beyond := int(((own < low - room) | (own > high + room)).any(1).sum()):
+            axes.set_xlabel(f"{axes.get_xlabel()} (intervals longer than shown: {beyond})")
 
 
 def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:
@@ -144,8 +193,8 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
     if layers != PAPER_LAYERS and not axes.child_axes:
         to_paper, from_paper = (lambda layer: 1 + layer / ratio), (lambda layer: (layer - 1) * ratio)
         above = axes.secondary_xaxis("top", functions=(to_paper, from_paper))
-        above.set_ticks([1, 4, 7, 10, 13, 16])
-        above.set_xlabel("the paper's layers 1 to 16, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
+        above.set_ticks(PAPER_TICKS[_panels_across(axes)])
+        above.set_xlabel("the paper's layer, counted from 1", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
 
@@ -157,14 +206,13 @@ def finish_shares(
     layers: int,
     paper: Sequence[float] | None,
     whole: bool = False,
-    columns: int = 5,
 ) -> None:
     """Finishes a panel of shares per layer: the paper's line if there is one, both axes, the legend."""
     if paper:
         paper_curve(axes, paper, layers)
     share_axis(axes, label, whole)
     layer_axis(axes, layers)
-    legend(figure, axes, columns=columns)
+    legend(figure, axes)
 
 
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
@@ -191,8 +239,13 @@ def shares_by(table: pd.DataFrame, column: str, names: Sequence[str], layers: in
     return {name: wide[name].to_numpy() for name in names}
 
 
-def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
-    """Draws panels of stacked shares per layer, three side by side. `paper`: the last one shows the paper's layers."""
+def stacked_panels(panels: Sequence[Panel], paper: bool, marks: tuple[str, np.ndarray] | None = None) -> Figure:
+    """Draws panels of stacked shares per layer, three side by side.
+
+    Args:
+        paper: whether the last panel shows the paper's layers.
+        marks: a name and shares [layer], which the first panel has as marks.
+    """
     across = min(len(panels), PANELS_ACROSS)
     down = -(-len(panels) // PANELS_ACROSS)
     figure = Figure(figsize=(8.4, 3.7 + 2.7 * (down - 1)), layout="constrained")
@@ -211,6 +264,15 @@ def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
         axis.grid(False)
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
         axis.set_title(title)
+    if marks:
+        look = {
+            "color": "white",
+            "edgecolors": "0.15",
+            "marker": "D",
+            "s": 16 if panels[0][1] <= 24 else 6,
+            "zorder": 3,
+        }
+        axes[0].scatter(np.arange(panels[0][1]), marks[1], label=marks[0], **look)
     for axis in axes[: len(panels) : across]:
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])

@@ -38,7 +38,8 @@ def draw_active(run: Run, paper: Sequence[float] | None) -> Drawing:
     right.set_ylabel("memories that carry the sum")
     for panel in (left, right):
         drawing.layer_axis(panel, len(run.anatomy.layers))
-    drawing.legend(figure, left, right)
+    drawing.legend(figure, left, "left")
+    drawing.legend(figure, right, "right")
     return figure
 
 

@@ -42,7 +42,8 @@ def draw_removals(run: Run, paper: Any) -> Drawing:
         panel.axhline(0, **NO_EFFECT)
         drawing.layer_axis(panel, len(run.anatomy.layers))
     panels[0].set_ylabel("change of log p (nats)")
-    drawing.legend(figure, panels[0], columns=3)
+    drawing.end_at_points(*panels)
+    drawing.legend(figure, panels[0])
     return figure
 
 
@@ -120,6 +121,7 @@ def draw_doses(run: Run, paper: Any) -> Drawing:
         panel.set_xlabel("factor of the coefficient")
         panel.axhline(0, **NO_EFFECT)
     panels[0].set_ylabel("change of log p (nats)")
+    drawing.end_at_points(*panels)
     drawing.legend(figure, panels[0])
     return figure
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report import drawing
-from ffkv.run.report.curve import Curve, by_layer
+from ffkv.run.report.curve import Curve, Units, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
 from ffkv.run.report.wording import INTERVALS, course, paper_line, rows, share_with_pattern, weighted_mean
@@ -20,17 +21,19 @@ BY_ANNOTATOR = "figure_2_by_annotator"
 LONGEST_NAME = 24  # characters of the name of an annotator
 REMOVAL = "figure_3_removal"
 REMOVED = ("first", "random", "last")
-TOP = 100  # % at which the axis ends: coefficients near 0 make relative changes of any size
 FAR = 10  # % between mean and median over keys from which the caption names them
 
 
 def draw_patterns(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
-    """Stacked bars per layer: trigger examples, random prefixes, what each annotator says, and the paper's figure."""
+    """Stacked bars per layer: trigger examples, what each annotator says, and the paper's. Marks: random prefixes."""
     categories, annotated, layers = run.table(SHARES), judged(run), len(run.anatomy.layers)
-    by_tests = ", by tests" if len(annotated) else ""
+    of_triggers, of_random = (
+        drawing.shares_by(rows(categories, sample=sample), "category", CATEGORIES, layers)
+        for sample in ("trigger", "random")
+    )
+    by_chance = np.sum([of_random[name] for name in CATEGORIES[:-1]], 0)
     panels: list[drawing.Panel] = [
-        (title + by_tests, layers, drawing.shares_by(rows(categories, sample=sample), "category", CATEGORIES, layers))
-        for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
+        ("trigger examples, by tests" if len(annotated) else "trigger examples", layers, of_triggers)
     ]
     panels += [
         (person_or_machine(annotator), layers, drawing.shares_by(own, "category", CATEGORIES, layers))
@@ -38,7 +41,7 @@ def draw_patterns(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Draw
     ]
     if paper:
         panels.append(("the paper's, judged by a person", drawing.PAPER_LAYERS, paper))
-    return drawing.stacked_panels(panels, paper=bool(paper))
+    return drawing.stacked_panels(panels, paper=bool(paper), marks=("random prefixes with a pattern", by_chance))
 
 
 def _caption_patterns(run: Run) -> Caption:
@@ -104,18 +107,18 @@ def _judges(run: Run, annotated: pd.DataFrame) -> str:
 
 
 def draw_removal(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
-    """Lines per layer: the first, a random and the last token removed."""
+    """Lines per layer, medians over keys: the first, a random and the last token removed. Bars are of the means."""
     removal = run.table(REMOVAL)
     figure, (axes,) = drawing.canvas()
     for style, removed in enumerate(REMOVED):
-        drawing.curve(axes, rows(removal, removed=removed), "change", f"{removed} token", style, 3)
+        drawing.curve(axes, rows(removal, removed=removed), "median", f"{removed} token", style, 3, bars_of="change")
         if paper:
             drawing.paper_curve(axes, paper[removed], len(run.anatomy.layers), f"the paper: {removed}", style)
     axes.axhline(0, color="0.3", linewidth=0.8)
-    axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
     axes.set_ylabel("change of the coefficient (%)")
     drawing.layer_axis(axes, len(run.anatomy.layers))
-    drawing.legend(figure, axes, columns=3)
+    drawing.end_at_points(axes)
+    drawing.legend(figure, axes)
     return figure
 
 
@@ -139,19 +142,16 @@ def _caption_removal(run: Run) -> Caption:
 
 
 def _outliers(table: pd.DataFrame) -> str:
-    """Says where few keys make the mean, and where the axis cuts something off, with a space in front; else ""."""
+    """Says where few keys make the mean, with a space in front; else ""."""
     apart = (table["change"] - table["median"]).abs()
-    said = ""
-    if apart.max() > FAR:
-        far = table.loc[apart.idxmax()]
-        said = (
-            f" The largest difference between mean and median over keys: {far['removed']} token, layer {far['layer']}, mean"
-            f" {change(far['change'])}, median {change(far['median'])}. Where a coefficient is near 0, its relative change is"
-            " large, and a few such keys make the mean."
-        )
-    if table["high"].max() > TOP:
-        said += " The vertical axis ends at 100 %: what is longer is cut off."
-    return said
+    if not apart.max() > FAR:
+        return ""
+    far = table.loc[apart.idxmax()]
+    return (
+        f" The largest difference between mean and median over keys: {far['removed']} token, layer {far['layer']}, mean"
+        f" {change(far['change'])}, median {change(far['median'])}. Where a coefficient is near 0, its relative change is"
+        " large, and a few such keys make the mean."
+    )
 
 
 NO_PRECISION = "The model runs in {dtype}. What that does to trigger examples was not measured: keys.precision is off."
@@ -257,14 +257,20 @@ def _agreement(run: Run) -> list[TableBlock]:
     return found
 
 
+def _removal_curve(removed: str) -> Curve:
+    def numbers(run: Run) -> pd.DataFrame:
+        found = rows(run.files.details("keys/removal"), removed=removed).dropna(subset=["change"])
+        return pd.DataFrame({"layer": found["layer"], "unit": found["memory"], "value": found["change"]})
+
+    points, units = by_layer(REMOVAL, "median", removed=removed), Units("memories", numbers, median=True)
+    return Curve(f"{removed} token removed, median (%)", points, share=False, units=units)
+
+
 PATTERN_CURVES = [
     Curve(category, by_layer(SHARES, "share", sample="trigger", category=category), stacked=True)
     for category in CATEGORIES[:-1]
 ]
-REMOVAL_CURVES = [
-    Curve(f"{removed} token removed (%)", by_layer(REMOVAL, "change", removed=removed), share=False)
-    for removed in REMOVED
-]
+REMOVAL_CURVES = [_removal_curve(removed) for removed in REMOVED]
 OF_ANNOTATORS = (BY_ANNOTATOR, "annotators")
 SECTION = Section(
     {

@@ -32,9 +32,7 @@ def draw_agreement(run: Run, paper: Sequence[float] | None) -> Drawing:
     present = [source for source in LABELS if source in agreement["source"].unique()]
     for style, source in enumerate(present):
         drawing.curve(axes, rows(agreement, source=source), "rate", LABELS[source], style, len(present))
-    drawing.finish_shares(
-        figure, axes, "agreement rate", len(run.anatomy.layers), paper, columns=3 if "negative" in present else 5
-    )
+    drawing.finish_shares(figure, axes, "agreement rate", len(run.anatomy.layers), paper)
     return figure
 
 
@@ -107,8 +105,8 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     if paper:
         x = np.arange(len(paper["rate"]))
         axes[1].bar(x, paper["rate"], color="0.75", edgecolor="0.45", hatch="////")
-        axes[1].set_xticks(x, paper["labels"], rotation=45)
-        axes[1].set_xlabel("top probability, the paper")
+        axes[1].set_xticks(x, [f"{1e4 * float(label):.1f}" for label in paper["labels"]])
+        axes[1].set_xlabel("top probability · 10,000, the paper")
     return figure
 
 
