@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import PathPatch
 
 from ffkv.run.report import drawing
@@ -69,6 +69,7 @@ def test_a_wide_interval_does_not_set_the_axis(run, change):
     table = run.table("figure_3_removal").copy()
     assert draw("figure_3", run).axes[0].get_xlabel() == "layer"
     table.loc[(table["removed"] == "first") & (table["layer"] == 3), ["change", "high"]] = [24, 247]
+    table.loc[table["layer"] == 5, ["low", "high"]] = np.nan  # unknown
     axes = draw("figure_3", change(tables={"figure_3_removal": table})).axes[0]
     assert axes.get_ylim()[1] == pytest.approx(35.5 + 3.55)
     assert axes.get_xlabel() == "layer (intervals longer than shown: 1)"
@@ -248,7 +249,8 @@ def test_no_texts_of_any_figure_touch(write, layers):
 
 
 def test_texts_that_touch_are_noticed():
-    figure, (axes,) = drawing.canvas()
+    with drawing.look():
+        figure, (axes,) = drawing.canvas()
     axes.set_xticks([0, 0.01], ["some layer", "another one"])
     with pytest.raises(AssertionError, match=r"some layer.*another one"):
         assert_texts_stand_apart(figure)
@@ -329,3 +331,30 @@ def test_a_run_without_interventions_has_no_figure_of_them(run, change):
     )
     exhibits = draw_exhibits(change(settings=settings))
     assert not {"interventions", "intervention_doses", "kept_memories"} & exhibits.keys() and "figure_11" in exhibits
+
+
+def luminance(colour):
+    return np.dot(to_rgb(colour), (0.2126, 0.7152, 0.0722))
+
+
+def test_in_a_dark_page_luminance_still_tells_the_colours_apart():
+    """The order is turned round: what stands out from white stands out from the dark sheet."""
+    for count in range(2, 7):
+        dark = [luminance(drawing.in_the_dark(to_hex(colour))) for colour in drawing.colours(count)]
+        assert max(np.diff(dark)) < -0.01 and dark[-1] > luminance("#1d232b") + 0.05
+
+
+def test_figures_in_a_page_have_its_colours_and_their_texts_stay():
+    name = 'fill: #262626 and "#40498e"'
+    with drawing.look():
+        figure, (axes,) = drawing.canvas()
+        axes.plot([0, 1], color="#40498e", label=name)
+        drawing.legend(figure, axes)
+        alone = drawing.svg(figure, "x", "title", "description")
+    page = drawing.in_colours_of_page(alone)
+    assert "var(" not in alone and "stroke: #40498e" in alone
+    assert alone.count(name) == page.count(name) == 1
+    colours = set(re.findall("#[0-9a-f]{6}", page.replace(name, "")))
+    assert colours == {"#40498e", drawing.in_the_dark("#40498e")}  # the definition of its name
+    assert set(re.findall(r"var\(--(\w+)\)", page)) == {"text", "line", "sheet", "c40498e"}
+    assert "#262626" in re.findall("#[0-9a-f]{6}", alone)

@@ -3,6 +3,7 @@
 Layers count from 0. Only an axis that shows the paper's own layers counts from 1, as the paper does, and says so.
 """
 
+import colorsys
 import io
 import itertools
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
@@ -35,6 +37,9 @@ TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
 # A panel of stacked shares: its title, its number of layers, and name to share [layer].
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
+# Colours that a page has a name for: ink, secondary ink, lines, and what lies behind a figure.
+OF_PAGE = {"#262626": "text", "#000000": "text", "#737373": "soft", "#ebebeb": "line", "#ffffff": "sheet"}
+DARK = (0.16, 0.9)  # lightness, in a dark page, of what is white and of what is black in a light one
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
@@ -45,6 +50,7 @@ def look() -> Iterator[None]:
         **sns.plotting_context("notebook", font_scale=0.8),
         **sns.axes_style("ticks", {"axes.spines.right": False, "axes.spines.top": False, "axes.grid": True}),
         "axes.grid.axis": "y",
+        "figure.dpi": 72,  # that of SVG, so that texts are measured as they are drawn
         "grid.color": "0.92",
         "font.sans-serif": ["DejaVu Sans"],
         "hatch.linewidth": 0.6,
@@ -75,7 +81,7 @@ def legend(figure: Figure, axes: Axes, side: str = "") -> None:
 
 def fit_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], side: str = "") -> None:
     """Draws a legend, see `legend`, with as many columns as have room."""
-    place, room = f"outside upper {side or 'left'}", figure.bbox.width / (2 if side else 1)
+    place, room = f"outside upper {side or 'left'}", 0.97 * figure.bbox.width / (2 if side else 1)
     for columns in range(min(len(labels), LEGEND_COLUMNS), 0, -1):
         drawn = figure.legend(handles, labels, loc=place, ncols=columns, columnspacing=1.4, handlelength=2.4)
         if drawn.get_window_extent().width <= room or columns == 1:
@@ -167,10 +173,8 @@ def end_at_points(*panels: Axes) -> None:
     room = (high - low) / 2
     if not room:
         return
-    ends = [
-        np.array([segment[:, 1] for bars in axes.collections for segment in bars.get_segments()]).reshape(-1, 2)
-        for axes in panels
-    ]
+    bars = [[bar[:, 1] for found in axes.collections for bar in found.get_segments() if len(bar)] for axes in panels]
+    ends = [np.array(found).reshape(-1, 2) for found in bars]  # of each panel [interval that is known, 2]
     within = np.clip(np.concatenate([[[low, high]], *ends]), low - room, high + room)
     panels[0].set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
     for axes, own in zip(panels, ends, strict=True):
@@ -293,3 +297,33 @@ def svg(figure: Figure, name: str, title: str, description: str) -> str:
     description = f'<desc id="{name}-description">{escape(description)}</desc>'
     head, body = element.split(">", 1)
     return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{title}{description}{body}"
+
+
+def in_colours_of_page(element: str) -> str:
+    """Returns an `svg` element whose ink and background are those of the page, light or dark.
+
+    Colours that the page has no name for get one. In a dark page their lightness is turned round, so that the order of
+    the colours of `colours` is, too, and luminance still tells them apart.
+    """
+    found: dict[str, str] = {}
+
+    def name(colour: re.Match[str]) -> str:
+        of_page = OF_PAGE.get(colour[0])
+        if not of_page:
+            found[colour[0]] = of_page = f"c{colour[0][1:]}"
+        return f"var(--{of_page})"
+
+    # Only inside tags: text may have anything in it.
+    element = re.sub("<[^>]*>", lambda tag: re.sub(r"#[0-9a-f]{6}\b", name, tag[0]), element)
+    light, dark = (
+        "".join(f"--c{colour[1:]}:{write(colour)};" for colour in sorted(found)) for write in (str, in_the_dark)
+    )
+    names = f"svg{{{light}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}" if found else ""
+    return re.sub(r'(<style type="text/css">)', rf"\g<1>{names}", element, count=1)
+
+
+def in_the_dark(colour: str) -> str:
+    """Returns the counterpart of a colour such as "#35264c" in a dark page: the same hue, from light to dark or back."""
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+    of_white, of_black = DARK
+    return to_hex(colorsys.hls_to_rgb(hue, of_black + lightness * (of_white - of_black), saturation))

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
 from ffkv.run.report.page_tables import PageTable
 from ffkv.run.results.run import Run
@@ -42,8 +43,13 @@ class Exhibit:
     # number and title, such as "Figure 4. Agreement ...". A figure that is not in the paper has no number.
     heading: str
     caption: Caption  # the words below the figure
-    svg: Markup  # the drawing
+    svg: str  # the drawing
     tables: list[PageTable]  # the tables that the figure shows
+
+    @property
+    def inline(self) -> Markup:
+        """The drawing as the page shows it, in the page's own colours."""
+        return Markup(drawing.in_colours_of_page(self.svg))
 
 
 @dataclass(frozen=True)

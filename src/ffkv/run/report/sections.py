@@ -6,8 +6,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from markupsafe import Markup
-
 from ffkv.run.report import drawing
 from ffkv.run.report.control import compare_with_control, describe_control, draw_control
 from ffkv.run.report.page_tables import data_table
@@ -38,7 +36,7 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             svg = drawing.svg(drawn, name, heading, caption.description)
             more = [table for table in figure.more_tables if table in run.tables]
             tables = [data_table(run, table) for table in [*figure.tables, *more]]
-            exhibits[name] = Exhibit(name, heading, caption, Markup(svg), tables)
+            exhibits[name] = Exhibit(name, heading, caption, svg, tables)
     return exhibits
 
 
