@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
@@ -39,7 +40,7 @@ HATCHES = ["", "////", "", "\\\\\\\\"]
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
 # Colours that a page has a name for: ink, secondary ink, lines, and what lies behind a figure.
 OF_PAGE = {"#262626": "text", "#000000": "text", "#737373": "soft", "#ebebeb": "line", "#ffffff": "sheet"}
-DARK = (0.16, 0.9)  # lightness, in a dark page, of what is white and of what is black in a light one
+DARK = (0.16, 0.9)  # luma, in a dark page, of what is white and of what is black in a light one
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
@@ -81,7 +82,8 @@ def legend(figure: Figure, axes: Axes, side: str = "") -> None:
 
 def fit_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], side: str = "") -> None:
     """Draws a legend, see `legend`, with as many columns as have room."""
-    place, room = f"outside upper {side or 'left'}", 0.97 * figure.bbox.width / (2 if side else 1)
+    place: Any = f"outside upper {side or 'left'}"
+    room = 0.97 * figure.bbox.width / (2 if side else 1)
     for columns in range(min(len(labels), LEGEND_COLUMNS), 0, -1):
         drawn = figure.legend(handles, labels, loc=place, ncols=columns, columnspacing=1.4, handlelength=2.4)
         if drawn.get_window_extent().width <= room or columns == 1:
@@ -173,8 +175,11 @@ def end_at_points(*panels: Axes) -> None:
     room = (high - low) / 2
     if not room:
         return
-    bars = [[bar[:, 1] for found in axes.collections for bar in found.get_segments() if len(bar)] for axes in panels]
-    ends = [np.array(found).reshape(-1, 2) for found in bars]  # of each panel [interval that is known, 2]
+    ends = []  # of each panel [interval that is known, 2]
+    for axes in panels:
+        drawn = [found for found in axes.collections if isinstance(found, LineCollection)]
+        bars = [bar[:, 1] for found in drawn for bar in found.get_segments() if len(bar)]
+        ends.append(np.array(bars).reshape(-1, 2))
     within = np.clip(np.concatenate([[[low, high]], *ends]), low - room, high + room)
     panels[0].set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
     for axes, own in zip(panels, ends, strict=True):
@@ -302,7 +307,7 @@ def svg(figure: Figure, name: str, title: str, description: str) -> str:
 def in_colours_of_page(element: str) -> str:
     """Returns an `svg` element whose ink and background are those of the page, light or dark.
 
-    Colours that the page has no name for get one. In a dark page their lightness is turned round, so that the order of
+    Colours that the page has no name for get one. In a dark page their luma is turned round, so that the order of
     the colours of `colours` is, too, and luminance still tells them apart.
     """
     found: dict[str, str] = {}
@@ -323,7 +328,7 @@ def in_colours_of_page(element: str) -> str:
 
 
 def in_the_dark(colour: str) -> str:
-    """Returns the counterpart of a colour such as "#35264c" in a dark page: the same hue, from light to dark or back."""
-    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+    """Returns the counterpart of a colour such as "#35264c" in a dark page: the same tint, from light to dark or back."""
+    luma, *tint = colorsys.rgb_to_yiq(*to_rgb(colour))
     of_white, of_black = DARK
-    return to_hex(colorsys.hls_to_rgb(hue, of_black + lightness * (of_white - of_black), saturation))
+    return to_hex(colorsys.yiq_to_rgb(of_black + luma * (of_white - of_black), *tint))
