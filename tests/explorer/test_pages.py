@@ -114,6 +114,18 @@ def test_links_of_the_report_to_exported_pages_lead_to_live_ones(visitor):
         assert "There is no" in text_of(visitor.get(f"/r/small/memories/{address}", 404))
 
 
+def test_drawings_beside_the_report_are_sent_and_nothing_else(visitor, monkeypatch, tmp_path):
+    monkeypatch.setattr("ffkv.apps.explorer.application.report_file", lambda held: tmp_path / "index.html")
+    (tmp_path / "figures").mkdir()
+    for name in ("figures/figure_4.svg", "figures/other.svg", "index.html"):
+        (tmp_path / name).write_text("<svg/>")
+    answer = visitor.client.get("/r/small/figures/figure_4.svg")
+    assert (answer.text, answer.headers["content-type"]) == ("<svg/>", "image/svg+xml")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    for name in ("other.svg", "figure_5.svg", "figure_4", "%2e%2e%2findex.html"):
+        assert "There is no" in text_of(visitor.get(f"/r/small/figures/{name}", 404))
+
+
 @pytest.mark.parametrize("name", ["L1.1", "1.1", "1/1", "L1D1", " L1.1 "])
 def test_the_box_leads_to_a_memory_by_any_of_its_names(visitor, name):
     answer = visitor.client.get("/r/small/go", params={"q": name})

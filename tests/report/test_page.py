@@ -16,6 +16,7 @@ from ffkv.run.results.text import LONGEST_TOKEN, MINUS, ending, shortened, signe
 
 pytestmark = pytest.mark.slow
 
+PAPER = "https://arxiv.org/abs/2012.14913"  # a link that the reader may follow
 VOID = {"meta", "br", "rect", "use", "path"}
 
 
@@ -86,11 +87,11 @@ def test_nothing_runs_and_nothing_is_fetched(page):
     for _, attributes in page.elements:
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("href", "xlink:href", "src", "action", "style", "fill", "clip-path"):
-            value = attributes.get(name) or ""
+            value = (attributes.get(name) or "").replace(PAPER, "")
             assert "//" not in value.split(",")[0]
             assert "javascript" not in value.lower()
         for name in ("href", "xlink:href"):
-            assert attributes.get(name, "#").startswith(("#", "data:text/csv;"))
+            assert attributes.get(name, "#").startswith(("#", "data:text/csv;", "figures/", PAPER))
 
 
 def test_style_sheets_fetch_nothing(output):
@@ -138,6 +139,17 @@ def test_every_figure_has_a_title_and_a_description(page, output):
         assert each in figures or "aria-label" in each or each["aria-hidden"] == "true"
     text = output.read_text()
     assert all(f'<desc id="{name}-description">' in text for name in FIGURES)
+
+
+def test_below_every_figure_stands_what_it_shows_and_where_its_parts_are(page, output, run):
+    addresses = [each["href"] for each in page.attributes("a")]
+    for name in FIGURES:
+        assert (output.parent / f"figures/{name}.svg").exists() and addresses.count(f"figures/{name}.svg") == 1
+        assert addresses.count(f"#{name}-definition") == 1
+        shows = load_figure(name).caption(run).shows
+        assert shows in page.text and re.search(r"\d", shows) and shows.endswith(".")
+    assert addresses.count(PAPER) == sum(name.startswith("figure_") for name in FIGURES)
+    assert page.text.count("the paper's figure 4") == 1
 
 
 def test_the_csv_links_are_the_tables(page, folder):

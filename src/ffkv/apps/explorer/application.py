@@ -20,6 +20,7 @@ from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
+from ffkv.run.report.registry import FIGURES
 
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
 REPORT_POLICY = (
@@ -40,6 +41,14 @@ def _report(held: Held) -> Response:
     if not file.is_file():
         raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
     return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _figure(held: Held, name: str) -> Response:
+    """Sends a drawing that lies beside the report, to which the report links."""
+    file = report_file(held).parent / "figures" / name
+    if name.removesuffix(".svg") not in FIGURES or not file.is_file():
+        raise NoSuch("There is no such figure.")
+    return Response(file.read_bytes(), 200, {"Content-Security-Policy": REPORT_POLICY}, "image/svg+xml")
 
 
 def _compare(shelf: Shelf, query: QueryParams) -> Response:
@@ -77,6 +86,7 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/": page_run.runs,
     "/r/{run}/": page_run.run,
     "/r/{run}/report": _report,
+    "/r/{run}/figures/{name}": _figure,
     "/r/{run}/memories": page_search.memories,
     "/r/{run}/memories/{page}": page_search.exported,
     "/r/{run}/go": page_search.go,

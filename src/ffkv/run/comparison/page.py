@@ -90,7 +90,7 @@ def draw_all_memories(measured: Measured) -> list[Exhibit]:
 
 def _exhibit(name: str, heading: str, drawn: Drawing, caption: str, tables: Sequence[PageTable] = ()) -> Exhibit:
     svg = drawing.svg(drawn, name, heading, caption)
-    return Exhibit(name, heading, Caption(caption, caption), svg, [*tables])
+    return Exhibit(name, heading, Caption("", caption, caption), svg, [*tables])
 
 
 def kind_tables(measured: Measured) -> list[tuple[str, str, PageTable]]:

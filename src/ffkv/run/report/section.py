@@ -17,7 +17,9 @@ from ffkv.run.results.run import Run
 class Caption:
     """The words of a figure."""
 
-    text: str  # the caption. It can be understood without the rest of the page.
+    # one sentence: what the figure shows, in the run's numbers; "" if the text alone says it
+    shows: str
+    text: str  # how it was measured and drawn. It can be understood without the rest of the page.
     description: str  # what there is to see, for readers who do not see it
 
 
@@ -45,6 +47,8 @@ class Exhibit:
     caption: Caption  # the words below the figure
     svg: str  # the drawing
     tables: list[PageTable]  # the tables that the figure shows
+    file: str = ""  # the drawing's own file, beside the page; "" where it has none
+    of_paper: str = ""  # the paper's figure that it repeats, such as "figure 4"; "" where there is none
 
     @property
     def inline(self) -> Markup:

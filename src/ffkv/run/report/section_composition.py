@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.section import Caption, Figure, Section
-from ffkv.run.report.wording import BOX, OF_PREFIXES, course, paper_line, projection, rows
+from ffkv.run.report.wording import BOX, OF_PREFIXES, course, goes, paper_line, projection, rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -73,7 +73,11 @@ def _caption_active(run: Run) -> Caption:
         f"Boxes per layer. Median share of active memories: {course(active, 'median')}. Median effective number of "
         f"memories: {course(effective, 'effective_median', number)}."
     )
-    return Caption(text, description)
+    shows = (
+        f"The median share of active memories {goes(active, 'median')}; the effective number of memories "
+        f"{goes(effective, 'effective_median', number)}."
+    )
+    return Caption(shows, text, description)
 
 
 def draw_no_agreement(run: Run, paper: Sequence[float] | None) -> Drawing:
@@ -109,7 +113,8 @@ def _caption_no_agreement(run: Run) -> Caption:
         f"Lines per layer. No active memory agrees: {course(active, 'share')}. No memory at all agrees: "
         f"{course(everything, 'share')}."
     )
-    return Caption(text, description)
+    shows = f"The share of prefixes in which no active memory predicts what the layer predicts {goes(active, 'share')}."
+    return Caption(shows, text, description)
 
 
 def _curve(reading: str, agreeing: str) -> Curve:

@@ -12,7 +12,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Units, by_layer, points
 from ffkv.run.report.page_tables import data_table, specific_effects
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import INTERVALS, course, rows, weighted_mean
+from ffkv.run.report.wording import INTERVALS, course, goes, rows, weighted_mean
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import MINUS, number, percent
@@ -69,7 +69,8 @@ def _caption_removals(run: Run) -> Caption:
     )
     if len(own) > len(positive):
         text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
-    return Caption(text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
+    shows = f"The total effect of the removal of a memory {goes(positive, 'mean', nats)}."
+    return Caption(shows, text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
 
 
 def _least(own: pd.DataFrame, controls: int) -> str:
@@ -89,7 +90,7 @@ def _least(own: pd.DataFrame, controls: int) -> str:
 
 def nats(effect: float) -> str:
     """Returns a change of a log-probability, in words."""
-    return f"{number(effect)} nats".replace("-", MINUS)
+    return f"{effect:.3g} nats".replace("-", MINUS)
 
 
 def _effect_curve(reach: str) -> Curve:
@@ -140,8 +141,9 @@ def _caption_doses(run: Run) -> Caption:
             f"becomes 0, {nats(removed['top'].iloc[0])}. The removal changes the prediction in "
             f"{number(100 * removed['changed'].iloc[0])} % of prefixes."
         )
-    effects = ", ".join(f"{nats(row.top)} at {number(row.scale)}" for row in rows(table, change="scale").itertuples())
-    return Caption(text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
+    effects = ", ".join(f"{nats(row.top)} at {row.scale:g}" for row in rows(table, change="scale").itertuples())
+    shows = f"The total effect by the factor of the coefficient is {effects or 'not known'}."
+    return Caption(shows, text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
 
 
 def draw_kept(run: Run, paper: Any) -> Drawing:
@@ -176,7 +178,8 @@ def _caption_kept(run: Run) -> Caption:
     )
     if run.settings.report.control:
         text += " The line of the control is the mean over its layers."
-    return Caption(text, f"Lines over the number of kept memories. With the fewest: {course(none, 'share')}.")
+    shows = f"With {number(none['kept'].max())} memories of a layer, the share of predictions that stay {goes(none, 'share')}."
+    return Caption(shows, text, f"Lines over the number of kept memories. With the fewest: {course(none, 'share')}.")
 
 
 def _kept_curve(panel: int, choice: str) -> Curve:

@@ -11,7 +11,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Units, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import INTERVALS, course, paper_line, rows, share_with_pattern, weighted_mean
+from ffkv.run.report.wording import course, goes, paper_line, rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import change, number, percent, visible
 
@@ -55,8 +55,8 @@ def _caption_patterns(run: Run) -> Caption:
         f"share, and that is more frequent in them than in {number(keys.background_prefixes)} random prefixes of the "
         f"corpus, at a false discovery rate of {percent(keys.false_discovery_rate)} per layer and family. Shallow "
         "patterns concern the form of the text, semantic patterns its subject. A key has "
-        f"{_average(in_triggers)} patterns on average. The next panel shows the "
-        "same search in equally many random prefixes, which gives the patterns that arise by chance: "
+        f"{_average(in_triggers)} patterns on average. Marks: the share of random prefixes with a pattern, by the same "
+        "search in equally many of them. These patterns arise by chance: "
         f"{_average(in_random)} on average."
     )
     if len(annotated := judged(run)):
@@ -64,11 +64,19 @@ def _caption_patterns(run: Run) -> Caption:
     if run.settings.report.paper_curves:
         text += " The last panel is the paper's figure: 160 keys of a model with 16 layers, judged by a person."
     with_pattern = (1 - rows(examples, category="none").set_index("layer")["share"]).reset_index()
+    own, by_chance = (_with_pattern(rows(run.table(SHARES), sample=sample)) for sample in ("trigger", "random"))
+    shows = f"{percent(own)} of trigger examples have a pattern, and {percent(by_chance)} of random prefixes."
     description = (
         "Stacked bars per layer: shallow, shallow and semantic, semantic, none. Trigger examples with a pattern: "
         f"{course(with_pattern, 'share')}."
     )
-    return Caption(text, description)
+    return Caption(shows, text, description)
+
+
+def _with_pattern(shares: pd.DataFrame) -> float:
+    """Returns the share of prefixes that have a pattern, over all layers; NaN without prefixes."""
+    with_pattern = shares.loc[shares["category"] != "none", "prefixes"].sum()
+    return with_pattern / total if (total := shares["prefixes"].sum()) else float("nan")
 
 
 def _average(counts: pd.DataFrame) -> str:
@@ -132,13 +140,15 @@ def _caption_removal(run: Run) -> Caption:
             f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
         )
     text = (
-        "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
-        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {' '.join(counts)} "
-        f"Those that are too short to lose such a token are left out. {INTERVALS}{_outliers(table)}"
+        "Relative change of a key's memory coefficient when the first, the last or another random token of its "
+        f"trigger example is removed: the median over keys, of the mean of each key. A key has up to {run.settings.keys.removal_triggers} trigger examples. {' '.join(counts)} "
+        f"Those that are too short to lose such a token are left out. Bars are 95 % intervals of the mean over keys.{_outliers(table)}"
     ) + paper_line(run, "Grey lines are the paper's.")
-    courses = (course(rows(table, removed=removed), "change", change) for removed in REMOVED)
+    courses = (course(rows(table, removed=removed), "median", change) for removed in REMOVED)
     told = "; ".join(f"{removed} token removed: {said}" for removed, said in zip(REMOVED, courses))
-    return Caption(text, f"Lines per layer. {told}.")
+    first, last = (goes(rows(table, removed=removed), "median", change) for removed in ("first", "last"))
+    shows = f"Without its last token, the change of a coefficient {last}; without its first token, it {first}."
+    return Caption(shows, text, f"Lines per layer. {told}.")
 
 
 def _outliers(table: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.page_tables import data_table, prediction_changes
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import BOX, OF_PREFIXES, course, paper_line, rows, ties
+from ffkv.run.report.wording import BOX, OF_PREFIXES, course, goes, paper_line, rows, ties
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -35,9 +35,9 @@ def _caption_residual(run: Run) -> Caption:
         f"feed-forward output is added. {number(table['prefixes'].max())} validation prefixes. The model's own head "
         f"turns the residual into a prediction. {ties(table, 'prefixes', 'layers and prefixes')} Bars are {OF_PREFIXES}"
     )
-    return Caption(
-        text + paper_line(run, "The grey line is the paper's."), f"A line per layer: {course(table, 'share')}."
-    )
+    shows = f"The share of prefixes whose residual predicts what the model will predict {goes(table, 'share')}."
+    text += paper_line(run, "The grey line is the paper's.")
+    return Caption(shows, text, f"A line per layer: {course(table, 'share')}.")
 
 
 def draw_probability(run: Run, paper: Sequence[float] | None) -> Drawing:
@@ -62,7 +62,8 @@ def _caption_probability(run: Run) -> Caption:
         f"turns the residual into probabilities. {BOX}"
     )
     text += paper_line(run, "The grey line is the paper's median.")
-    return Caption(text, f"Boxes per layer. Median: {course(table, 'median')}.")
+    shows = f"The median probability of the model's prediction {goes(table, 'median')}."
+    return Caption(shows, text, f"Boxes per layer. Median: {course(table, 'median')}.")
 
 
 def draw_breakdown(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
@@ -87,7 +88,11 @@ def _caption_breakdown(run: Run) -> Caption:
     if run.settings.report.paper_curves:
         text += " The right panel is the paper's model; the paper does not count the case “other”."
     courses = "; ".join(f"{case}: {course(rows(table, case=case), 'share')}" for case in CASES)
-    return Caption(text, f"Stacked bars per layer. {courses}.")
+    residual, third = (goes(rows(table, case=case), "share") for case in ("residual", "composition"))
+    shows = (
+        f"The output has the residual's prediction in a share that {residual}, and a third one in a share that {third}."
+    )
+    return Caption(shows, text, f"Stacked bars per layer. {courses}.")
 
 
 def _curve(case: str) -> Curve:

@@ -29,12 +29,14 @@ def caption(run: Run) -> Caption:
     """Names the length of the training and its result."""
     table = run.table(LOSS)
     last = rows(table, split="validation").iloc[-1]
+    shows = f"At the end of the training, the perplexity on the validation documents is {number(last['perplexity'])}."
     text = (
         f"Loss of the model that this workflow trained: {number(table['step'].max())} steps, "
-        f"{number(table['tokens'].max())} tokens. At the end the perplexity on the validation documents is "
-        f"{number(last['perplexity'])}."
+        f"{number(table['tokens'].max())} tokens."
     )
-    return Caption(text, f"Lines by training step. The validation loss ends at {number(last['loss'])} nats per token.")
+    return Caption(
+        shows, text, f"Lines by training step. The validation loss ends at {number(last['loss'])} nats per token."
+    )
 
 
 TRAINING = Figure((LOSS,), draw, caption, applies=lambda run: run.settings.model.checkpoint == EMBEDDED)

@@ -11,7 +11,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_memory, points
 from ffkv.run.report.page_tables import data_table, predictive_values
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import BOX, INTERVALS, course, paper_line, projection, rows, ties, weighted_mean
+from ffkv.run.report.wording import BOX, INTERVALS, course, goes, paper_line, projection, rows, ties, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -56,7 +56,9 @@ def _caption_agreement(run: Run) -> Caption:
             f"{number(negative['agreeing'].sum())} of {number(negative['keys'].sum())} values."
         )
         description += f" Bottom of values and negative trigger examples: {course(negative, 'rate')}."
-    return Caption(text + paper_line(run, "The grey line is the paper's."), description)
+    rate, by_chance = (percent(weighted_mean(found, "rate", "keys")) for found in (own, permuted))
+    shows = f"{rate} of values predict what follows the strongest trigger example; with keys permuted, {by_chance} do."
+    return Caption(shows, text + paper_line(run, "The grey line is the paper's."), description)
 
 
 def draw_rank(run: Run, paper: Any) -> Drawing:
@@ -82,7 +84,8 @@ def _caption_rank(run: Run) -> Caption:
         "its vocabulary is another one (267,744 tokens, in classes). Their median fell from 9,611 in its first layer to "
         "5,139 in its last layer."
     )
-    return Caption(text, f"Boxes per layer. Median rank: {course(table, 'median', number)}.")
+    shows = f"The median rank of the next token {goes(table, 'median', number)}, of {number(run.anatomy.vocabulary)} tokens."
+    return Caption(shows, text, f"Boxes per layer. Median rank: {course(table, 'median', number)}.")
 
 
 def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
@@ -129,11 +132,12 @@ def _caption_bins(run: Run) -> Caption:
         )
     filled = table[table["values"] > 0]
     if filled.empty:
-        return Caption(text, "Bars by top probability; no value to show.")
+        return Caption("There is no value to show.", text, "Bars by top probability; no value to show.")
     row = filled.iloc[-1]
     edges = f"from {number(row['low'])} to {number(row['high'])}"
     agreeing = f"{percent(row['rate'])} of {number(row['values'])} values agree"
-    return Caption(text, f"Bars by top probability. In the highest bin, {edges}, {agreeing}.")
+    shows = f"In the highest bin of probabilities, {edges}, {agreeing}."
+    return Caption(shows, text, f"Bars by top probability. {shows}")
 
 
 def rate_by_bin(run: Run) -> pd.DataFrame:

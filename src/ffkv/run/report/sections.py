@@ -36,7 +36,8 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             svg = drawing.svg(drawn, name, heading, caption.description)
             more = [table for table in figure.more_tables if table in run.tables]
             tables = [data_table(run, table) for table in [*figure.tables, *more]]
-            exhibits[name] = Exhibit(name, heading, caption, svg, tables)
+            of_paper = name.replace("_", " ") if name.startswith("figure_") else ""
+            exhibits[name] = Exhibit(name, heading, caption, svg, tables, f"figures/{name}.svg", of_paper)
     return exhibits
 
 

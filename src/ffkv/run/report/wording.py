@@ -71,6 +71,14 @@ def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = perc
     return f"from {at(first)} to {at(last)}" + (f" ({', '.join(between)})" if between else "")
 
 
+def goes(table: pd.DataFrame, value: str, write: Callable[[float], str] = percent) -> str:
+    """Says how a column goes over the layers: "goes from 5 % in layer 0 to 9 % in layer 5". Other words: see `course`."""
+    if table[value].isna().all():
+        return "is not known"
+    said = course(table, value, write).partition(" (")[0]
+    return f"goes {said}" if said.startswith("from ") else f"is {said}"
+
+
 def paper_line(run: Run, text: str) -> str:
     """Returns a sentence about the paper's curve, with a space in front; empty where the curve is not drawn."""
     layers = len(run.anatomy.layers)
