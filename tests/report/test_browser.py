@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+from importlib.resources import files
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from ffkv.base.terminal import plain
 from ffkv.run.report.commands import report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)"),
@@ -142,3 +144,76 @@ def test_figures_opened_alone_run_and_fetch_nothing(browse, canary, hostile_page
         assert not re.search(r"<script|<foreignObject|<!ENTITY|<!DOCTYPE|<image|\son\w+=", path.read_text())
         assert not re.search(r'(href|src)="(?!#)', path.read_text())
     assert canary[1] == []
+
+
+@pytest.fixture(scope="module")
+def driver(hostile_page):
+    """A browser that shows the page, all parts open."""
+    if not DRIVER:
+        pytest.skip("there is no chromedriver (Debian's package: chromium-driver)")
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1300,900"):
+        options.add_argument(f"--{argument}")
+    driver = Chrome(options, Service(DRIVER))
+    driver.get(hostile_page.as_uri())
+    driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    yield driver
+    driver.quit()
+
+
+def emulate(driver, media: str = "", scheme: str = "light") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def style(driver, selector: str, name: str) -> str:
+    return driver.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).{name}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_shuts_nobody_out(driver, scheme):
+    emulate(driver, scheme=scheme)
+    driver.execute_script(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    driver.set_script_timeout(120)
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    run = "axe.run(document, {runOnly: {type: 'tag', values: arguments[0]}}).then(arguments[1])"
+    found = driver.execute_async_script(run, tags)
+    assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]] == []
+    assert len(found["passes"]) > 10  # the check ran
+
+
+def test_figures_are_drawn_in_the_colours_of_the_page(driver):
+    for scheme, text, sheet in (("light", "rgb(29, 37, 48)", "rgb(255, 255, 255)"), ("dark", "rgb(228, 232, 238)", "rgb(29, 35, 43)")):  # fmt: skip
+        emulate(driver, scheme=scheme)
+        assert style(driver, "#figure_4 text", "fill") == text
+        assert style(driver, "#figure_4 path", "fill") == sheet  # what lies behind the figure
+
+
+def test_the_contents_stay_beside_the_text_where_there_is_room(driver):
+    emulate(driver)
+    place = "return document.querySelector('nav').getBoundingClientRect().toJSON()"
+    driver.execute_script("window.scrollTo({top: 5000, behavior: 'instant'})")
+    found = driver.execute_script(place)
+    assert found["top"] == 40 and found["bottom"] <= 900
+    driver.set_window_size(1100, 900)
+    assert style(driver, "nav", "position") == "static"
+    driver.set_window_size(1300, 900)
+
+
+def test_a_print_is_light_and_without_what_leads_elsewhere(driver):
+    emulate(driver, "print", "dark")
+    assert style(driver, "nav", "display") == style(driver, ".links", "display") == "none"
+    assert style(driver, "#figure_4 text", "fill") == "rgb(29, 37, 48)"
+    assert style(driver, "figure .scroll", "overflow") == "visible"
+    emulate(driver)
+
+
+def test_the_link_to_a_definition_opens_it(driver):
+    emulate(driver)
+    driver.execute_script("document.querySelector('#figure_4-definition').open = false")
+    driver.execute_script("document.querySelector('a[href=\"#figure_4-definition\"]').click()")
+    assert driver.execute_script("return document.querySelector('#figure_4-definition').open")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.commands import report
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.results.text import LONGEST_TOKEN, MINUS, ending, shortened, signed, token, visible
+from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, shortened, token, visible
 
 pytestmark = pytest.mark.slow
 
@@ -192,9 +192,9 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
             f'{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → <span class="token">{token(next_token)}</span>'
             in text
         )
-    for line in card.negative:
-        assert f'<td class="number">{signed(line.coefficient)}</td>' in text
-        assert signed(line.coefficient).startswith(MINUS)
+    for coefficient in column(line.coefficient for line in card.negative):
+        assert f'<td class="number">{coefficient}</td>' in text
+        assert coefficient.startswith(MINUS)
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from ffkv.run.results.text import change, duration, ending, number, percent, token, visible
+from ffkv.run.results.text import MINUS, change, column, duration, ending, number, percent, percents, token, visible
 
 
 def test_text_is_escaped_and_isolated():
@@ -67,3 +68,17 @@ def test_a_change_has_its_sign():
 )
 def test_duration(seconds, written):
     assert duration(seconds) == written
+
+
+def test_numbers_of_a_column_have_equally_many_decimals():
+    """The number in the middle has three digits: of 0.000221, 0.236 and 0.26 it is 0.236."""
+    assert column([-0.26, -0.236, 0.000221]) == [f"{MINUS}0.260", f"{MINUS}0.236", "<0.001"]
+    assert column([-0.0001, 0, np.nan, 5.25, 12], places=2) == [f">{MINUS}0.01", "0.00", "–", "5.25", "12.00"]
+    assert column([1200, 3, 0]) == ["1,200", "3", "0"] and column([]) == []
+    assert column([0.5], like=[0.5, 1234.5, 2345.5]) == ["<1"]  # 1234.5 has four digits before its point
+    assert column([0.0778, 0.51, 1e-5], places=2) == ["0.08", "0.51", "<0.01"]
+    assert column([2e-9, 3e-9]) == ["<0.000001", "<0.000001"]
+
+
+def test_percentages_of_a_column_have_equally_many_decimals():
+    assert percents([0.15, 0.122, np.nan, 0.0003]) == ["15.0\u00a0%", "12.2\u00a0%", "–", "<0.1\u00a0%"]

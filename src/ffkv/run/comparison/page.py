@@ -23,7 +23,7 @@ from ffkv.run.report.sections import heading_of
 from ffkv.run.report.templates import make_environment
 from ffkv.run.report.wording import rows
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import percent, signed
+from ffkv.run.results.text import column, percents
 
 
 def write_page(measured: Measured, output: Path | str) -> None:
@@ -106,18 +106,18 @@ def kind_tables(measured: Measured) -> list[tuple[str, str, PageTable]]:
     for kind, heading in drawings.KINDS.items():
         of_kind = rows(found, kind=kind).sort_values("top_probability", ascending=False, kind="stable")
         shown = of_kind.head(measured.settings.shown_memories)
+        cosines = (column(shown[name], places=3) for name in ("key_cosine", "value_cosine"))
+        columns = [percents(shown["top_probability"]), percents(shown["jaccard"]), *cosines]
         cells: list[list[Cell]] = [
             [
                 Named(memory_name(row.layer, row.memory)),
                 chip(row.reference_token),
                 chip(row.top_token),
-                percent(row.top_probability),
+                probability,
                 row.since,
-                percent(row.jaccard),
-                signed(row.key_cosine),
-                signed(row.value_cosine),
+                *others,
             ]
-            for row in shown.itertuples()
+            for row, probability, *others in zip(shown.itertuples(), *columns, strict=True)
         ]
         table = PageTable(kind, headers, [False, False, False, True, False, True, True, True], cells)
         made.append((kind, f"{heading}: {len(of_kind):,} memories", table))

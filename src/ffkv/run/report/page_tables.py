@@ -3,20 +3,22 @@
 import base64
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import MINUS, decimals, ending, number, percent, shortened, token, visible
+from ffkv.run.results.text import column, decimals, ending, number, percents, shortened, token, visible
 
 MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
 MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
 MOST_SPECIFIC = 50  # memories with the largest specific effects
+P_DECIMALS = 2  # of p-values and q-values
 MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
@@ -41,6 +43,8 @@ class PageTable:
     file: str = ""  # name under which the reader saves the table; "" where the page offers no file
     # the file's content as a data link; "" where the page offers no file, or the file is too large for the page
     href: str = ""
+    same: tuple[tuple[str, Cell], ...] = ()  # columns whose cells were all the same: their headings and the cell
+    muted_from: int | None = None  # the row from which on rows are not significant; None if nothing is tested
 
 
 def data_table(run: Run, name: str) -> PageTable:
@@ -51,15 +55,34 @@ def data_table(run: Run, name: str) -> PageTable:
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
     """Returns a table with all its columns, and its file, if it has one. The page offers the content of a small file."""
     small = file is not None and file.stat().st_size <= MAX_FILE_BYTES
-    return PageTable(
+    cells = {name: _cells(name, column) for name, column in frame.items()}
+    if {"layer", "memory"} <= {*frame}:
+        names = map(memory_name, frame["layer"].astype(int), frame["memory"].astype(int))
+        cells["memory"] = [Named(*each) for each in zip(names, map(str, cells["memory"]), strict=True)]
+    table = PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
-        rows=[_row(dict(zip(frame, row))) for row in frame.itertuples(index=False, name=None)],
+        rows=[list(row) for row in zip(*cells.values(), strict=True)],
         file=file.name if file else "",
         href=f"data:text/csv;charset=utf-8;base64,{base64.b64encode(file.read_bytes()).decode()}"
         if file and small
         else "",
+    )
+    return without_same(table)
+
+
+def without_same(table: PageTable) -> PageTable:
+    """Returns the table without the columns whose cells are all the same. It says what these cells are."""
+    columns = [*zip(*table.rows, strict=True)] if len(table.rows) > 1 else []
+    same = [place for place, cells in enumerate(columns) if len({*cells}) == 1 and table.headers[place] != "layer"]
+    kept = [place for place in range(len(table.headers)) if place not in same]
+    return replace(
+        table,
+        headers=[table.headers[place] for place in kept],
+        numeric=[table.numeric[place] for place in kept],
+        rows=[[row[place] for place in kept] for row in table.rows],
+        same=tuple((table.headers[place], columns[place][0]) for place in same),
     )
 
 
@@ -106,16 +129,17 @@ def _with_interval(row: Any, statistic: str = "value") -> str:
 
 def predictive_values(run: Run) -> PageTable:
     """Returns the values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    table = run.table("table_2_predictive_values")
+    columns = (percents(table["top_probability"]), column(table["contribution"]))
     rows: list[list[Cell]] = [
         [
             Named(memory_name(row.layer, row.memory)),
             chip(row.token),
-            percent(row.top_probability),
-            number(row.contribution),
+            *numbers,
             f"{row.matching} of {row.triggers}",
             _prefix(row.prefix, row.next_token) if row.next_token else "",
         ]
-        for row in run.table("table_2_predictive_values").itertuples()
+        for row, *numbers in zip(table.itertuples(), *columns, strict=True)
     ]
     headers = ["memory", "prediction", "probability", "contribution", "followed by it"]
     numeric = [False, False, True, True, True, False]
@@ -124,38 +148,46 @@ def predictive_values(run: Run) -> PageTable:
 
 def prediction_changes(run: Run) -> PageTable:
     """Returns the sampled changes of prediction in the last layer."""
+    table = run.table("prediction_changes")
     rows: list[list[Cell]] = [
         [
             _prefix(row.text, row.next_token),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
             decimals(row.cosine),
-            percent(row.cosine_percentile),
+            closer,
         ]
-        for row in run.table("prediction_changes").itertuples()
+        for row, closer in zip(table.itertuples(), percents(table["cosine_percentile"]), strict=True)
     ]
     headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
     return PageTable("prediction changes", headers, [False, False, True, True], rows)
 
 
 def specific_effects(run: Run) -> PageTable:
-    """Returns the memories with the largest specific total effects."""
+    """Returns the memories with the largest specific total effects. Those that are significant come first."""
     table = run.table("intervention_memories")
+    table = table[table["reach"] == "total"].assign(significant=table["q_value"] <= SIGNIFICANT)
+    table = table.sort_values("significant", ascending=False, kind="stable").head(MOST_SPECIFIC)
+    effects = table[["own", "random_memories", "specific"]]
+    columns = [
+        column(table["coefficient"]),
+        *(column(effects[name], like=effects.to_numpy().ravel()) for name in effects),
+        column(table["q_value"], places=P_DECIMALS),
+        percents(table["changed"]),
+    ]
     rows: list[list[Cell]] = [
         [
             Named(memory_name(row.layer, row.memory)),
             row.side,
             chip(row.token),
-            *(
-                "–" if pd.isna(value) else f"{value:.3g}".replace("-", MINUS)
-                for value in (row.coefficient, row.own, row.random_memories, row.specific)
-            ),
-            number(row.q_value),
-            percent(row.changed),
+            *numbers,
+            "yes" if row.significant else "no",
         ]
-        for row in table[table["reach"] == "total"].head(MOST_SPECIFIC).itertuples()
+        for row, *numbers in zip(table.itertuples(), *columns, strict=True)
     ]
     headers = ["memory", "coefficients", "prediction", "mean m", "own", "others", "specific", "q", "changed"]
-    return PageTable("specific effects", headers, [False, False, False, *6 * [True]], rows)
+    numeric = [False, False, False, *6 * [True], False]
+    muted_from = int(table["significant"].sum())
+    return without_same(PageTable("specific effects", [*headers, "significant"], numeric, rows, muted_from=muted_from))
 
 
 def _prefix(text: str, next_token: str) -> Markup:
@@ -182,17 +214,14 @@ def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup
     return Markup('<a href="#{}">{}</a>').format(cell.memory, text) if cell.memory in cards else text
 
 
-def _row(row: dict[str, Any]) -> list[Cell]:
-    """Returns the cells of a row. Where layer and memory are known, the memory is named."""
-    cells: dict[str, Cell] = {column: _cell(column, value) for column, value in row.items()}
-    if {"layer", "memory"} <= {*row}:
-        cells["memory"] = Named(memory_name(int(row["layer"]), int(row["memory"])), number(row["memory"]))
-    return [*cells.values()]
+def _cells(name: str, values: pd.Series) -> list[Cell]:
+    """Returns the cells of a column, numbers with fixed decimals."""
+    if not pd.api.types.is_numeric_dtype(values):
+        return [_text(name, value) if isinstance(value, str) else number(value) for value in values]
+    if name == "layer":
+        return [f"{value:.0f}" if value >= 0 else "all" for value in values]
+    return [*column(values.astype(float), places=P_DECIMALS if name in ("p_value", "q_value") else None)]
 
 
-def _cell(column: str, value: str | float) -> Markup | str:
-    if isinstance(value, str):
-        return token(value) if "token" in column else visible(shortened(value, MAX_CELL_CHARACTERS))
-    if column == "layer":
-        return f"{value:.0f}" if value >= 0 else "all"
-    return number(value)
+def _text(name: str, value: str) -> Markup:
+    return token(value) if "token" in name else visible(shortened(value, MAX_CELL_CHARACTERS))

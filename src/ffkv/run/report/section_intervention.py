@@ -195,7 +195,8 @@ SPECIFIC = (
     "The memories with the largest specific effects. “Own” is the total effect of the removal on the top tokens of the value. "
     "“Others” is the mean effect of vectors of the same length along other memories of the layer. The specific effect is the "
     "difference. “q” is the p-value of the removal among these controls, adjusted for all memories of the layer. “Changed” is "
-    "the share of prefixes in which the model then predicts another token."
+    "the share of prefixes in which the model then predicts another token. Memories whose effect is significant, with q up to "
+    f"{SIGNIFICANT}, come first; the others are grey."
 )
 
 

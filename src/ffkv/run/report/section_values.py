@@ -93,7 +93,7 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
 
     The paper's bins are beside them.
     """
-    figure, axes = drawing.canvas(2 if paper else 1, sharey=True, width_ratios=[3, 2] if paper else None)
+    figure, axes = drawing.canvas(2 if paper else 1, width_ratios=[3, 2] if paper else None)
     table = run.table(BINS)
     bars = np.clip([table["rate"] - table["rate_low"], table["rate_high"] - table["rate"]], 0, None)
     middle, width = (table["low"] + table["high"]) / 2, table["high"] - table["low"]
@@ -104,11 +104,12 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
         axes[0].annotate(f"{count:,}", (x, top if count else 0), **above)
     axes[0].set_xlabel("top probability of the value")
     drawing.share_axis(axes[0], "agreement rate")
-    axes[0].set_ylim(0, 1.1)
+    axes[0].set_ylim(0, 1.1 * np.nanmax([0.01, *table.loc[table["values"] > 0, "rate_high"]]))
     if paper:
         x = np.arange(len(paper["rate"]))
         axes[1].bar(x, paper["rate"], color="0.75", edgecolor="0.45", hatch="////")
         axes[1].set_xticks(x, [f"{1e4 * float(label):.1f}" for label in paper["labels"]])
+        drawing.share_axis(axes[1], "", whole=True)
         axes[1].set_xlabel("top probability · 10,000, the paper")
     return figure
 

@@ -3,7 +3,19 @@
 import jinja2
 
 from ffkv.base.terminal import plain
-from ffkv.run.results.text import MINUS, ending, number, percent, prefix, shortened, signed, token, visible
+from ffkv.run.results.text import (
+    MINUS,
+    column,
+    ending,
+    number,
+    percent,
+    percents,
+    prefix,
+    shortened,
+    signed,
+    token,
+    visible,
+)
 
 
 def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
@@ -19,7 +31,7 @@ def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    filters = (visible, token, ending, prefix, shortened, plain, percent, number, signed)
+    filters = (visible, token, ending, prefix, shortened, plain, percent, percents, number, column, signed)
     made.filters |= {each.__name__: each for each in filters}
     made.globals |= {"signs": {1: "+", -1: MINUS, 0: ""}}
     return made

@@ -1,6 +1,7 @@
 """Corpus text and numbers, as a page or a notebook shows them; and the pieces of a summary in a notebook."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -10,6 +11,7 @@ from ffkv.base.characters import last_characters
 from ffkv.base.terminal import spell
 
 BLANK = "␣"
+MOST_DECIMALS = 6  # of a number in a column
 LONGEST_TOKEN = 200  # characters of a token that a page shows
 LONGEST_TEXT = 120  # characters of a text that a summary shows; of a longer text its end
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
@@ -80,6 +82,39 @@ def signed(value: float) -> str:
 def decimals(value: float) -> str:
     """Returns a number that can be negative with two decimals; a dash for NaN."""
     return "–" if pd.isna(value) else f"{value:.2f}".replace("-", MINUS)
+
+
+def column(values: Iterable[float], like: Iterable[float] | None = None, places: int | None = None) -> list[str]:
+    """Writes the numbers of a column with equally many decimals, so that their points stand below each other.
+
+    Counts have none. Else the number in the middle has three digits. What is too small for that is "<0.001".
+
+    Args:
+        like: numbers of this column and of others, if several columns are to have the same decimals.
+        places: the number of decimals, if it is known.
+    """
+    values = [*values]
+    if places is None:
+        sizes = [abs(value) for value in (values if like is None else like) if value and math.isfinite(value)]
+        whole = all(float(size).is_integer() for size in sizes)
+        places = 0 if whole else min(max(2 - math.floor(math.log10(statistics.median(sizes))), 0), MOST_DECIMALS)
+    return [_with_places(value, places) for value in values]
+
+
+def _with_places(value: float, places: int) -> str:
+    if not math.isfinite(value):
+        return number(value)
+    text = f"{value:,.{places}f}".replace("-", MINUS)
+    if value and not text.strip(f"{MINUS}0."):
+        return f"{'<' if value > 0 else '>' + MINUS}{10.0**-places:.{places}f}"
+    return text
+
+
+def percents(shares: Iterable[float]) -> list[str]:
+    """Writes the shares of a column as percentages, as `column` writes numbers."""
+    return [
+        text if text == "–" else f"{text}{NO_BREAK_SPACE}%" for text in column(100 * float(share) for share in shares)
+    ]
 
 
 def change(value: float) -> str:
