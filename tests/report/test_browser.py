@@ -214,6 +214,8 @@ def test_a_print_is_light_and_without_what_leads_elsewhere(driver):
 
 def test_the_link_to_a_definition_opens_it(driver):
     emulate(driver)
-    driver.execute_script("document.querySelector('#figure_4-definition').open = false")
+    opened = "return document.querySelector('#figure_4-definition').closest('details').open"
+    driver.execute_script("document.querySelector('#figure_4 .method').open = false")
+    assert not driver.execute_script(opened)
     driver.execute_script("document.querySelector('a[href=\"#figure_4-definition\"]').click()")
-    assert driver.execute_script("return document.querySelector('#figure_4-definition').open")
+    assert driver.execute_script(opened)
