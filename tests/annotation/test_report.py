@@ -71,12 +71,11 @@ def test_figure_2_shows_every_source_side_by_side(judged):
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [
         "trigger examples, by tests",
-        "random prefixes, by tests",
         "an$n$a, a person",
         "…-long-name-of-a-model-8b, a machine",
         "the paper's, judged by a person",
     ]
-    for axes, name in ((figure.axes[2], "person:an$n$a"), (figure.axes[3], ANNOTATORS[0])):
+    for axes, name in ((figure.axes[1], "person:an$n$a"), (figure.axes[2], ANNOTATORS[0])):
         heights = np.array([[bar.get_height() for bar in bars] for bars in axes.containers])
         np.testing.assert_allclose(heights[:, :-1], np.tile(SHARES[name][:, None], LAYERS - 1))
         np.testing.assert_allclose(heights[:, -1], 0)
@@ -85,7 +84,7 @@ def test_figure_2_shows_every_source_side_by_side(judged):
 def test_without_annotations_figure_2_is_as_before(tmp_path):
     run = ffkv.open(write_results(tmp_path / "demo"))
     figure = load_figure("figure_2").draw(run, None)
-    assert [axes.get_title() for axes in figure.axes] == ["trigger examples", "random prefixes"]
+    assert [axes.get_title() for axes in figure.axes] == ["trigger examples"]
     assert "Further panels" not in load_figure("figure_2").caption(run).text
     assert not len(indexes.labels(run.files))
 
