@@ -11,9 +11,12 @@ from importlib.resources import files
 
 import pytest
 from click.testing import CliRunner
+from report.conftest import write_results
 
 from ffkv.base.terminal import plain
 from ffkv.run.report.commands import report
+from ffkv.run.report.step import write_report
+from ffkv.run.results.run import open as open_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -147,8 +150,8 @@ def test_figures_opened_alone_run_and_fetch_nothing(browse, canary, hostile_page
 
 
 @pytest.fixture(scope="module")
-def driver(hostile_page):
-    """A browser that shows the page, all parts open."""
+def driver(tmp_path_factory):
+    """A browser that shows a small page, all parts open."""
     if not DRIVER:
         pytest.skip("there is no chromedriver (Debian's package: chromium-driver)")
     from selenium.webdriver import Chrome, ChromeOptions
@@ -159,7 +162,9 @@ def driver(hostile_page):
     for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1300,900"):
         options.add_argument(f"--{argument}")
     driver = Chrome(options, Service(DRIVER))
-    driver.get(hostile_page.as_uri())
+    folder = tmp_path_factory.mktemp("small")
+    write_report(open_run(write_results(folder / "results", layers=2, report={"cards": 2})), folder / "index.html")
+    driver.get((folder / "index.html").as_uri())
     driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
     yield driver
     driver.quit()
@@ -189,8 +194,8 @@ def test_the_report_shuts_nobody_out(driver, scheme):
 def test_figures_are_drawn_in_the_colours_of_the_page(driver):
     for scheme, text, sheet in (("light", "rgb(29, 37, 48)", "rgb(255, 255, 255)"), ("dark", "rgb(228, 232, 238)", "rgb(29, 35, 43)")):  # fmt: skip
         emulate(driver, scheme=scheme)
-        assert style(driver, "#figure_4 text", "fill") == text
-        assert style(driver, "#figure_4 path", "fill") == sheet  # what lies behind the figure
+        assert style(driver, "#training text", "fill") == text
+        assert style(driver, "#training path", "fill") == sheet  # what lies behind the figure
 
 
 def test_the_contents_stay_beside_the_text_where_there_is_room(driver):
@@ -207,7 +212,7 @@ def test_the_contents_stay_beside_the_text_where_there_is_room(driver):
 def test_a_print_is_light_and_without_what_leads_elsewhere(driver):
     emulate(driver, "print", "dark")
     assert style(driver, "nav", "display") == style(driver, ".links", "display") == "none"
-    assert style(driver, "#figure_4 text", "fill") == "rgb(29, 37, 48)"
+    assert style(driver, "#training text", "fill") == "rgb(29, 37, 48)"
     assert style(driver, "figure .scroll", "overflow") == "visible"
     emulate(driver)
 
