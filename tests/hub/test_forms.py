@@ -200,7 +200,7 @@ print(json.dumps(told))
 
 
 def test_one_file_in_the_gguf_form_is_fetched_at_its_commit(hub, child, tmp_path):
-    """`model.gguf`: no other file of the repository, a later push changes nothing, and a second start asks nothing."""
+    """`model.gguf`: no other file of the repository, a later push changes nothing, and later steps ask nothing."""
     repository, pushed = hub.model("someone/packed"), []
     for seed in (0, 1):
         for kind in ("F32", "Q8_0"):
@@ -208,11 +208,13 @@ def test_one_file_in_the_gguf_form_is_fetched_at_its_commit(hub, child, tmp_path
         files = {f"tiny.{kind}.gguf": (tmp_path / f"tiny.{kind}.gguf").read_bytes() for kind in ("F32", "Q8_0")}
         pushed.append(repository.push({"README.md": b"# A"} | files))
     code = f"""{BEGIN}
+from dataclasses import replace
 from ffkv.base.hub.commit import resolve_model
 from ffkv.base.hub.fetch import choose_files_of, measure_missing
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.checkpoint.unpack import unpack
 from ffkv.model.step import prove
 settings = Model(checkpoint="someone/packed", gguf="tiny.Q8_0.gguf", revision="{pushed[0]}")
 commit = resolve_model(settings)
@@ -220,10 +222,13 @@ missing = [measure_missing(commit, choose_files_of(settings.gguf))]
 form, tokenizer = load_form(settings, commit), load_tokenizer("someone/packed", commit, gguf=settings.gguf)
 missing.append(measure_missing(commit, choose_files_of(settings.gguf)))
 Path("model").mkdir()
-anatomy = prove(settings, commit).write("model")
+proven = prove(settings, commit)
+anatomy, of_file = proven.write("model"), proven.anatomy
 over("gone")
 offline()
 again = load("model", "cpu").anatomy == anatomy
+unpack(settings, "copy", commit)
+again &= prove(settings, commit, "copy").anatomy == replace(of_file, unpacked="copy")
 refused = attempt(load_checkpoint, settings.model_copy(update=dict(gguf="tiny.Q4_0.gguf")), commit)["refusal"]
 print(json.dumps([missing, len(tokenizer), anatomy.commit, anatomy.gguf, again, refused]))
 """
