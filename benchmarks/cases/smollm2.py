@@ -17,7 +17,7 @@ import torch
 from benchmarks.inputs import ids_of
 from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
 from ffkv.activations.batches import batches_of
-from ffkv.activations.last_token import last_coefficients, rows_to_run
+from ffkv.activations.last_token import last_coefficients, lines_of, rows_to_run
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.packages import locate
@@ -108,8 +108,10 @@ def removal(scratch: Path) -> Work:
     token_blocks = Counter[str]()
 
     def coefficients(layer: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
-        token_blocks["run"] += (layer + 1) * sum(len(rows[number]) for number in rows_to_run(rows)[0])
-        return last_coefficients(loaded, layer, rows, memories, Batches().tokens)
+        runs = [rows[number] for number in rows_to_run(rows)[0]]
+        read_before = lines_of(runs, Batches().tokens)[1]
+        token_blocks["run"] += (layer + 1) * (sum(map(len, runs)) - int(read_before.sum()))
+        return last_coefficients(loaded, layer, rows, memories, Batches().tokens, branching=True)
 
     def work(count: int = REMOVED) -> dict[str, Any]:
         token_blocks.clear()
@@ -136,7 +138,8 @@ def keep(scratch: Path) -> Work:
         cast(Any, None),
         corpus,
         [*enumerate(rows)],
-        [rerunning(loaded, layer, batch_tokens) for layer in loaded.anatomy.layers],
+        True,
+        [rerunning(loaded, layer, batch_tokens, True) for layer in loaded.anatomy.layers],
         Intervention(),
         batch_tokens,
         seed=0,
@@ -146,7 +149,7 @@ def keep(scratch: Path) -> Work:
 
     def work(layers: Sequence[int] = LAYERS) -> dict[str, Any]:
         keep_few(inputs, layers, lambda count: None)
-        return {"token_blocks": tokens * total + (tokens + KEPT * CHANGES) * after}
+        return {"token_blocks": tokens * total + KEPT * CHANGES * after}
 
     work(LAYERS[-1:])
     return work

@@ -1,12 +1,14 @@
 """How sentences are cut into batches."""
 
+import itertools
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.activations.batches import CACHE, batches_of, blocks, in_cache
-from ffkv.base.batching import batches, pad
+from ffkv.base.batching import PER_BATCH, batches, pad, tight_batches
 from ffkv.base.parts import Part
 from ffkv.base.settings import Batches
 from ffkv.corpus.competing import CompetingPrefixes
@@ -27,6 +29,24 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, li
     assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
     for rows in cut:
         assert len(rows) == 1 or len(rows) * lengths[rows].max() <= limit
+
+
+@given(st.lists(st.integers(1, 50), max_size=9), st.integers(1, 120))
+def test_no_cut_takes_less_work_than_a_tight_one(lengths, limit):
+    """Beside every cut of the rows, sorted by length, into neighbours."""
+    lengths = np.array(lengths, np.int64)
+
+    def work(cut):
+        allowed = all(len(rows) == 1 or len(rows) * lengths[rows].max() <= limit for rows in cut)
+        return sum(len(rows) * lengths[rows].max() + PER_BATCH for rows in cut) if allowed else np.inf
+
+    cut, order = tight_batches(lengths, limit), np.argsort(lengths, kind="stable")
+    np.testing.assert_array_equal(np.concatenate([np.zeros(0, int), *cut]), order)
+    bounds = itertools.chain.from_iterable(
+        itertools.combinations(range(1, len(order)), count) for count in range(len(order))
+    )
+    if len(order):
+        assert work(cut) == min(work(np.split(order, each)) for each in bounds)
 
 
 class Text:

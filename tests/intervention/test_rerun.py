@@ -9,7 +9,7 @@ from support import prove_into
 
 from ffkv.base.errors import UserError
 from ffkv.branches.intervention import rerun
-from ffkv.branches.intervention.rerun import from_the_start, packed, rerunning, row_by_row, run_unchanged
+from ffkv.branches.intervention.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward, relative_error
 
@@ -17,6 +17,7 @@ from ffkv.model.tap.hooks import forward, relative_error
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "opt-post-norm", "qwen2-moe", "gpt-oss", "fairseq")
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.
 OTHERS = ("bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt", "zamba2")
+KEEP_NOTHING = ("falcon_h1", "recurrent_gemma", "zamba2")  # recurrent layers have no keys and values
 ROUNDING = 2e-5  # relative; passes of other shapes add up in another order
 IDS = np.array([0, 5, 7, 9, 3, 8, 2])
 
@@ -32,8 +33,8 @@ def model(proven, write_checkpoint, tmp_path):
     return get
 
 
-def unchanged(loaded, layer, ids=IDS):
-    ((base,),) = run_unchanged(loaded, [layer], [ids])
+def unchanged(loaded, layer, ids=IDS, keep=True):
+    ((base,),) = run_unchanged(loaded, [layer], [ids], keep)
     return base
 
 
@@ -67,6 +68,7 @@ def added_by_hand(loaded, layer, change):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
     loaded = model(kind)
+    assert keeps(loaded)
     changes = changes_of(loaded)
     for layer in loaded.anatomy.layers:
         base = unchanged(loaded, layer)
@@ -74,7 +76,7 @@ def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
         for change in changes:
             with added_by_hand(loaded, layer, change):
                 expected.append(unchanged(loaded, loaded.anatomy.layers[-1]).end)
-        for way in (packed, row_by_row, from_the_start):
+        for way in (read_on, row_by_row, from_the_start):
             (found,) = way(loaded, layer, [base], [changes])
             assert relative_error(found, torch.stack([*expected, base.end])) < ROUNDING, way
         assert relative_error(torch.stack(expected), base.end.expand(len(changes), -1)) > 0.01  # the changes are some
@@ -83,44 +85,47 @@ def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(model, kind, capsys):
     loaded = model(kind)
+    keep = keeps(loaded)
+    assert keep == (kind not in KEEP_NOTHING)
     changes = changes_of(loaded)
     layer = loaded.anatomy.layers[0]
-    base = unchanged(loaded, layer)
-    found = rerunning(loaded, layer, 1024)([base], [changes])[0]
+    base = unchanged(loaded, layer, keep=keep)
+    found = rerunning(loaded, layer, 1024, keep)([base], [changes])[0]
     assert relative_error(found, from_the_start(loaded, layer, [base], [changes])[0][:-1]) < ROUNDING
-    assert "Layer 0: not packed" in capsys.readouterr().out
+    assert ("Layer 0: not read on" in capsys.readouterr().out) == keep
 
 
 def test_the_size_of_passes_changes_nothing_but_rounding(model):
     loaded = model("gpt2")
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded, 30)
     base = unchanged(loaded, layer)
-    whole = rerunning(loaded, layer, 1024)([base], [changes])[0]
+    whole = rerunning(loaded, layer, 1024, True)([base], [changes])[0]
     assert whole.shape == (30, 16)
     for tokens in (1, 9, 20):
-        assert relative_error(rerunning(loaded, layer, tokens)([base], [changes])[0], whole) < ROUNDING
-    assert rerunning(loaded, layer, 1024)([base], [changes[:0]])[0].shape == (0, 16)
+        assert relative_error(rerunning(loaded, layer, tokens, True)([base], [changes])[0], whole) < ROUNDING
+    assert rerunning(loaded, layer, 1024, True)([base], [changes[:0]])[0].shape == (0, 16)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "bloom"])
 def test_prefixes_run_together_as_they_run_alone(model, kind, capsys):
-    """Of several lengths, with several numbers of changes, in passes that some of them fill; ALiBi takes no mask."""
+    """Of several lengths, with several numbers of changes, in passes that some of them fill; BLOOM's ALiBi takes no mask."""
     loaded = model(kind)
     rows, counts = [IDS, IDS[:1], IDS[2:], IDS[:4]], (5, 2, 9, 0)
     changes = [changes_of(loaded, count) for count in counts]
-    for layer, bases in zip(loaded.anatomy.layers, run_unchanged(loaded, loaded.anatomy.layers, rows), strict=True):
+    found = run_unchanged(loaded, loaded.anatomy.layers, rows, keep=True)
+    for layer, bases in zip(loaded.anatomy.layers, found, strict=True):
         for base, row in zip(bases, rows, strict=True):
             alone = unchanged(loaded, layer, row)
             for quantity in ("m", "o", "end"):
                 assert relative_error(getattr(base, quantity), getattr(alone, quantity)) < ROUNDING
             assert base.factor == pytest.approx(alone.factor, rel=ROUNDING)
         for tokens in (1024, 12):
-            together = rerunning(loaded, layer, tokens)(bases, changes)
+            together = rerunning(loaded, layer, tokens, True)(bases, changes)
             for base, own, ends in zip(bases, changes, together, strict=True):
                 (expected,) = from_the_start(loaded, layer, [base], [own])
                 assert ends.shape == own.shape
                 assert not len(own) or relative_error(ends, expected[:-1]) < ROUNDING
-    assert ("not packed" in capsys.readouterr().out) == (kind == "bloom")
+    assert ("not read on" in capsys.readouterr().out) == (kind == "bloom")
 
 
 def test_a_prefix_of_one_token(model):
@@ -128,7 +133,7 @@ def test_a_prefix_of_one_token(model):
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded)
     base = unchanged(loaded, layer, IDS[:1])
     (whole,) = from_the_start(loaded, layer, [base], [changes])
-    assert relative_error(packed(loaded, layer, [base], [changes])[0], whole) < ROUNDING
+    assert relative_error(read_on(loaded, layer, [base], [changes])[0], whole) < ROUNDING
 
 
 def test_the_blocks_before_the_layer_do_not_run(model):
@@ -139,7 +144,7 @@ def test_the_blocks_before_the_layer_do_not_run(model):
     for number, each in enumerate(loaded.anatomy.layers):
         attention = loaded.model.get_submodule(f"{each.block}.attn")
         attention.register_forward_hook(lambda *_, number=number: ran.append(number))
-    packed(loaded, layer, [base], [changes_of(loaded)])
+    read_on(loaded, layer, [base], [changes_of(loaded)])
     assert ran == [2]
 
 
@@ -148,10 +153,10 @@ def test_the_model_is_as_before_afterwards(model):
     before = forward(loaded.model, torch.from_numpy(IDS)[None]).logits
     layer = loaded.anatomy.layers[1]
     base = unchanged(loaded, layer)
-    for way in (packed, row_by_row, from_the_start):
+    for way in (read_on, row_by_row, from_the_start):
         way(loaded, layer, [base], [changes_of(loaded)])
     with pytest.raises(RuntimeError):
-        packed(loaded, layer, [base], [torch.zeros(2, 3)])
+        read_on(loaded, layer, [base], [torch.zeros(2, 3)])
     assert torch.equal(forward(loaded.model, torch.from_numpy(IDS)[None]).logits, before)
 
 
@@ -164,5 +169,5 @@ def test_a_model_that_cannot_be_changed_is_refused(model, monkeypatch, capsys):
     with pytest.raises(
         UserError, match=r"Layer 0 of .* cannot be changed while the model runs.*intervention.memories to 0"
     ):
-        rerunning(loaded, layer, 1024)([base], [changes_of(loaded)])[0]
+        rerunning(loaded, layer, 1024, True)([base], [changes_of(loaded)])[0]
     assert capsys.readouterr().out.count("Layer 0: not") == 2

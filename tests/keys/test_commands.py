@@ -103,13 +103,14 @@ def fake_model(monkeypatch, tmp_path):
     """A model folder whose coefficients are the number of tokens times the memory's number plus one."""
     identity = {"model_hash": "fake", "tokenizer_hash": "blanks"}
 
-    def last_coefficients(model, layer, rows, memories, batch_tokens):
+    def last_coefficients(model, layer, rows, memories, batch_tokens, branching=False):
         return np.array([len(row) * (memory + 1) for row, memory in zip(rows, memories)], np.float32)
 
     monkeypatch.setattr(ffkv.branches.keys.step, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
     model = SimpleNamespace(model=torch.nn.Module())
     monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)
+    monkeypatch.setattr(ffkv.activations.last_token, "branches", lambda *_: True)
     return identity
 
 

@@ -16,8 +16,9 @@ def _amount(run: Any) -> tuple[float, float]:
     prefixes = its.memories * its.examples * run.signs
     changes = prefixes * (len(its.scales) + 1 + its.controls + its.directions + its.similar)
     top_k = its.top_k_prefixes * (2 * len(its.top_k) + 1)
-    # One pass over the prefixes on which memories are kept serves all layers.
-    passes = prefixes * (layers * shape.body + after) + its.top_k_prefixes * (shape.body + after)
+    # A pass up to the layer finds the silent prefixes, another one keeps keys and values. One pass over the prefixes on which
+    # memories are kept serves all layers. The blocks after a layer read the changed tokens alone.
+    passes = prefixes * layers * (shape.to_layer + shape.body) + its.top_k_prefixes * shape.body
     # Of own changes the direct effect is read too; it is the total one in the last layer.
     read = (changes * (2 * layers - 1) + top_k * layers) * shape.head
     return passes * run.text["train"].prefix_tokens + (changes + top_k) * after + read, its.memories * layers

@@ -27,8 +27,8 @@ from ffkv.model.value_vectors import values_in_place
 class Inputs(NamedTuple):
     """What the interventions on every layer read. The model computes in float32.
 
-    `kept`: number and token ids of the prefixes on which a few memories are kept, see `keep`. `reruns`: see `rerunning`
-    [layer].
+    `kept`: number and token ids of the prefixes on which a few memories are kept, see `keep`. `keeps`: see `rerun.keeps`.
+    `reruns`: see `rerunning` [layer].
     """
 
     loaded: LoadedModel
@@ -37,6 +37,7 @@ class Inputs(NamedTuple):
     projections: Projections
     train: Corpus
     kept: list[tuple[int, np.ndarray]]
+    keeps: bool
     reruns: list[Rerun]
     settings: Intervention
     batch_tokens: int
@@ -76,12 +77,10 @@ def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], object])
         Rows of the table `KEPT`.
     """
     layers = [inputs.loaded.anatomy.layers[number] for number in numbers]
-    changes = 2 * len(inputs.settings.top_k) + 1
-    sizes = np.array([len(ids) + changes for _, ids in inputs.kept])  # tokens of a prefix that is run again
-    rows = []
-    for group in batches(sizes, inputs.batch_tokens) if layers else ():  # a group of layers can be empty
+    lengths, rows = np.array([len(ids) for _, ids in inputs.kept]), []
+    for group in batches(lengths, inputs.batch_tokens) if layers else ():  # a group of layers can be empty
         prefixes = [inputs.kept[place] for place in group]
-        found = run_unchanged(inputs.loaded, layers, [ids for _, ids in prefixes])
+        found = run_unchanged(inputs.loaded, layers, [ids for _, ids in prefixes], inputs.keeps)
         ends = torch.stack([base.end for base in found[0]])
         predictions = predict(inputs.head, ends, inputs.loaded.anatomy.read_as)
         for layer, bases in zip(layers, found, strict=True):
@@ -99,8 +98,8 @@ def _layer_model(inputs: Inputs, layer: Layer) -> LayerModel:
     v, _ = values_in_place(inputs.loaded.model, layer)
     norms = v.double().norm(dim=1).cpu().numpy()
     mean = inputs.examples.mean[inputs.examples.rows(layer.index)]
-    rerun = inputs.reruns[layer.index]
-    return LayerModel(inputs.loaded, inputs.head, layer, v, norms, mean, rerun, inputs.settings, inputs.seed)
+    ways = (inputs.keeps, inputs.reruns[layer.index], inputs.batch_tokens)
+    return LayerModel(inputs.loaded, inputs.head, layer, v, norms, mean, *ways, inputs.settings, inputs.seed)
 
 
 def _silent_places(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ffkv.base.batching import batches
 from ffkv.base.settings import Intervention
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.intervention.changes import (
@@ -38,7 +39,9 @@ class LayerModel:
     values: Tensor  # v [memory, d]
     norms: np.ndarray  # their lengths, float64 [memory]
     mean: np.ndarray  # mean coefficients over the train split [memory]
+    keeps: bool  # see `keeps`
     rerun: Rerun  # see `rerunning`
+    batch_tokens: int
     settings: Intervention
     seed: int
 
@@ -98,6 +101,8 @@ def measure_units(
 ) -> list[UnitResults]:
     """Changes the coefficients of some memories of a layer on their trigger examples.
 
+    Prefixes of similar length run together.
+
     Args:
         tokens: ids of the top tokens of each unit's value [unit][token].
         other_tokens: ids of the top tokens of its other memory [unit][token].
@@ -105,29 +110,44 @@ def measure_units(
         ids: token ids of each prefix, with what precedes every sentence.
         next_token: the token that follows each prefix.
     """
-    found = [UnitResults() for _ in units]
-    for place, row in ids.items():
-        ((base,),) = run_unchanged(model.loaded, [model.layer], [row])
-        changes = _changes_at(model, units, silent, base, place)
-        tokens_of_unit = [
-            {"top": tokens[part.unit_index], "other": other_tokens[part.unit_index], "next": [next_token[place]]}
-            for part in changes
+    found, all_places = [UnitResults() for _ in units], [*ids]
+    lengths = np.array([len(row) for row in ids.values()], np.int64)
+    for group in batches(lengths, model.batch_tokens):
+        places = [all_places[number] for number in group]
+        (bases,) = run_unchanged(model.loaded, [model.layer], [ids[place] for place in places], model.keeps)
+        changes = [_changes_at(model, units, silent, base, place) for base, place in zip(bases, places, strict=True)]
+        read = [
+            [
+                {"top": tokens[part.unit_index], "other": other_tokens[part.unit_index], "next": [next_token[place]]}
+                for part in parts
+            ]
+            for parts, place in zip(changes, places, strict=True)
         ]
-        wanted = np.unique(np.concatenate([chosen for by_name in tokens_of_unit for chosen in by_name.values()]))
-        vectors = torch.cat([part.vectors for part in changes])
-        predictions = predict(model.head, base.end[None], model.loaded.anatomy.read_as)
-        read = torch.from_numpy(wanted).to(predictions[0].p.device)
-        for reach, (effects,) in model.effects([base], [vectors], predictions, [read]).items():
-            start = 0
-            for part, by_name in zip(changes, tokens_of_unit, strict=True):
-                effects_of_part = Effects(*(tensor[start : start + len(part.vectors)] for tensor in effects))
-                start += len(part.vectors)
-                log_p = {
-                    name: effects_of_part.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
-                    for name, chosen in by_name.items()
-                }
-                about = describe(model, units[part.unit_index], base, place) | {"source": part.source, "reach": reach}
-                _note(found[part.unit_index], about, part.labels, log_p, effects_of_part)
+        wanted = [np.unique(np.concatenate([chosen for each in own for chosen in each.values()])) for own in read]
+        predictions = predict(model.head, torch.stack([base.end for base in bases]), model.loaded.anatomy.read_as)
+        device = predictions[0].p.device
+        effects = model.effects(
+            bases,
+            [torch.cat([part.vectors for part in parts]) for parts in changes],
+            predictions,
+            [torch.from_numpy(own).to(device) for own in wanted],
+        )
+        for n, (base, place) in enumerate(zip(bases, places, strict=True)):
+            for reach, of_prefixes in effects.items():
+                start = 0
+                for part, by_name in zip(changes[n], read[n], strict=True):
+                    own = Effects(*(tensor[start : start + len(part.vectors)] for tensor in of_prefixes[n]))
+                    start += len(part.vectors)
+                    log_p = {
+                        name: own.log_p[:, np.searchsorted(wanted[n], np.asarray(chosen))].mean(1).numpy()
+                        for name, chosen in by_name.items()
+                    }
+                    about = describe(model, units[part.unit_index], base, place)
+                    about |= {"source": part.source, "reach": reach}
+                    _note(found[part.unit_index], about, part.labels, log_p, own)
+    order = {place: number for number, place in enumerate(all_places)}
+    for unit in found:
+        unit.rows.sort(key=lambda row: order[row["sentence"], row["position"]])
     return found
 
 

@@ -7,17 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
 
 from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.tap.hooks import relative_error
+from ffkv.model.tap.hooks import attention_mask, relative_error
 from ffkv.model.tap.resume import noting_returns, resumed, with_output
 from ffkv.model.tap.tap import tap
 
 TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e-6; a wrong way is off by more than 1e-2
+TRIED = 8  # tokens on which `keeps` is tried
+
+# The keys and values of the tokens before the last one of a prefix, as the model keeps them in generation [block][token, head, .].
+Past = list[tuple[Tensor, Tensor]]
 
 
 class Unchanged(NamedTuple):
@@ -29,6 +34,7 @@ class Unchanged(NamedTuple):
     o: Tensor  # r + y of the layer [token, d]
     end: Tensor  # what the head reads at the last token, float32 [d]
     returns: dict[str, Any]  # what the blocks return, see `noting_returns`
+    past: Past  # none if the model does not keep them
 
 
 # The ends [prefix][change + 1, d] for changes of o at the last token of some prefixes [prefix][change, d]. The last end of
@@ -37,11 +43,14 @@ Way = Callable[[LoadedModel, Layer, Sequence[Unchanged], Sequence[Tensor]], Sequ
 Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor]], list[Tensor]]
 
 
-def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray]) -> list[list[Unchanged]]:
+def run_unchanged(
+    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool = False
+) -> list[list[Unchanged]]:
     """Runs the model on some prefixes side by side, padded on the right, and reads some layers.
 
     Args:
         rows: token ids of each prefix, with what precedes every sentence.
+        keep: whether the model keeps keys and values, see `keeps`.
     Returns:
         What it does [layer][prefix].
     """
@@ -49,6 +58,7 @@ def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[n
     wanted, lengths = {layer.index for layer in layers}, [len(row) for row in rows]
     seen: dict[tuple[int, str], Tensor] = {}
     ends: list[Tensor] = []
+    cache = DynamicCache()
 
     def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
         last = tensor[torch.arange(len(rows)), torch.tensor(lengths) - 1].float()
@@ -59,7 +69,9 @@ def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[n
 
     read = [*layers, *([] if final.index in wanted else [final])]
     with noting_returns(model, loaded.anatomy.layers[: max(wanted) + 1]) as returns, tap(model, read, "msoe") as run:
-        run(ids, on_tensor)
+        run(ids, on_tensor, **({"past_key_values": cache} if keep else {}))
+    kept: list[Any] = cache.layers
+    past = [(block.keys.transpose(1, 2), block.values.transpose(1, 2)) for block in kept]
     return [
         [
             Unchanged(
@@ -69,6 +81,7 @@ def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[n
                 seen[layer.index, "o"][n, :length],
                 ends[0][n],
                 returns,
+                [(keys[n, : length - 1], values[n, : length - 1]) for keys, values in past],
             )
             for n, length in enumerate(lengths)
         ]
@@ -76,23 +89,37 @@ def run_unchanged(loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[n
     ]
 
 
-def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int) -> Rerun:
+def keeps(loaded: LoadedModel) -> bool:
+    """Tells whether the model computes the same when it keeps keys and values, as in generation. It is tried on some tokens."""
+    final, row = loaded.anatomy.layers[-1], np.arange(TRIED) % loaded.anatomy.vocabulary
+    ((plain,),) = run_unchanged(loaded, [final], [row])
+    try:
+        ((kept,),) = run_unchanged(loaded, [final], [row], keep=True)
+    except UserError:
+        raise
+    except Exception:  # the model's own code takes no cache, or another kind of cache
+        return False
+    return relative_error(kept.o, plain.o) < TOLERANCE
+
+
+def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) -> Rerun:
     """Returns a function from changes of o at the last token of prefixes to what the head reads [prefix][change, d].
 
-    The fastest way that is right for the model is taken: `packed`, `row_by_row`, `from_the_start`. A way is right for a
+    The fastest way that is right for the model is taken: `read_on`, `row_by_row`, `from_the_start`. A way is right for a
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
 
     Args:
         layer: the layer that changes.
         batch_tokens: maximum number of tokens per pass, padding included. A pass makes one change at least.
+        keep: whether the model keeps keys and values of the prefixes, see `keeps`.
     Raises:
         UserError: no way is right.
     """
-    ways: list[Way] = [packed, row_by_row, from_the_start]
+    ways: list[Way] = [*[read_on] * keep, row_by_row, from_the_start]
 
     def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor]) -> list[Tensor]:
         ends = [base.end.new_empty(own.shape) for base, own in zip(bases, changes, strict=True)]
-        for parts in _passes(ways[0] is packed, bases, changes, batch_tokens):
+        for parts in _passes(ways[0] is read_on, bases, changes, batch_tokens):
             own = [bases[n] for n, _ in parts]
             found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts])
             if isinstance(found, Exception) or not _nothing_changes(own, found):
@@ -106,19 +133,18 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int) -> Rerun:
 
 
 def _passes(
-    packs: bool, bases: Sequence[Unchanged], changes: Sequence[Tensor], batch_tokens: int
+    together: bool, bases: Sequence[Unchanged], changes: Sequence[Tensor], batch_tokens: int
 ) -> list[list[tuple[int, slice]]]:
     """Returns the prefixes of each pass, and which of their changes it makes.
 
-    `packs`: a pass may have several prefixes, and reads the tokens of each one once.
+    `together`: a pass may have several prefixes, and reads one token per change; else it reads a whole prefix per change.
     """
     parts, sizes = [], []
     for n, (base, own) in enumerate(zip(bases, changes, strict=True)):
-        tokens = base.ids.shape[1]
-        room = max(1, batch_tokens - tokens if packs else batch_tokens // tokens - 1)
+        room = max(1, batch_tokens // (1 if together else base.ids.shape[1]) - 1)
         parts += [(n, slice(start, min(start + room, len(own)))) for start in range(0, len(own), room)]
-        sizes += [tokens + min(room, len(own) - start) for start in range(0, len(own), room)]
-    groups = batches(np.array(sizes), batch_tokens) if packs else np.arange(len(parts))[:, None]
+        sizes += [1 + min(room, len(own) - start) for start in range(0, len(own), room)]
+    groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
 
 
@@ -150,27 +176,27 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object)
     say(f"Layer {layer.index}: not {way.__name__.replace('_', ' ')} ({why}), but {ways[0].__name__.replace('_', ' ')}.")
 
 
-def packed(
+def read_on(
     loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Runs each prefix once, with all its changed last tokens behind it. None of these sees another one.
+    """Runs the changed last tokens of each prefix behind the keys and values of the tokens before. None sees another one.
 
-    It needs a model that takes a mask [prefix, 1, token, token] and positions. The blocks up to the layer do not run.
+    It needs a model that takes keys and values, a mask [prefix, 1, token, token] and positions. The blocks up to the layer do
+    not run.
     """
-    before = [base.ids.shape[1] - 1 for base in bases]
-    ids = pad_sequence(
-        [torch.cat([base.ids[0], base.ids[0, -1:].expand(len(own))]) for base, own in zip(bases, changes)], True
-    )
-    states = pad_sequence(
-        [torch.cat([base.o[:-1], _changed(base.o[-1], own)]) for base, own in zip(bases, changes)], True
-    )
-    number, first = torch.arange(ids.shape[1], device=ids.device), torch.tensor(before, device=ids.device)[:, None]
-    seen = (number < first[:, None]) & (number <= number[:, None]) | (number == number[:, None])
-    mask = torch.zeros(seen.shape, dtype=states.dtype, device=ids.device)
-    mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)
+    ids = pad_sequence([base.ids[0, -1:].expand(len(own) + 1) for base, own in zip(bases, changes)], True)
+    states = pad_sequence([_changed(base.o[-1], own) for base, own in zip(bases, changes)], True)
+    cache = DynamicCache()
+    for number, of_prefixes in enumerate(zip(*(base.past for base in bases), strict=True)):
+        keys, values = (pad_sequence([*each], True).transpose(1, 2) for each in zip(*of_prefixes, strict=True))
+        cache.update(keys, values, number)
+    before = torch.tensor([base.ids.shape[1] - 1 for base in bases], device=ids.device)[:, None]
+    first, own = torch.arange(int(before.max()), device=ids.device), torch.eye(ids.shape[1], device=ids.device)
+    seen = torch.cat([(first < before)[:, None].expand(-1, len(own), -1), own.bool().expand(len(ids), -1, -1)], -1)
+    mask, positions = attention_mask(seen, states.dtype), before.expand_as(ids)
     with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
-        ends = _ends(loaded, ids, attention_mask=mask[:, None], position_ids=torch.minimum(number, first))
-    return [end[start : start + len(own) + 1] for end, start, own in zip(ends, before, changes, strict=True)]
+        ends = _ends(loaded, ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+    return [end[: len(own) + 1] for end, own in zip(ends, changes, strict=True)]
 
 
 def row_by_row(

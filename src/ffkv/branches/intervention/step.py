@@ -14,6 +14,7 @@ from ffkv.base.process.progress import progress
 from ffkv.base.settings import Intervention
 from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
 from ffkv.branches.intervention import summaries
 from ffkv.branches.intervention.significance import add_q_values
 from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT
@@ -81,7 +82,7 @@ def measure_interventions(
         ['direct', 'total']
     """
     from ffkv.branches.intervention.by_layer import Inputs, intervene, keep
-    from ffkv.branches.intervention.rerun import rerunning
+    from ffkv.branches.intervention.rerun import keeps, rerunning
     from ffkv.model.checkpoint.load import load
     from ffkv.model.head.head_file import load_head
     from ffkv.model.placement.precision import running_in_float32
@@ -96,9 +97,14 @@ def measure_interventions(
     kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.top_k_prefixes, seed)
     loaded = load(model, work.device, work.max_memory)
     head = load_head(Path(model), work.device)
-    reruns = [rerunning(loaded, layer, work.batch_tokens) for layer in loaded.anatomy.layers]
-    inputs = Inputs(loaded, head, examples, top, sentences, kept, reruns, settings, work.batch_tokens, seed)
     with contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model):
+        keeping = keeps(loaded)
+        if not keeping:
+            say("Prefixes are run again as a whole: this model keeps no keys and values as others do.")
+        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
+        inputs = Inputs(
+            loaded, head, examples, top, sentences, kept, keeping, reruns, settings, work.batch_tokens, seed
+        )
         by_prefix, by_memory = [], []
         with progress(len(layers), "layers", "interventions") as bar:
             for number in layers:

@@ -18,11 +18,12 @@ def _chosen(run: Any, most: float = float("inf")) -> float:
 def _removal(run: Any) -> float:
     """Returns the operations of token removal.
 
-    Prefixes without the last or a middle token are read once if they begin alike; those without the first one are not.
+    Prefixes without the last or a middle token are read once if they begin alike. Those without a middle token are read from
+    there on, on average a half. Those without the first one are read whole.
     """
     layers, train = run.shape.layers, run.text["train"]
     removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)
-    return (2 * layers * train.tokens_read(removed / layers) + removed * train.prefix_tokens) * run.shape.to_layer
+    return (1.5 * layers * train.tokens_read(removed / layers) + removed * train.prefix_tokens) * run.shape.to_layer
 
 
 def _precision(run: Any) -> float:

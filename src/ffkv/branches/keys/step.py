@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers, read_triggers
@@ -17,6 +18,7 @@ from ffkv.base.process.progress import progress
 from ffkv.base.settings import Keys
 from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
 from ffkv.branches.keys import summaries
 from ffkv.branches.keys.key_sample import sample_examples, sample_keys, trigger_prefixes
 from ffkv.branches.keys.patterns import detect_patterns, pattern_rows, prefix_rows, prepare_detector
@@ -105,13 +107,21 @@ def remove_tokens(
         >>> sorted(ffkv.remove_tokens(*files, few)["removed"].unique())
         ['first', 'last', 'random']
     """
+    from ffkv.activations.last_token import branches
+
     loaded, examples, sentences = _read_inputs(model, triggers, train, work)
     layers, rows = work.part.of(examples.layers), []
+    longest = sentences.ids(int(sentences.lengths.argmax()))
+    branching = bool(layers) and branches(loaded, np.concatenate([sentences.bos, longest]))
+    if layers and not branching:
+        say(
+            "Prefixes without a middle token are read whole: this model gives something else where it reads their beginning once."
+        )
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             keys = sample_keys(examples, layer, settings.per_layer, seed)
             memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
-            coefficients = _coefficients(loaded, layer, work.batch_tokens)
+            coefficients = _coefficients(loaded, layer, work.batch_tokens, branching)
             changes = relative_changes(
                 prefixes, memories, sentences.bos, coefficients, random_stream(seed, Purpose.REMOVED_TOKENS, layer)
             )
@@ -213,7 +223,7 @@ def _read_inputs(
     return load(Path(model), work.device, work.max_memory), examples, sentences
 
 
-def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:
+def _coefficients(model: LoadedModel, layer: int, batch_tokens: int, branching: bool = False) -> Coefficients:
     from ffkv.activations.last_token import last_coefficients
 
-    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens)
+    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens, branching)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutput
 
 FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
@@ -160,20 +161,25 @@ def _normalizers(logits: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self, config: FairseqConfig):
+    def __init__(self, config: FairseqConfig, number: int):
         super().__init__()
-        self.heads = config.num_attention_heads
+        self.heads, self.number = config.num_attention_heads, number
         self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns attention output [sentence, token, d]. Without a mask, each token sees those up to itself."""
+    def forward(self, states: Tensor, mask: Tensor | None = None, past: Cache | None = None) -> Tensor:
+        """Returns attention output [sentence, token, d]. Without a mask, each token sees those up to itself.
+
+        `past`: keys and values of earlier tokens, to which it adds its own.
+        """
         q, k, v = (
             project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if past is not None:
+            k, v = past.update(k, v, self.number)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
@@ -181,18 +187,18 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """A pre-norm block; modules have fairseq's names."""
 
-    def __init__(self, config: FairseqConfig):
+    def __init__(self, config: FairseqConfig, number: int):
         super().__init__()
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, number)
         self.self_attn_layer_norm = nn.LayerNorm(config.hidden_size)
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
         self.final_layer_norm = nn.LayerNorm(config.hidden_size)
         self.activation = ACT2FN[config.activation_function]
 
-    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None, past: Cache | None = None) -> Tensor:
         """Returns the block output o = r + y [sentence, token, d]."""
-        r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states), mask)
+        r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states), mask, past)
         x = self.final_layer_norm(r)
         return r + self.fc2(self.activation(self.fc1(x)))
 
@@ -212,21 +218,24 @@ class Decoder(nn.Module):
         super().__init__()
         self.scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
         self.embed_tokens = AdaptiveInput(config)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Block(config, number) for number in range(config.num_hidden_layers))
         self.layer_norm = nn.LayerNorm(config.hidden_size) if config.final_norm else None
         self.adaptive_softmax = AdaptiveSoftmax(config, self.embed_tokens)
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, numbers: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, numbers: Tensor | None = None, past: Cache | None = None
+    ) -> Tensor:
         """Log-probabilities [sentence, token, vocabulary] of what follows each token of ids [sentence, token].
 
         `mask` is added to attention scores [sentence, 1, token, token]; without one, each token sees those up to
-        itself. `numbers` are the positions of the tokens, from 0 [sentence, token]; by default one after the other.
+        itself. `numbers` are the positions of the tokens, from 0 [sentence, token]; by default one after the other. `past`
+        holds keys and values of tokens before; whoever reads on from them gives a mask and positions.
         """
         states = self.scale * self.embed_tokens(ids)
         numbers = torch.arange(ids.shape[1], device=ids.device) if numbers is None else numbers
         states = states + positions(numbers, states.shape[-1], states)
         for layer in self.layers:
-            states = layer(states) if mask is None else layer(states, mask)
+            states = layer(states, mask, past)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
         return self.adaptive_softmax(states.flatten(0, 1)).unflatten(0, ids.shape)
@@ -256,15 +265,16 @@ class FairseqForCausalLM(PreTrainedModel):
         use_cache: bool = False,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache.
+        """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; a cache is filled if one is given.
 
         A mask [sentence, 1, token, token] and positions [sentence, token] are heeded. A mask of padding [sentence, token] is
         not, because no token sees later tokens.
         """
         mask = attention_mask if attention_mask is not None and attention_mask.ndim == 4 else None
-        return CausalLMOutput(logits=self.decoder(input_ids, mask, position_ids))
+        return CausalLMOutput(logits=self.decoder(input_ids, mask, position_ids, past_key_values))
 
 
 AutoConfig.register(FairseqConfig.model_type, FairseqConfig, exist_ok=True)

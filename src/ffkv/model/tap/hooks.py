@@ -103,6 +103,14 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
     }
 
 
+def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns what is added to scores of attention [sentence, 1, token, token], so that a token sees only some of the tokens.
+
+    `seen`: whether it sees each of them [sentence, token, token]. `dtype`: number type of the model.
+    """
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
+
+
 def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
     """Runs one forward pass over `ids` [sentence, token], without gradients and without a cache.
 
