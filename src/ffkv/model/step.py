@@ -24,7 +24,7 @@ from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
 from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
 from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_hash
 from ffkv.model.checkpoint.gguf_file import read_once
-from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.read import decide_type, load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.unpack import Unpacked, read_unpacked
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
@@ -108,7 +108,7 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     source = read_unpacked(unpacked, given, commit) if unpacked else Unpacked(settings, commit, [])
-    read, at = source.settings, source.commit
+    read, at = decide_type(source.settings, source.commit), source.commit
     state = state_of(read, at)
     with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once():
         placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)

@@ -35,8 +35,9 @@ class Model(Section):
     weights_seed: int = Field(0, ge=0, lt=2**32)
     """Seed of random weights."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
-    how it changes the trigger examples."""
+    """Number type of the weights. `auto` keeps the type of the checkpoint, with one exception: on a CPU, half precision becomes
+    float32, unless it is bfloat16 and the CPU has instructions for it. If the type is not float32, the report shows how it
+    changes the trigger examples."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one. If the
     weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the

@@ -23,7 +23,11 @@ from ffkv.model.checkpoint.gguf_file import compare_with_file
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.fairseq import checkpoint as fairseq
 from ffkv.model.fairseq.dictionary import is_fairseq
+from ffkv.model.placement.resident import HALF
 from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
+
+# What torch calls the instructions of CPUs that multiply bfloat16: those of x86, and of ARM.
+NATIVE = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Placement = ON_CPU) -> PreTrainedModel:
@@ -123,6 +127,19 @@ def _all_names_told() -> Iterator[None]:
         yield
     finally:
         setattr(PreTrainedModel, name, original)
+
+
+def decide_type(settings: Model, commit: Commit) -> Model:
+    """Returns settings that say float32 instead of `auto`, if the checkpoint is of half precision and this is slow here.
+
+    A GPU computes in half precision. A CPU keeps bfloat16 if it has instructions for it.
+    """
+    on_gpu = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
+    if settings.dtype != "auto" or on_gpu:
+        return settings
+    kept = load_form(settings, commit).dtype
+    native = kept == torch.bfloat16 and any(torch.cpu.get_capabilities().get(name) for name in NATIVE)
+    return settings if kept not in HALF or native else settings.model_copy(update={"dtype": "float32"})
 
 
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
