@@ -1,4 +1,4 @@
-"""Makes a run by the commands that Snakemake lists, in forks of one process: `python one_process.py DIRECTORY CONFIGFILE`.
+"""Makes what is left to do of a run by the commands that Snakemake lists, in forks of one process: `python one_process.py DIRECTORY CONFIGFILE`.
 
 The libraries are imported once, which takes most of the time of a small run. Whole runs through Snakemake have tests of their own.
 """
@@ -20,7 +20,7 @@ def main(directory: str, configfile: str) -> None:
     os.chdir(directory)
     listed = ask_snakemake(Path(configfile), 1)  # one thread per job, as `support.snakemake` has it
     import_libraries()
-    jobs = read_jobs(listed)
+    jobs = [job for job in read_jobs(listed) if not job.done]
     while ready := [job for job in jobs if all(Path(path).exists() for path in job.inputs)]:
         for job in ready:
             process = multiprocessing.get_context("fork").Process(target=run_command, args=[job.command])

@@ -63,7 +63,7 @@ def test_nasty_paths_and_texts_go_through_the_shell_unharmed(tmp_path):
             "revision": FIELD,
             "splitter": "line",
         },
-        "report": {"title": FIELD},
+        "report": {"title": FIELD, "control": "none"},
         "runs": {"safe": {}},
     }  # fmt: skip
     (directory / "it's {mine}.yaml").write_text(yaml.safe_dump(settings))

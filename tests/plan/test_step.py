@@ -169,13 +169,14 @@ def test_a_checkpoint_that_is_not_trained_yet_is_planned_as_the_model_that_will_
     [
         {"model": {"checkpoint": "embedded"}, "embedded": {"steps": 800, "keep_steps": [0, 300]}},
         {"report": {"control": "another"}},
+        {"report": {"control": "auto"}},
     ],
 )
 def test_the_trial_needs_nothing_of_other_steps_and_runs(tmp_path, settings):
     """It trains fewer steps than those that are to be kept, and the run that is a control is not in it."""
     run = facts(sentences=["one two three"] * 20, **settings)._replace(jobs={"train": [job("train")]})
     small = trial._small_settings(run, tmp_path)
-    assert small.contradictions() == [] and small.report.control == ""
+    assert small.contradictions() == [] and small.report.control == "none"
 
 
 @pytest.mark.parametrize("dtype, seconds, weights", [("float32", 1e-6, 5e6), ("bfloat16", 3e-2, 5e5)])

@@ -8,7 +8,6 @@ from report.conftest import write_results
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.base.settings.runs import resolve
 from ffkv.run.report.control import GREY, draw_control, lines, open_control
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.sections import draw_exhibits, summary
@@ -93,25 +92,3 @@ def test_a_control_of_another_shape_or_none_is_refused(tmp_path):
     write_results(tmp_path / "other", layers=3)
     with pytest.raises(UserError, match=r"report.control of demo is other, whose model has 3 layers, not 6"):
         open_control(run)
-
-
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        ({"a": {"report": {"control": "a"}}}, "runs.a: report.control is 'a': must be the name of another run"),
-        ({"a": {"report": {"control": "b"}}}, "runs.a: report.control is 'b': must be the name of another run"),
-        (
-            {"a": {"report": {"control": "b"}}, "b": {"report": {"control": "a"}}},
-            "runs.a: report.control is 'b', which has a control itself",
-        ),
-        ({"a": {"report": {"control": "../b"}}}, "report.control"),
-    ],
-)
-def test_wrong_names_are_refused(runs, message):
-    with pytest.raises(UserError, match=message):
-        resolve({"runs": runs})
-
-
-def test_two_runs_may_share_a_control():
-    runs = {"a": {"report": {"control": "c"}}, "b": {"report": {"control": "c"}}, "c": {}}
-    assert {name: run.report.control for name, run in resolve({"runs": runs}).items()} == {"a": "c", "b": "c", "c": ""}

@@ -29,7 +29,8 @@ NOT_PASSED = {"triggers": {"--save-every"}}
 def dry_run(tmp_path_factory) -> str:
     """What Snakemake would do for models in low precision, in two shards and two layer groups, with the commands.
 
-    One model is trained, the others and a data set are on the hub, which nobody asks; one of them is a GGUF file.
+    One model is trained and has a control. The others and a data set are on the hub, which nobody asks; one of them is a GGUF
+    file.
     """
     folder = tmp_path_factory.mktemp("dry")
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
@@ -42,7 +43,7 @@ def dry_run(tmp_path_factory) -> str:
             "both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]},
         },
         "runs": {
-            "tiny": {},
+            "tiny": {"model": {"max_memory": {}}, "report": {"control": "auto"}},
             "hub": {
                 "model": {"checkpoint": "someone/model"},
                 "corpus": {"dataset": "someone/words", "validation": [], "where": {"language": ["en"]}},

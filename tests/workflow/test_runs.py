@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -173,6 +174,45 @@ def test_shards_and_groups_change_no_number(tiny, tmp_path):
             assert (
                 path.read_text() == (tmp_path / "results/tiny" / path.relative_to(tiny / "results/tiny")).read_text()
             ), path
+
+
+@pytest.fixture(scope="module")
+def compared(tiny, tmp_path_factory) -> Path:
+    """The tiny run once more, compared with an untrained model."""
+    folder = shutil.copytree(tiny, tmp_path_factory.mktemp("compared") / "runs", symlinks=True)
+    config = settings_file(folder, report={"cards": 4})
+    dry = snakemake(folder, config, "-n")
+    assert planned(dry.stdout + dry.stderr) == CONTROL | {"write_settings": 2, "report": 1, "all": 1}
+    run_jobs(folder, config)
+    return folder
+
+
+# The jobs of a control: one layer group instead of two. Its model is not trained.
+CONTROL = dict.fromkeys((TRIGGERS | PREFIXES) - {"merge_triggers"}, 1)
+CONTROL |= {"merge_triggers": 1, "model": 1, "corpus": 2, "triggers": 2, "sampled_prefixes": 2}
+
+
+def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):
+    results = compared / "results"
+    for name in ("corpus/train.h5", "corpus/validation.h5"):
+        assert (results / "tiny-untrained" / name).read_bytes() == (results / "tiny" / name).read_bytes()
+    run, control = (ffkv.open(results / name) for name in ("tiny", "tiny-untrained"))
+    assert (run.settings.report.control, control.settings.report.control) == ("tiny-untrained", "none")
+    assert control.anatomy.weights == "random"
+    assert [layer.memories for layer in control.anatomy.layers] == [layer.memories for layer in run.anatomy.layers]
+    assert check_run(control.folder)[1] == []
+    assert not (compared / "reports/tiny-untrained").exists()
+    times = ("-n", "--rerun-triggers", "mtime")  # Snakemake did not make this run, and knows no parameters of its jobs
+    again = snakemake(compared, compared / "settings.yaml", *times)
+    assert "Nothing to be done" in again.stdout + again.stderr
+    alone = snakemake(compared, compared / "settings.yaml", *times, "reports/tiny-untrained/index.html")
+    assert planned(alone.stdout + alone.stderr) == {"report": 1}
+
+
+def test_steps_of_a_training_share_one_control(tmp_path):
+    dry = snakemake(tmp_path, ROOT / "configs/training.yaml", "-n")
+    found = planned(dry.stdout + dry.stderr)
+    assert (found["train"], found["report"], found["model"], found["corpus"]) == (1, 5, 6, 12)
 
 
 @pytest.mark.parametrize("name", ["../config.yaml", *CONFIGS])

@@ -73,7 +73,7 @@ def check_places():
 def check_corpora():
     """Before a run: the text of each corpus that is still to be read is there. A model may be trained before it is read."""
     for job in workflow.dag.needrun_jobs():
-        if job.rule.name.endswith("corpus"):
+        if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
             settings, split = runs.settings[job.wildcards.run], job.wildcards.split
             try:
                 find_corpus_files(settings, split)
@@ -104,6 +104,6 @@ def say_how_to_go_on():
 
 def say_moves():
     """At both ends of a run: which branches are at another commit than the one that its results are made from."""
-    for run in runs.settings:
+    for run in runs.named:
         for text in moves(Path("results") / run):
             say(text, error=True)

@@ -10,6 +10,7 @@ rule corpus:
         files=runs.files("corpus"),
         commit=runs.commit("dataset"),
         model="results/{run}/model",
+        copy_of=runs.copied_corpus,
     output:
         corpus="results/{run}/corpus/{split}.h5",
     log:
@@ -23,12 +24,13 @@ rule corpus:
         content=runs.content("corpus"),
         options=runs.options("corpus"),
         commit=repeated("commit"),
+        copy_of=repeated("copy_of"),
         code=code("corpus"),
     message:
         "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids. Progress is in {log}."
     shell:
         """
-        ffkv corpus {params.options} {params.commit:q} \
+        ffkv corpus {params.options} {params.commit:q} {params.copy_of:q} \
             --model {input.model:q} \
             --split {wildcards.split} \
             --corpus-processes {threads} \

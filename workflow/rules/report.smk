@@ -44,7 +44,7 @@ rule report:
         ),
         triggers="results/{run}/triggers.h5",
         branches=runs.branches,
-        control=runs.control_report,
+        control=runs.control,
         annotation_tables=branch(
             runs.found("annotations"), then=rules.annotate_agreement.output
         ),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.base.options import COMMIT, MODEL, output_option, setting, takes
+from ffkv.base.files.atomic import copy
+from ffkv.base.options import COMMIT, MODEL, READABLE, output_option, setting, takes
 from ffkv.base.settings import Corpus, Settings
 from ffkv.base.terminal import say
 
@@ -15,14 +16,26 @@ from ffkv.base.terminal import say
 @takes(Corpus, argument="settings")
 @setting(Settings, "corpus_processes")
 @COMMIT
+@click.option("--copy-of", type=READABLE, help="This split of a run that reads the same text with the same tokenizer.")
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
-    model_folder: Path, split: str, settings: Corpus, corpus_processes: int, commit_file: Path | None, output: Path
+    model_folder: Path,
+    split: str,
+    settings: Corpus,
+    corpus_processes: int,
+    commit_file: Path | None,
+    copy_of: Path | None,
+    output: Path,
 ) -> None:
-    """Encode the documents of a split as sentences of token ids."""
+    """Encode the documents of a split as sentences of token ids, or copy what another run has encoded."""
     import json
 
     from ffkv.base.process.runtime import configure
+
+    if copy_of:
+        copy(copy_of, output)
+        say(f"Copied from {copy_of}.")
+        return
 
     configure(1)  # each process has one thread
     from ffkv.base.hub.commit import read_commit

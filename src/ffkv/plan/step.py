@@ -7,10 +7,11 @@ from subprocess import Popen
 from typing import Any
 
 from ffkv.base.settings import EMBEDDED, Settings
+from ffkv.base.settings.runs import controls_of, untrained
 from ffkv.base.system.memory import free_memory
 from ffkv.base.terminal import in_bytes
 from ffkv.branches.registry import BRANCHES
-from ffkv.plan.facts import RunFacts, as_trained, inspect_run
+from ffkv.plan.facts import Jobs, RunFacts, as_trained, inspect_run
 from ffkv.plan.trial import Cost, Trial, measure_trial
 from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
 from ffkv.workflow.jobs import import_libraries, libraries_of, read_jobs
@@ -32,19 +33,22 @@ def make_plan(
 
     Returns:
         "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
-        "total": seconds and bytes, and what is free. "warnings": what is too small. "not_estimated": other rules left.
+        "total": seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small. "not_estimated": other rules left.
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     own: dict[str, Any] = {run: {} for run in runs}
     for job in (jobs := read_jobs(snakemake)):
         own.setdefault(job.run, {}).setdefault(job.rule, []).append(job)
-    facts = {run: inspect_run(as_trained(run, runs, own), own[run], tokens) for run in runs}
+    controls = controls_of(runs)
+    facts = {run: inspect_run(as_trained(run, runs, own), own[run], tokens) for run in runs if run not in controls}
+    facts |= {name: _control(run, facts[run], own[name]) for name, run in controls.items()}
     trials = _try_out(facts, cores)
     rows = {run: plan_rules(each, trials.get(run), cores, gpu) for run, each in facts.items()}
     todo = [(run, row) for run, each in rows.items() for row in each if not row["done"]]
     total = {
         "seconds": sum(row["seconds"] for _, row in todo),
+        "controls": sum(row["seconds"] for run, row in todo if run in controls),
         "cores": cores,
         "gpu": gpu,
         "written": sum(row["written"] for _, row in todo),
@@ -63,14 +67,22 @@ def make_plan(
     return {"runs": told, "savings": savings, "total": total, "warnings": warnings, "not_estimated": sorted(left_out)}
 
 
+def _control(run: str, facts: RunFacts, jobs: Jobs) -> RunFacts:
+    """Returns what is known of the control of a run: it reads a copy of the run's text, and takes no weights of the hub."""
+    text = {split: size._replace(seconds=0.0) for split, size in facts.text.items()}
+    return facts._replace(settings=untrained(run, facts.settings), jobs=jobs, text=text, download=0)
+
+
 def _try_out(facts: Mapping[str, RunFacts], cores: int) -> dict[str, Trial]:
-    """Tries each run of which something is left to do. Runs that are alike share a trial."""
-    trials, alike = dict[str, Trial](), dict[str, Trial]()
+    """Tries each run of which something is left to do. Runs that are alike share a trial, and so do a run and its control."""
+    trials, alike, controls = dict[str, Trial](), dict[str, Trial](), controls_of(facts)
     for run, each in facts.items():
         undone = [rule for rule, jobs in each.jobs.items() if not all(job.done for job in jobs)]
         if undone:
-            key = repr((each.shape, each.settings.model_copy(update={"model": None, "seed": 0}), "train" in undone))
-            trials[run] = alike[key] = alike.get(key) or measure_trial(each, cores)
+            tried = controls.get(run, run)
+            settings = facts[tried].settings.model_copy(update={"model": None, "seed": 0, "report": None})
+            key = repr((each.shape, settings, "train" in undone))
+            trials[run] = alike[key] = trials.get(tried) or alike.get(key) or measure_trial(facts[tried], cores)
     return trials
 
 
@@ -131,9 +143,12 @@ def find_savings(
         return sum(row.get("seconds", 0.0) for row in rows)
 
     found: list[dict[str, Any]] = []
+    controls = controls_of(facts)
     for _ in range(2):
-        options = sorted({option for each in facts.values() for option in _smaller(each)})
+        options = sorted({option for run, each in facts.items() if run not in controls for option in _smaller(each)})
         changed = {option: {run: _with(each, *option) for run, each in facts.items()} for option in options}
+        for each in changed.values():
+            each |= {name: _control(run, each[run], each[name].jobs) for name, run in controls.items()}
         saved = {option: seconds(facts) - seconds(each) for option, each in changed.items()}
         best = max(options, key=saved.__getitem__)
         if saved[best] < 60:  # seconds: not worth a line

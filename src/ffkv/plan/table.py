@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ffkv.base.terminal import in_bytes
-from ffkv.run.results.text import duration
+from ffkv.run.results.text import duration, percent
 from ffkv.workflow import ROOT
 
 SLURM = Path("profiles/slurm/profile.yaml")
@@ -42,6 +42,10 @@ def as_text(plan: Mapping[str, Any]) -> str:
     lines.append(f"Time: about {duration(total['seconds'])} on {on}, with nothing else running.")
     if total["seconds"] > DAY and not total["gpu"]:
         lines.append("With a GPU it may be much less: `ffkv plan --teraflops 20` plans for one (docs/plan.md).")
+    if total["controls"]:
+        share = percent(total["controls"] / total["seconds"])
+        part = f"{duration(total['controls'])} of it ({share})"
+        lines.append(f"{part} for untrained models beside the runs. `report.control: none` leaves them out.")
     for start, saving in zip(("Most time is saved by", "Then by"), plan["savings"], strict=False):
         less, instead = duration(saving["seconds"]), saving["instead_of"] or "all documents"
         lines.append(f"{start} `{saving['setting']}: {saving['value']}` instead of {instead}: {less} less.")

@@ -26,6 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 from ffkv.base.errors import UserError
 from ffkv.base.process import progress
 from ffkv.base.settings import EMBEDDED, Model, Settings
+from ffkv.base.settings.runs import NONE
 from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.model.shape import Shape, measure_shape
 from ffkv.plan.facts import RunFacts, load_model_form, read_size
@@ -76,7 +77,7 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
     settings, changes = run.settings, dict[str, dict[str, Any]]()
     for section, limits in MOST.items():
         changes[section] = {name: min(most, getattr(getattr(settings, section), name)) for name, most in limits.items()}
-    changes["report"], changes["embedded"]["keep_steps"] = {"control": ""}, []
+    changes["report"], changes["embedded"]["keep_steps"] = {"control": NONE}, []
     text: dict[str, Any] = {"dataset": EMBEDDED, "where": {}, "limit": 30, "validation": [], "validation_share": 0.5}
     if settings.model.checkpoint != EMBEDDED or all(job.done for job in run.jobs.get("train", ())):
         words = accumulate(len(sentence.split()) + 1 for sentence in run.sentences)

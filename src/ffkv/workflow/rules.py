@@ -13,7 +13,7 @@ from snakemake.ioutils import lookup
 
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED, Settings
-from ffkv.base.settings.runs import resolve, resolve_comparisons
+from ffkv.base.settings.runs import AUTO, NONE, controls_of, resolve, resolve_comparisons
 from ffkv.branches.registry import BRANCHES
 from ffkv.workflow.inputs import (
     annotation_files,
@@ -48,7 +48,10 @@ class Runs:
     """The runs and the comparisons of a settings file, as the rules need them.
 
     Attributes:
-        settings: run to its complete settings, as nested dictionaries.
+        settings: run to its complete settings, as nested dictionaries. The controls of runs are among them.
+        controls: the control of a run that the settings file does not name, to this run. It reads the run's corpus, and of
+            the hub the same commits.
+        named: the runs that the settings file names.
         comparisons: comparison to its settings.
         hub: run to the options that name its repositories on the hub, by kind.
     """
@@ -66,7 +69,9 @@ class Runs:
             check_packages(own)
         compared = resolve_comparisons(configuration)
         self.comparisons = {name: comparison.model_dump() for name, comparison in compared.items()}
-        self.hub = {run: hub_repositories(settings) for run, settings in self.settings.items()}
+        self.controls = controls_of(self.settings)
+        self.named = [run for run in self.settings if run not in self.controls]
+        self.hub = {run: hub_repositories(self.settings[run]) for run in self.named}
 
     # Parameters
 
@@ -113,19 +118,32 @@ class Runs:
 
     def commit(self, *kinds: str) -> InputFunction:
         """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""
-        return lambda wildcards: [
-            f"results/{wildcards.run}/commits/{kind}.json" for kind in kinds if kind in self.hub[wildcards.run]
-        ]
+
+        def files(wildcards: Wildcards) -> list[str]:
+            run = self.controls.get(wildcards.run, wildcards.run)
+            return [f"results/{run}/commits/{kind}.json" for kind in kinds if kind in self.hub[run]]
+
+        return files
 
     def branches(self, wildcards: Wildcards) -> list[str]:
         """Returns all that the branches make of the job's run."""
-        settings = self._resolved[wildcards.run]
-        return [f"results/{wildcards.run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
+        return self._made(wildcards.run)
 
-    def control_report(self, wildcards: Wildcards) -> list[str]:
-        """Returns the report of the control run: all that this run's report reads of it is there then."""
-        control = self.settings[wildcards.run]["report"]["control"]
-        return [f"reports/{control}/index.html"] if control else []
+    def _made(self, run: str) -> list[str]:
+        settings = self._resolved[run]
+        return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
+
+    def copied_corpus(self, wildcards: Wildcards) -> list[str]:
+        """Returns the corpus that a control copies, that of its run; nothing for other runs, which read their text."""
+        run = self.controls.get(wildcards.run)
+        return [f"results/{run}/corpus/{wildcards.split}.h5"] if run else []
+
+    def control(self, wildcards: Wildcards) -> list[str]:
+        """Returns what the report reads of the run that the job's run is compared with."""
+        control = self._resolved[wildcards.run].report.control
+        if control in (AUTO, NONE):
+            return []
+        return [*(f"results/{control}/{name}" for name in ("settings.json", "model")), *self._made(control)]
 
     def reports_of_comparison(self, wildcards: Wildcards) -> list[str]:
         """Returns the reports of the runs that are compared: all that is read of the runs is there then."""
@@ -177,7 +195,7 @@ class Runs:
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
-            "corpus": lambda settings, job: corpus_files(settings, job.split),
+            "corpus": lambda settings, job: [] if self.copied_corpus(job) else corpus_files(settings, job.split),
             "annotations": lambda settings, job: annotation_files(settings, job.run),
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)

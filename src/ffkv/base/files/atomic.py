@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import sum_path, sums
+from ffkv.base.files.checksums import sum_path, sums, verify_sum
 from ffkv.base.files.fault import as_path, unwritable
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
@@ -72,6 +72,13 @@ def link(file: Path | str, path: Path | str) -> None:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                 raise
             shutil.copyfile(file, temporary)
+
+
+def copy(file: Path | str, path: Path | str) -> None:
+    """Copies a file that is as it was written. Raises: see `atomic` and `verify_sum`."""
+    verify_sum(Path(file))
+    with atomic(path) as temporary:
+        shutil.copyfile(file, temporary)
 
 
 def remove(path: Path) -> None:

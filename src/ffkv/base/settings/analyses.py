@@ -174,9 +174,10 @@ class Report(Section):
     """Number of memories that the report shows in detail. They are spread over the layers."""
     card_triggers: int = Field(10, ge=1, le=10_000)
     """Number of trigger examples per memory that the report shows."""
-    control: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")
-    """Name of another run whose lines are drawn in grey as a control, such as one with `model.weights: random`. Both models
-    must have the same number of layers. Empty means none."""
+    control: str = Field("auto", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+    """What the report compares the run with. `auto`: an untrained model, which is the run `<run>-untrained`. It has random
+    weights, the same text and about a third of each sample. A model of random weights has none, nor has one with
+    `model.max_memory`. `none`: nothing. Any other value is the name of a run whose model has the same number of layers."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""
 

@@ -126,6 +126,7 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
 
 def _refused_name(key: str, name: Any) -> str:
     what = "name of a comparison" if key == "comparisons" else "run name"
+    what += ", nor auto or none" if key.endswith("report.control") else ""
     text = name if isinstance(name, str) and name and name.isprintable() else repr(name)
     return (
         f"{key}: {text} is not a valid {what}. It has at most 64 characters: letters, digits, '.', '_' and '-'. "

@@ -1,15 +1,30 @@
-"""A settings file: the settings that all runs share, those that each run overrides, and which runs are compared."""
+"""A settings file: the settings that all runs share, those that each run overrides, and which runs are compared.
 
+A run is compared with an untrained model, its control, which is a run that the settings file need not name.
+"""
+
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings.analyses import Settings
+from ffkv.base.settings.analyses import Report, Settings
 from ffkv.base.settings.comparison import Comparison, RunName
+from ffkv.base.settings.inputs import EMBEDDED
 from ffkv.base.settings.messages import problems_of, shown
 
 COMPARISONS = "comparisons"  # key of the settings file, and folder of what is made
+AUTO, NONE = "auto", "none"  # values of `report.control` that name no run
+UNTRAINED = "-untrained"  # what the name of a control adds to that of its run
+# Of these sizes of samples, a control has a third, or this many if a third is less.
+SAMPLES = {
+    "prefixes": {"count": 200},
+    "keys": {"per_layer": 5, "removal_triggers": 1},
+    "intervention": {"memories": 1, "examples": 1, "top_k_prefixes": 10},
+}
+STEPS = re.compile(r"(results/[^/]+/checkpoint)/steps/\d+/?")  # a copy of a model that the workflow trains
 
 
 class Configuration(Settings):
@@ -22,9 +37,10 @@ class Configuration(Settings):
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
-    """Returns the complete settings of every run of a settings file, by name, from its content.
+    """Returns the complete settings of every run of a settings file, by name, from its content; then of their controls.
 
-    The run's own settings override the shared settings, and these override the defaults.
+    The run's own settings override the shared settings, and these override the defaults. `report.control: auto` becomes the
+    name of the run's control, see `untrained`. It stays where there is none.
 
     Raises:
         UserError: an unknown key, a wrong type or an impossible value. The message names the key, the value and what is
@@ -45,11 +61,65 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
         problems += [f"runs.{name}: {problem}" for problem in run_problems if problem not in shared_problems]
         if not run_problems:
             resolved[name] = Settings(**merged)
-    names = set(runs) if isinstance(runs, dict) else set()
+    resolved = _with_controls(resolved)
+    names = {*runs, *resolved} if isinstance(runs, dict) else set()
     problems += _wrong_controls(resolved, names) + _wrong_comparisons(configuration.get(COMPARISONS), names)
+    problems += [
+        f"runs.{name}: must have another name, because this is the name of the control of {run}"
+        for name, run in controls_of(runs if isinstance(runs, dict) else ()).items()
+    ]
     if problems:
         raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
     return resolved
+
+
+def untrained(run: str, settings: Settings) -> Settings:
+    """Returns the settings of the control of a run: a model of the same config with random weights, and smaller samples.
+
+    Text, trigger examples, definitions, seed and shards are those of the run. Jobs have a third of each sample, so a third of
+    them is enough.
+    """
+    checkpoint = f"results/{run}/checkpoint" if settings.model.checkpoint == EMBEDDED else settings.model.checkpoint
+    trained = STEPS.fullmatch(checkpoint)  # all steps have one config and one tokenizer, so their runs share a control
+    changes: dict[str, dict[str, Any]] = {
+        name: {key: _third(getattr(getattr(settings, name), key), least) for key, least in sizes.items()}
+        for name, sizes in SAMPLES.items()
+    }
+    changes["model"] = {"checkpoint": trained[1] if trained else checkpoint, "weights": "random", "adapter": ""}
+    changes["report"] = {**Report().model_dump(), "control": NONE}
+    changes["keys"]["precision"], changes["prefixes"]["extra_states"] = False, []  # nobody reads them of a control
+    sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
+    return settings.model_copy(update={**sections, "layer_groups": _third(settings.layer_groups, 1)})
+
+
+def _third(size: int, least: int) -> int:
+    return min(size, max(least, -(-size // 3)))
+
+
+def controls_of(runs: Iterable[str]) -> dict[str, str]:
+    """Returns the controls among runs, by their names: the name of a control to the run that it was made for."""
+    names = {*runs}
+    return {name: run for run in runs if (name := f"{run}{UNTRAINED}") in names}
+
+
+def has_control(settings: Settings) -> bool:
+    """Tells whether a run is compared with an untrained model that nobody names. Random weights are made in one piece."""
+    model = settings.model
+    return settings.report.control == AUTO and model.weights != "random" and not model.max_memory
+
+
+def _with_controls(runs: dict[str, Settings]) -> dict[str, Settings]:
+    """Returns the runs, each with the name of its control, and after them the controls. Equal ones are one."""
+    named, controls = dict[str, Settings](), dict[str, Settings]()
+    for run, settings in runs.items():
+        named[run] = settings
+        if has_control(settings):
+            own = untrained(run, settings)
+            name = next((name for name, other in controls.items() if other == own), f"{run}{UNTRAINED}")
+            controls[name] = own
+            report = settings.report.model_copy(update={"control": name})
+            named[run] = settings.model_copy(update={"report": report})
+    return {**named, **controls}
 
 
 def resolve_comparisons(configuration: dict[str, Any]) -> dict[str, Comparison]:
@@ -73,14 +143,9 @@ def _wrong_comparisons(comparisons: Any, names: set[str]) -> list[str]:
 
 
 def _wrong_controls(resolved: dict[str, Settings], names: set[str]) -> list[str]:
-    """A control run is another run of the file, and has no control itself."""
-    problems = []
-    for name, settings in resolved.items():
-        control = settings.report.control
-        if control and (control == name or control not in names):
-            problems.append(f"runs.{name}: report.control is {control!r}: must be the name of another run of this file")
-        elif control and control in resolved and resolved[control].report.control:
-            problems.append(
-                f"runs.{name}: report.control is {control!r}, which has a control itself: must be a run without one"
-            )
-    return problems
+    """A control that is named is another run of the file, or the control of another run."""
+    return [
+        f"runs.{name}: report.control is {control!r}: must be auto, none or the name of another run of this file"
+        for name, settings in resolved.items()
+        if (control := settings.report.control) not in (AUTO, NONE) and (control == name or control not in names)
+    ]

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings.runs import AUTO, NONE
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
 from ffkv.run.report.wording import rows, share_with_pattern, weighted_mean
@@ -42,14 +43,20 @@ def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
 
 
 def open_control(run: Run) -> Run | None:
-    """Returns the control run of a run's settings; None if they name none.
+    """Returns the run that a run is compared with, see `report.control`; None if there is none.
 
-    Raises UserError if it is not there, or its model has another number of layers.
+    Raises UserError if its folder is not beside that of the run, or its model has another number of layers.
     """
     name = run.settings.report.control
-    if not name:
+    if name in (AUTO, NONE):
         return None
-    control = open_run(Path(run.folder).parent / name)
+    folder = Path(run.folder).parent / name
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is not there, with which the report compares {run.name}. Run `snakemake` again, with the options of"
+            " the run, or copy the folder, too. With `report.control: none` in the settings the report compares nothing."
+        )
+    control = open_run(folder)
     own, its = len(run.anatomy.layers), len(control.anatomy.layers)
     if own != its:
         raise UserError(
