@@ -4,7 +4,16 @@ from plan.hand import SHAPE
 
 from ffkv.plan.table import as_text, tell_shortages
 
-TOTAL = {"seconds": 90.0, "cores": 2, "gpu": 0, "written": 5e6, "memory": 2e9, "disk_left": 1e9, "memory_left": 4e9, "controls": 0.0}
+TOTAL = {
+    "seconds": 90.0,
+    "cores": 2,
+    "gpu": 0,
+    "written": 5e6,
+    "memory": 2e9,
+    "disk_left": 1e9,
+    "memory_left": 4e9,
+    "controls": 0.0,
+}
 SIZES = {"layers": 2, "all_memories": 24, **SHAPE._asdict()}
 DONE = {"rule": "first", "jobs": 0, "done": True}
 LEFT = {"rule": "second", "jobs": 2, "done": False, "at_once": 1, "written": 5e6, "memory": 2e9, "seconds": 90.0}
