@@ -1,10 +1,11 @@
 """A control run in the figures of a run."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from report.conftest import write_results
+from report.conftest import ChangedRun, write_results
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
@@ -72,12 +73,45 @@ def test_captions_and_summary_name_the_control(pair, tmp_path):
     exhibits = draw_exhibits(run, control)
     assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.text
     assert "Grey dashes" not in exhibits["training"].caption.text
-    assert summary(run, control)[-1].startswith("Beside the control run demo-random: keys with a pattern: ")
-    assert "in the last layer: 90\u00a0%, 50\u00a0% in the control" in summary(run, control)[-1]
-    assert len(summary(run, control)) == len(summary(run)) + 1
+    said = [paragraph.replace("\u00a0", " ") for paragraph in summary(run, control)]
+    assert said[-1].startswith("In brackets: the control run demo-random, of ")
+    assert said[0].startswith("Of 120 keys, 90 % (demo-random: 90 %) have a pattern")
+    assert any("to 90 % in layer 5 (demo-random: 50 % in every layer)" in paragraph for paragraph in said)
+    assert all("(demo-random: " in paragraph for paragraph in said[:-1])
+    assert len(said) == len(summary(run)) + 1
     write_report(run, tmp_path / "index.html")
     page = (tmp_path / "index.html").read_text()
-    assert page.count("control: demo-random") >= 10 and "Beside the control run demo-random" in page
+    assert page.count("control: demo-random") >= 10 and "In brackets: the control run demo-random" in page
+
+
+def test_an_untrained_control_is_called_so(pair):
+    run, control = pair
+    untrained = ChangedRun(control, anatomy=replace(control.anatomy, weights="random"))
+    assert "90 % (untrained: 90 %) have a pattern" in summary(run, untrained)[0].replace("\u00a0", " ")
+    assert (
+        summary(run, untrained)[-1]
+        == "In brackets: the control run demo-random, whose weights are random, on the same text."
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "said"),
+    [
+        (
+            {"report": {"control": "none"}},
+            "checkpoint",
+            "Not compared with an untrained model: report.control is none.",
+        ),
+        ({"model": {"max_memory": {"cpu": "1GB"}}}, "checkpoint", "untrained model: model.max_memory is set."),
+        ({}, "checkpoint", "Not compared with an untrained model."),
+        ({}, "random", "This model is untrained itself."),
+    ],
+)
+def test_every_paragraph_without_a_control_says_why(run, change, settings, weights, said):
+    changed = change(settings, anatomy=replace(run.anatomy, weights=weights))
+    paragraphs = summary(changed)
+    assert len(paragraphs) == 6 and all(paragraph.endswith(said) for paragraph in paragraphs)
+    assert not any("(untrained: " in paragraph for paragraph in paragraphs)
 
 
 def test_a_run_without_a_control_has_none(run):
@@ -87,7 +121,7 @@ def test_a_run_without_a_control_has_none(run):
 
 def test_a_control_of_another_shape_or_none_is_refused(tmp_path):
     run = open(write_results(tmp_path / "demo", report={"control": "other"}))
-    with pytest.raises(UserError, match="other"):
+    with pytest.raises(UserError, match="other is not there, with which the report compares demo"):
         open_control(run)
     write_results(tmp_path / "other", layers=3)
     with pytest.raises(UserError, match=r"report.control of demo is other, whose model has 3 layers, not 6"):

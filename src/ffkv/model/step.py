@@ -112,6 +112,11 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     state = state_of(read, at)
     with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once():
         placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
+        if settings.weights == "random" and placement.is_spread and not settings.max_memory:
+            raise UserError(
+                f"The random weights of {settings.checkpoint} do not fit into this machine's free memory, and they are made in one"
+                " piece. If the model is the control of a run, `report.control: none` leaves it out."
+            )
         model = load_checkpoint(read, at, placement)
         check_finite(settings, model)
         tokenizer = load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)

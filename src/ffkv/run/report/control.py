@@ -11,10 +11,8 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings.runs import AUTO, NONE
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
-from ffkv.run.report.wording import rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
-from ffkv.run.results.text import percent
 
 GREY = "0.35"
 LOOK: dict[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4, "marker": ".", "markersize": 3, "zorder": 3}
@@ -89,24 +87,25 @@ def draw_control(figure: Drawing, curves: Sequence[Curve], control: Run) -> bool
 
 def describe_control(control: Run) -> str:
     """Returns a sentence for captions about the control's lines."""
-    what = "whose weights are random" if control.anatomy.weights == "random" else f"of {control.anatomy.checkpoint}"
-    return f"Grey dashes: the control run {control.name}, {what}."
+    return f"Grey dashes: {name_control(control)}."
 
 
-def compare_with_control(run: Run, control: Run) -> str:
-    """Returns the main numbers of a run beside those of its control."""
-    names = (
-        "keys with a pattern",
-        "values that predict what follows their key",
-        "prefixes whose residual predicts the model's prediction in the last layer",
+def name_control(control: Run) -> str:
+    """Returns what a control is."""
+    what = (
+        "whose weights are random, on the same text"
+        if control.anatomy.weights == "random"
+        else f"of {control.anatomy.checkpoint}"
     )
-    shares = zip(names, _main_shares(run), _main_shares(control))
-    pairs = [f"{name}: {percent(own)}, {percent(its)} in the control" for name, own, its in shares]
-    weights = " with random weights" if control.anatomy.weights == "random" else ""
-    return f"Beside the control run {control.name}{weights}: {'; '.join(pairs)}."
+    return f"the control run {control.name}, {what}"
 
 
-def _main_shares(run: Run) -> tuple[float, float, float]:
-    with_pattern = share_with_pattern(rows(run.table("figure_2_pattern_counts"), sample="trigger"))
-    agreement = weighted_mean(rows(run.table("figure_4_agreement"), source="trigger"), "rate", "keys")
-    return with_pattern, agreement, run.table("figure_9_residual_agreement")["share"].iloc[-1]
+def about_control(run: Run, control: Run | None) -> str:
+    """Returns a sentence for each paragraph of the summary, with a space in front: empty if it has a control's numbers."""
+    if control is not None:
+        return ""
+    if run.anatomy.weights == "random":
+        return " This model is untrained itself."
+    reason = ": model.max_memory is set" if run.settings.model.max_memory else ""
+    reason = ": report.control is none" if run.settings.report.control == NONE else reason
+    return f" Not compared with an untrained model{reason}."

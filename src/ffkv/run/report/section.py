@@ -73,7 +73,7 @@ class Section:
     """What a branch shows and says on the page: the `SECTION` of the module `ffkv.run.report.section_<branch>`."""
 
     figures: Mapping[str, Figure]  # by their names, which the description of the branch has, too
-    # the main numbers in plain sentences, one paragraph per question
-    summary: Callable[[Run], list[str]] = lambda run: []
+    # the main numbers in plain sentences, one paragraph per question, beside those of the run's control if it has one
+    summary: Callable[[Run, Run | None], list[str]] = lambda run, control: []
     before: Callable[[Run], list[TableBlock]] = lambda run: []  # the tables above the figures
     after: Callable[[Run], list[TableBlock]] = lambda run: []  # the tables below the figures

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.section import Caption, Figure, Section
-from ffkv.run.report.wording import BOX, OF_PREFIXES, course, goes, paper_line, projection, rows
+from ffkv.run.report.wording import BOX, OF_PREFIXES, both, course, goes, paper_line, projection, rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -122,13 +122,13 @@ def _curve(reading: str, agreeing: str) -> Curve:
     return Curve(READINGS[reading], by_layer(NO_AGREEMENT, "share", reading=reading), units=units)
 
 
-def summarize(run: Run) -> list[str]:
+def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns how many memories a prefix activates, and how often none predicts what the layer predicts."""
-    no_agreement = rows(run.table(NO_AGREEMENT), reading="active")
+    active = both(lambda each: course(each.table(ACTIVE), "median"), run, control)
+    none = both(lambda each: course(rows(each.table(NO_AGREEMENT), reading="active"), "share"), run, control)
     return [
-        "Median share of a layer's memories that a prefix activates: "
-        f"{course(run.table(ACTIVE), 'median')}. Share of prefixes in which no active memory "
-        f"predicts the token that the layer predicts: {course(no_agreement, 'share')}."
+        f"Median share of a layer's memories that a prefix activates: {active}. Share of prefixes in which no active memory "
+        f"predicts the token that the layer predicts: {none}."
     ]
 
 

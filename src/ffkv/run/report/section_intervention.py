@@ -8,11 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
+from ffkv.base.settings.runs import AUTO, NONE
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Units, by_layer, points
 from ffkv.run.report.page_tables import data_table, specific_effects
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import INTERVALS, course, goes, rows, weighted_mean
+from ffkv.run.report.wording import INTERVALS, both, course, goes, rows, weighted_mean
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import MINUS, number, percent
@@ -176,7 +177,7 @@ def _caption_kept(run: Run) -> Caption:
         f"{number(none['kept'].max())} memories, the share of predictions that stay: {course(none, 'share')}. Figure 7's "
         "effective number counts contributions; this figure shows what they cause. The data has every layer and the divergence KL(p‖p′)."
     )
-    if run.settings.report.control:
+    if run.settings.report.control not in (AUTO, NONE):
         text += " The line of the control is the mean over its layers."
     shows = f"With {number(none['kept'].max())} memories of a layer, the share of predictions that stay {goes(none, 'share')}."
     return Caption(shows, text, f"Lines over the number of kept memories. With the fewest: {course(none, 'share')}.")
@@ -200,15 +201,23 @@ SPECIFIC = (
 )
 
 
-def summarize(run: Run) -> list[str]:
+def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns what the removal of memories does, beside that of equally long vectors."""
-    total = rows(run.table(BY_LAYER), reach="total", side="positive")
-    own, others = (rows(total, source=source) for source in ("own", "random_memories"))
-    effect, control = (weighted_mean(table, "mean", "memories") for table in (own, others))
+
+    def total(each: Run, source: str) -> pd.DataFrame:
+        return rows(each.table(BY_LAYER), reach="total", side="positive", source=source)
+
+    def mean(source: str) -> str:
+        return both(lambda each: nats(weighted_mean(total(each, source), "mean", "memories")), run, control)
+
+    def significant(each: Run) -> str:
+        own = total(each, "own")
+        return f"{number(own['significant'].sum())} of {number(own['memories'].sum())} memories"
+
     return [
         "When a memory is removed from its trigger examples, the log-probabilities of its value's top tokens change by "
-        f"{nats(effect)} on average (vectors of equal length along other memories: {nats(control)}). The effect is "
-        f"the memory's own in {number(own['significant'].sum())} of {number(own['memories'].sum())} memories."
+        f"{mean('own')} on average. Vectors of equal length along other memories change them by {mean('random_memories')}. The "
+        f"effect is the memory's own in {both(significant, run, control)}."
     ]
 
 

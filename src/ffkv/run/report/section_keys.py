@@ -11,7 +11,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Units, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import course, goes, paper_line, rows, share_with_pattern, weighted_mean
+from ffkv.run.report.wording import both, course, goes, paper_line, rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import change, number, percent, visible
 
@@ -193,26 +193,42 @@ TIED = (
 MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one token alone, above which the page warns
 
 
-def summarize(run: Run) -> list[str]:
+def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Layers in which nothing fires, patterns, and the removal of tokens."""
-    activity, removal = run.table("activity"), run.table(REMOVAL)
+    activity = run.table("activity")
     silent = activity.loc[activity["dead"] == activity["keys"], "layer"].tolist()
     where = "any layer" if len(silent) == len(activity) else f"layer {', '.join(map(str, silent))}"
     fires = f"No key of {where} fires: none has a trigger example, so all that follows about trigger examples is without them."
-    patterns, examples = run.table(COUNTS), rows(run.table(SHARES), sample="trigger")
-    trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
-    with_pattern, by_chance = (share_with_pattern(table) for table in (trigger, random))
-    families = (examples[examples["category"].isin([name, "shallow and semantic"])] for name in ("shallow", "semantic"))
-    shallow, semantic = (family.groupby("layer", as_index=False)["share"].sum() for family in families)
-    last, first = (weighted_mean(rows(removal, removed=removed), "change", "keys") for removed in ("last", "first"))
+    keys = rows(run.table(COUNTS), sample="trigger")["keys"].sum()
+
+    def with_pattern(sample: str) -> str:
+        return both(lambda each: percent(share_with_pattern(rows(each.table(COUNTS), sample=sample))), run, control)
+
+    def family(name: str) -> str:
+        return both(lambda each: course(_shares_of(each, name), "share"), run, control)
+
+    def removal(removed: str) -> str:
+        return both(
+            lambda each: change(weighted_mean(rows(each.table(REMOVAL), removed=removed), "change", "keys")),
+            run,
+            control,
+        )
+
     return [
         *([fires] if silent else []),
-        f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
-        f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "
-        f"{course(shallow, 'share')}. Share with a semantic pattern: {course(semantic, 'share')}.",
-        f"When the last token of a trigger example is removed, the coefficient of its key changes by {change(last)} on "
-        f"average. When the first token is removed, it changes by {change(first)}.",
+        f"Of {number(keys)} keys, {with_pattern('trigger')} have a pattern in their trigger examples. In random prefixes, "
+        f"{with_pattern('random')} have one. Share of trigger examples with a shallow pattern: {family('shallow')}. Share with "
+        f"a semantic pattern: {family('semantic')}.",
+        f"When the last token of a trigger example is removed, the coefficient of its key changes by {removal('last')} on "
+        f"average. When the first token is removed, it changes by {removal('first')}.",
     ]
+
+
+def _shares_of(run: Run, family: str) -> pd.DataFrame:
+    """Share of the trigger examples of each layer that have a pattern of a family."""
+    examples = rows(run.table(SHARES), sample="trigger")
+    found = examples[examples["category"].isin([family, "shallow and semantic"])]
+    return found.groupby("layer", as_index=False)["share"].sum()
 
 
 def _key_tables(run: Run) -> list[TableBlock]:

@@ -8,7 +8,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.page_tables import data_table, prediction_changes
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import BOX, OF_PREFIXES, course, goes, paper_line, rows, ties
+from ffkv.run.report.wording import BOX, OF_PREFIXES, both, course, goes, paper_line, rows, ties
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -107,15 +107,21 @@ CHANGES = (
 )
 
 
-def summarize(run: Run) -> list[str]:
+def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns when the residual holds the prediction, and what the last layer changes."""
-    breakdown = rows(run.table(BREAKDOWN), layer=len(run.anatomy.layers) - 1).set_index("case")["share"]
-    unchanged = breakdown["residual"] + breakdown["agreement"]
+
+    def last(*cases: str) -> str:
+        def share(each: Run) -> str:
+            table = rows(each.table(BREAKDOWN), layer=len(each.anatomy.layers) - 1)
+            return percent(table.loc[table["case"].isin(cases), "share"].sum())
+
+        return both(share, run, control)
+
     return [
         "Share of prefixes in which the residual already predicts the model's prediction: "
-        f"{course(run.table(RESIDUAL), 'share')}. The last feed-forward layer changes the "
-        f"prediction in {percent(1 - unchanged)} of prefixes: to its own prediction in {percent(breakdown['ffn'])}, to a "
-        f"third token in {percent(breakdown['composition'] + breakdown['other'])}."
+        f"{both(lambda each: course(each.table(RESIDUAL), 'share'), run, control)}. The last feed-forward layer changes the "
+        f"prediction in {last('ffn', 'composition', 'other')} of prefixes: to its own prediction in {last('ffn')}, to a "
+        f"third token in {last('composition', 'other')}."
     ]
 
 

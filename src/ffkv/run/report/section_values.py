@@ -11,7 +11,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_memory, points
 from ffkv.run.report.page_tables import data_table, predictive_values
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import BOX, INTERVALS, course, goes, paper_line, projection, rows, ties, weighted_mean
+from ffkv.run.report.wording import BOX, INTERVALS, both, course, goes, paper_line, projection, rows, ties, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -157,14 +157,21 @@ PREDICTIVE = (
 )
 
 
-def summarize(run: Run) -> list[str]:
+def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns how many values predict what follows their keys."""
-    agreement = run.table(AGREEMENT)
-    own, permuted = rows(agreement, source="trigger"), rows(agreement, source="permuted")
-    rate, baseline = (percent(weighted_mean(table, "rate", "keys")) for table in (own, permuted))
+
+    def rate(source: str) -> str:
+        return both(
+            lambda each: percent(weighted_mean(rows(each.table(AGREEMENT), source=source), "rate", "keys")),
+            run,
+            control,
+        )
+
+    by_layer = both(lambda each: course(rows(each.table(AGREEMENT), source="trigger"), "rate"), run, control)
     return [
-        f"For {rate} of {number(own['keys'].sum())} memories, the top token of the value is the token that follows the "
-        f"key's strongest trigger example (with keys permuted: {baseline}). Per layer: {course(own, 'rate')}."
+        f"For {rate('trigger')} of {number(rows(run.table(AGREEMENT), source='trigger')['keys'].sum())} memories, the top token of the "
+        f"value is the token that follows the key's strongest trigger example. With keys permuted: {rate('permuted')}. Per layer: "
+        f"{by_layer}."
     ]
 
 

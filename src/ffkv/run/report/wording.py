@@ -26,6 +26,14 @@ def projection(run: Run) -> str:
     return f"The prediction of a vector is the top token of the model's own head{norm}."
 
 
+def both(tell: Callable[[Run], str], run: Run, control: Run | None) -> str:
+    """Returns what `tell` says of a run, with a number in it, and in brackets what it says of the run's control, if any."""
+    if control is None:
+        return tell(run)
+    name = "untrained" if control.anatomy.weights == "random" else control.name
+    return f"{tell(run)} ({name}: {tell(control)})"
+
+
 def ties(table: pd.DataFrame, total: str, what: str) -> str:
     """Says how often several tokens share the highest logit. `total`: the column with the number of cases per layer."""
     tied, cases = table["tied"].sum(), table[total].sum()
