@@ -1,6 +1,7 @@
 """`ffkv plan` from the command line. One real trial run serves all."""
 
 import json
+import re
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
@@ -44,7 +45,11 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
     monkeypatch.setattr(step, "measure_trial", once)
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))
     corpus = {"dataset": "files", "train": "text.txt", "splitter": "line"}
-    config = {"model": {"checkpoint": "checkpoint"}, "corpus": corpus, "runs": {"mine": {}, "more": {}}}
+    config = {
+        "model": {"checkpoint": "checkpoint"},
+        "corpus": corpus,
+        "runs": {"mine": {}, "more": {}},
+    }  # they share a control
     config["comparisons"] = {"both": {"runs": ["mine", "more"]}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     return lambda *options: CliRunner().invoke(plan, ["--configfile", "mine.yaml", "--cores", "1", *options])
@@ -56,16 +61,27 @@ def test_a_plan_for_a_person(planned, tmp_path):
     assert "Run mine: GPT2LMHeadModel" in done.stdout
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
     assert all(rule in done.stdout for rule in ("triggers", "sampled_prefixes", "values_project", "report"))
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()[-3:]] == ["Time", "Disk", "Memory"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[-2:]] == ["Disk", "Memory"]
+    time, controls = done.stdout.splitlines()[-4:-2]
+    assert time.startswith("Time: about ")
+    assert re.fullmatch(
+        r".+ of it \(.+%\) for untrained models beside the runs\. `report.control: none` .+\.", controls
+    )
     assert "\nNot estimated: comparison_measure, comparison_report." in done.stdout
     assert not (tmp_path / "results").exists()
 
 
 def test_a_plan_for_a_program(planned):
     found = json.loads(planned("--json").stdout)
-    assert found["runs"].keys() == {"mine", "more"}
+    assert found["runs"].keys() == {"mine", "more", "mine-untrained"}
+    control = {rule["rule"]: rule for rule in found["runs"]["mine-untrained"]["rules"]}
+    assert found["total"]["controls"] == pytest.approx(sum(rule["seconds"] for rule in control.values()))
     rules = {rule["rule"]: rule for rule in found["runs"]["mine"]["rules"]}
-    assert found["total"]["written"] == pytest.approx(2 * sum(rule["written"] for rule in rules.values()))
+    assert found["total"]["written"] == pytest.approx(
+        sum(rule["written"] for run in found["runs"].values() for rule in run["rules"])
+    )
+    assert control["triggers"]["seconds"] == pytest.approx(rules["triggers"]["seconds"])
+    assert control["keys_removal"]["seconds"] < rules["keys_removal"]["seconds"] and "report" not in control
     assert found["runs"]["mine"]["text"]["train"]["source"] == "counted"
     assert (found["runs"]["mine"]["shape"]["layers"], found["runs"]["mine"]["shape"]["all_memories"]) == (3, 192)
     assert found["warnings"] == [] and found["not_estimated"] == ["comparison_measure", "comparison_report"]

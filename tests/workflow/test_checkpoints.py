@@ -99,6 +99,7 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
     config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 1, "layer_groups": 1, "runs": {"authors": {}}}
     config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
     config["intervention"] = {"memories": 1, "examples": 2, "controls": 5, "top_k_prefixes": 2}
+    config["report"] = {"control": "none"}
     (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
     run_jobs(tmp_path, tmp_path / "authors.yaml")
     assert (tmp_path / "reports/authors/index.html").exists()

@@ -37,7 +37,7 @@ def run(tmp_path_factory) -> ffkv.Run:
             "top_k": [0, 10],
             "top_k_prefixes": 2,
         },
-        "report": {"cards": 1},
+        "report": {"cards": 1, "control": "none"},
     }
     run_jobs(
         folder,

@@ -44,7 +44,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
     checkpoint = random_checkpoint(tmp_path / "checkpoint", "gpt2")
     for name, text in {"one.txt": "w1 w2 w3\n", "rows.jsonl": '{"text": "w1 w2"}\n'}.items():
         (tmp_path / name).write_text(text)
-    config = {"model": {"checkpoint": str(checkpoint)}, "runs": {"bad": {}}, **change}
+    config = {"model": {"checkpoint": str(checkpoint)}, "runs": {"bad": {"report": {"control": "none"}}}, **change}
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(config))
     failed = snakemake(tmp_path, tmp_path / "bad.yaml")
     assert failed.returncode != 0
