@@ -1,8 +1,8 @@
 """`ffkv plan` from the command line. One real trial run serves all."""
 
 import json
-import re
 import multiprocessing
+import re
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
