@@ -131,6 +131,30 @@ def test_a_setting_of_several_runs_is_named_once():
     assert both == {**alone, "seconds": pytest.approx(2 * alone["seconds"])}
 
 
+def test_a_control_has_smaller_samples_and_shares_the_trial_of_its_run(monkeypatch):
+    run, tried = planned()
+    runs = {"mine": run, "mine-untrained": step._control("mine", run, run.jobs)}
+    measured = []
+    monkeypatch.setattr(step, "measure_trial", lambda each, cores: measured.append(each) or tried)
+    assert step._try_out(runs, 1) == dict.fromkeys(runs, tried) and measured == [run]
+    own, control = ({row["rule"]: row["seconds"] for row in plan_rules(each, tried, 1)} for each in runs.values())
+    assert control["triggers"] == own["triggers"]
+    assert (
+        control["keys_removal"] < own["keys_removal"] and control["intervention_measure"] < own["intervention_measure"]
+    )
+
+
+def test_a_setting_that_saves_time_saves_that_of_the_control_too():
+    """It is a setting of the run: that of the control follows."""
+    run, (small, costs) = planned()
+    costs["intervention_measure"] = [Cost(1000.0, 1000.0, 0.0, 0.0)]
+    both = {"mine": run, "mine-untrained": step._control("mine", run, run.jobs)}
+    (alone, *_), (found, *_) = (
+        find_savings(some, dict.fromkeys(some, (small, costs)), 1) for some in ({"mine": run}, both)
+    )
+    assert {**found, "seconds": 0} == {**alone, "seconds": 0} and found["seconds"] > alone["seconds"]
+
+
 def test_what_saves_less_than_a_minute_is_not_named():
     run, tried = planned()
     assert find_savings({"mine": run}, {"mine": tried}, 1) == []
