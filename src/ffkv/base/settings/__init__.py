@@ -2,9 +2,9 @@
 
 A setting is a field with type, default, limits and description: in `inputs` (model, corpus), `analyses` (what is done
 with them) or `comparison` (several runs). `section` has what all sections share, `analyses` puts them together as the
-settings of a run, `runs` reads a file with several runs. `yaml_file` reads YAML and names the line of an error,
-`messages` says what is wrong with a value, and what an old name is called now. `reference` writes the default settings
-file, its JSON schema and the reference page (`ffkv settings`, in `commands`). `languages` has the codes of languages.
+settings of a run, `runs` reads a file with several runs, and adds their controls. `yaml_file` reads YAML and names the
+line of an error, `messages` says what is wrong with a value, and what an old name is called now. `reference` writes the
+default settings file, its JSON schema and the reference page (`ffkv settings`, in `commands`). `languages` has the codes of languages.
 """
 
 from typing import Any
