@@ -73,6 +73,11 @@ def test_captions_and_summary_name_the_control(pair, tmp_path):
     exhibits = draw_exhibits(run, control)
     assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.text
     assert "Grey dashes" not in exhibits["training"].caption.text
+    assert "(demo-random: " not in exhibits["training"].caption.shows
+    shown = exhibits["figure_9"].caption.shows.replace("\u00a0", " ")
+    assert shown.endswith(
+        "(demo-random: The share of prefixes whose residual predicts what the model will predict is 50 % in every layer.)"
+    )
     said = [paragraph.replace("\u00a0", " ") for paragraph in summary(run, control)]
     assert said[-1].startswith("In brackets: the control run demo-random, of ")
     assert said[0].startswith("Of 120 keys, 90 % (demo-random: 90 %) have a pattern")

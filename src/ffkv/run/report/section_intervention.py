@@ -70,7 +70,10 @@ def _caption_removals(run: Run) -> Caption:
     )
     if len(own) > len(positive):
         text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
-    shows = f"The total effect of the removal of a memory {goes(positive, 'mean', nats)}."
+    shows = (
+        f"The total effect of the removal of a memory {goes(positive, 'mean', nats)}; it is the memory's own in "
+        f"{number(own['significant'].sum())} of {number(own['memories'].sum())} memories."
+    )
     return Caption(shows, text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
 
 

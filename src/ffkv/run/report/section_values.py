@@ -11,7 +11,18 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, by_layer, by_memory, points
 from ffkv.run.report.page_tables import data_table, predictive_values
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
-from ffkv.run.report.wording import BOX, INTERVALS, both, course, goes, paper_line, projection, rows, ties, weighted_mean
+from ffkv.run.report.wording import (
+    BOX,
+    INTERVALS,
+    both,
+    course,
+    goes,
+    paper_line,
+    projection,
+    rows,
+    ties,
+    weighted_mean,
+)
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 

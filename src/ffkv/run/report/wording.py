@@ -28,10 +28,12 @@ def projection(run: Run) -> str:
 
 def both(tell: Callable[[Run], str], run: Run, control: Run | None) -> str:
     """Returns what `tell` says of a run, with a number in it, and in brackets what it says of the run's control, if any."""
-    if control is None:
-        return tell(run)
-    name = "untrained" if control.anatomy.weights == "random" else control.name
-    return f"{tell(run)} ({name}: {tell(control)})"
+    return f"{tell(run)} ({short_name(control)}: {tell(control)})" if control else tell(run)
+
+
+def short_name(control: Run) -> str:
+    """Returns what a control is called beside its numbers."""
+    return "untrained" if control.anatomy.weights == "random" else control.name
 
 
 def ties(table: pd.DataFrame, total: str, what: str) -> str:
