@@ -52,6 +52,12 @@ def test_what_takes_longer_than_a_day_is_said_to_be_shorter_on_a_gpu():
     assert line.startswith("Time: about 25 h 0 min on 2 cores and a GPU of 2e+13 operations per second,")
 
 
+def test_the_share_of_controls_is_said():
+    assert text(LEFT, total={**TOTAL, "controls": 45.0})[-3].replace("\u00a0", " ") == (
+        "45 s of it (50 %) for untrained models beside the runs. `report.control: none` leaves them out."
+    )
+
+
 def test_settings_that_save_time_are_said():
     limit = {"setting": "corpus.limit", "instead_of": 0, "value": 700, "seconds": 3600.0}
     assert text(LEFT, savings=[SAVING, limit])[-4:-2] == [

@@ -138,7 +138,9 @@ def test_settings_are_expanded_and_quoted(dry_run):
     assert "--shards 2 --max-memory cpu=60GiB --model " in commands["triggers"]
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
-    assert commands["keys_summarize"].count("--by-prefix=") == 7  # two layer groups in each of three runs, one of a control
+    assert (
+        commands["keys_summarize"].count("--by-prefix=") == 7
+    )  # two layer groups in each of three runs, one of a control
 
 
 def test_each_rule_says_what_it_does(dry_run):
