@@ -97,8 +97,9 @@ def test_the_settings_of_a_run_are_written_from_those_that_are_not_the_defaults(
         {"keys": {"per_layer": 7}, "seed": 5, "runs": {"one": {"seed": 3, "keys": {"per_layer": 8}}, "two": {}}}
     )
     changed = {run: runs.changed(SimpleNamespace(run=run)) for run in runs.settings}
-    assert json.loads(changed["one"]) == {"seed": 3, "keys": {"per_layer": 8}}
-    assert json.loads(changed["two"]) == {"seed": 5, "keys": {"per_layer": 7}}
+    named = {run: {"report": {"control": f"{run}-untrained"}} for run in ("one", "two")}
+    assert json.loads(changed["one"]) == {"seed": 3, "keys": {"per_layer": 8}, **named["one"]}
+    assert json.loads(changed["two"]) == {"seed": 5, "keys": {"per_layer": 7}, **named["two"]}
     for run, text in changed.items():
         assert Settings.model_validate_json(text).model_dump() == runs.settings[run]
 
