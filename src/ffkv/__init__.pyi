@@ -16,6 +16,7 @@ from ffkv.run.trace.coefficients import coefficients as coefficients
 from ffkv.run.trace.coefficients import write_coefficients as write_coefficients
 from ffkv.run.report.notebook import figure as figure
 from ffkv.run.report.notebook import report as report
+from ffkv.run.report.claims import verdicts as verdicts
 from ffkv.apps.export.circuitsvis import circuitsvis as circuitsvis
 
 # Steps, in the order of the workflow

@@ -1,7 +1,7 @@
 """Report: the tables of all branches as one HTML file, and each figure as a file of its own.
 
 Needs: what the branches made, and the benchmark files beside it.
-Makes: reports/<run>/index.html, reports/<run>/figures/.
+Makes: reports/<run>/index.html, reports/<run>/verdicts.csv, reports/<run>/figures/.
 """
 
 from ffkv.run.report.registry import FIGURES
@@ -55,6 +55,7 @@ rule report:
             category="{run}",
             labels={"result": "the whole report", "shows": "all figures and cards"},
         ),
+        verdicts="reports/{run}/verdicts.csv",
         figures=[
             report(
                 f"reports/{{run}}/figures/{figure}.svg",

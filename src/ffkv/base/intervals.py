@@ -78,6 +78,14 @@ def _corrected(quantile: float, skewness: float, n: int) -> float:
     return float((np.cbrt(1 + 3 * a * (quantile - a / 2)) - 1) / a)
 
 
+def difference_of_intervals(
+    a: float, a_low: float, a_high: float, b: float, b_low: float, b_high: float
+) -> tuple[float, float, float]:
+    """Returns a - b of independent estimates and its interval, by the square-and-add method (Newcombe 1998, method 10)."""
+    low, high = np.hypot(a - a_low, b_high - b), np.hypot(a_high - a, b - b_low)
+    return a - b, float(a - b - low), float(a - b + high)
+
+
 def box(sample: np.ndarray | pd.Series | list[float]) -> dict[str, float]:
     """Computes Tukey's box of a sample [n]: the quartiles, and whiskers of at most 1.5 interquartile ranges.
 

@@ -47,11 +47,12 @@ def dataset_tables() -> str:
 
 
 def column_tables() -> str:
-    """Returns a list per table of a run or a comparison: name, type, unit and meaning of each column, as Markdown."""
+    """Returns a list per table of a run, its report or a comparison: name, type, unit and meaning of each column, as Markdown."""
     from ffkv.run.comparison.tables import TABLES as of_comparisons
+    from ffkv.run.report.claims import VERDICTS
     from ffkv.run.results.expected import TABLES as of_runs
 
-    return "\n".join(line for table in (*of_runs.values(), *of_comparisons) for line in _lines(table))
+    return "\n".join(line for table in (*of_runs.values(), VERDICTS, *of_comparisons) for line in _lines(table))
 
 
 def _lines(table: Table) -> list[str]:

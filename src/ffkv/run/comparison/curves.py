@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import Z_95, mean_interval
+from ffkv.base.intervals import Z_95, difference_of_intervals, mean_interval
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
 from ffkv.run.comparison.tables import CURVES, DIFFERENCES
@@ -89,7 +89,8 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
             continue
         own, other = (found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True))
         points = (of_run.loc[x], of_first.loc[x_first])
-        difference = difference_of_intervals(*(point[name] for point in points for name in ("value", "low", "high")))
+        ends = (point[name] for point in points for name in ("value", "low", "high"))
+        difference = Difference(*difference_of_intervals(*ends))
         if curve.units is not None and own is not None and other is not None and (paired or curve.units.median):
             if paired:
                 both = own.index.intersection(other.index)
@@ -140,10 +141,3 @@ def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.nd
         chosen = stream.integers(0, units, (min(block, RESAMPLES - start), units))
         medians.append([np.median(quantity[chosen], 1) for quantity in values])
     return np.concatenate(medians, 1)
-
-
-def difference_of_intervals(a: float, a_low: float, a_high: float, b: float, b_low: float, b_high: float) -> Difference:
-    """a - b of independent estimates with intervals, by the square-and-add method (Newcombe 1998, method 10)."""
-    low = np.hypot(a - a_low, b_high - b)
-    high = np.hypot(a_high - a, b - b_low)
-    return Difference(a - b, a - b - low, a - b + high)

@@ -5,7 +5,7 @@ The page has a `section` per branch: its figures, its words and its tables. Each
 itself. A figure has tables, a drawing (with `drawing`), a caption (with `wording`), and as a `curve` what another run
 can draw over it (`control`). `registry` lists the figures. To add one, see CONTRIBUTING.md.
 
-`sections` puts the sections together. `facts` says what the run is, `page_tables` has tables, `cards` has single
-memories. `step` writes the page with `templates`; `commands` is `ffkv report`. `notebook` shows
-figures and the page in a notebook.
+The first screen is an `overview` of the paper's `claims` with their `verdicts`. `sections` puts the sections together.
+`facts` says what the run is, `page_tables` has tables, `cards` has single memories. `step` writes the page with
+`templates`; `commands` is `ffkv report`. `notebook` shows figures and the page in a notebook.
 """

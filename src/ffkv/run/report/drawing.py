@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 PAPER_LAYERS = 16
 PAPER_COLOUR = "0.45"
@@ -117,6 +117,16 @@ def _panels_across(axes: Axes) -> int:
 def small_title(axes: Axes, title: str) -> None:
     """Gives a panel a title over several lines. The `wrap` of matplotlib would take a $ for mathematics."""
     axes.set_title(textwrap.fill(title, TITLE_CHARACTERS // _panels_across(axes)), fontsize="small")
+
+
+def small_panel(axes: Axes, title: str, layers: int) -> None:
+    """Sets up a panel for a glance: shares over the layers, with two or three numbers at each axis."""
+    axes.set_title(title, fontsize="small")
+    share_axis(axes, "")
+    layer_axis(axes, layers, label="")
+    axes.set_xticks(sorted({0, layers - 1}))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=2))
+    axes.tick_params(labelsize="small")
 
 
 def shown_layers(last: int) -> list[int]:

@@ -62,6 +62,14 @@ def percent(share: float) -> str:
     return f"{written.removesuffix('.0')}{NO_BREAK_SPACE}%"
 
 
+def points(difference: float) -> str:
+    """Returns a difference of shares in percentage points, with its sign, as exactly as `percent`; a dash for NaN."""
+    if pd.isna(difference):
+        return "–"
+    sign = "+" if difference > 0 else MINUS if difference < 0 else ""
+    return f"{sign}{percent(abs(difference)).removesuffix('%')}points"
+
+
 def number(value: float) -> str:
     """Returns a number with thousands separated and four digits or more; a dash for NaN."""
     if pd.isna(value):

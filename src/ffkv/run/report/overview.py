@@ -1,0 +1,150 @@
+"""The first screen of the page: what was read, the claims of the paper with their verdicts, and their curves."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.base.settings import EMBEDDED
+from ffkv.run.report import drawing
+from ffkv.run.report.claims import Judged
+from ffkv.run.report.control import LOOK
+from ffkv.run.report.registry import has_figure
+from ffkv.run.report.sections import paper_numbers
+from ffkv.run.report.verdicts import Course, Estimate, known
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, points, visible
+
+PACKAGE = "package:"  # in front of a path inside an installed package
+FILES_NAMED = 2
+CLASSES = {
+    "holds": "holds",
+    "does not hold": "fails",
+    "as in the untrained model": "untrained",
+    "cannot say": "unknown",
+}
+
+
+def read_line(run: Run) -> Markup:
+    """Says what the model is, how many tokens of which text it read, and when the tables were made."""
+    tokens = sum(int(about["tokens"]) for about in run.files.corpora.values())
+    made = max(path.stat().st_mtime for path in run.files.table_files.values())
+    date = datetime.fromtimestamp(made, UTC)
+    return Markup("{}, {} layers, read {} tokens of {}. Run {}, {} {}.").format(
+        run.anatomy.architecture,
+        len(run.anatomy.layers),
+        number(tokens),
+        visible(corpus_name(run)),
+        run.name,
+        date.day,
+        f"{date:%B %Y}",
+    )
+
+
+def model_name(run: Run) -> str:
+    """Returns the name by which people know the model: of a GGUF file, of a repository of the hub, or of a folder."""
+    settings, anatomy = run.settings.model, run.anatomy
+    if settings.checkpoint == EMBEDDED:
+        name = "the small GPT-2 that ffkv trains"
+    elif anatomy.gguf:
+        name = Path(anatomy.gguf).stem
+    elif anatomy.commit:
+        name = settings.checkpoint + (f" ({settings.revision})" if settings.revision != "main" else "")
+    else:
+        name = _folder_name(settings.checkpoint.removeprefix(PACKAGE))
+    adapter = f" with {_folder_name(settings.adapter)}" if settings.adapter else ""
+    return name + adapter + (", untrained: its weights are random" if anatomy.weights == "random" else "")
+
+
+def _folder_name(path: str) -> str:
+    """Returns the name of a folder. The hub's cache calls a repository models--owner--name/snapshots/commit."""
+    of_hub = [part for part in Path(path).parts if part.startswith("models--")]
+    return of_hub[-1].removeprefix("models--").replace("--", "/") if of_hub else Path(path).absolute().name
+
+
+def corpus_name(run: Run) -> str:
+    """Returns the name of the text: of a data set of the hub, or of its files."""
+    corpus = run.settings.corpus
+    if corpus.dataset == EMBEDDED:
+        return "the documentation of the Python library"
+    if corpus.dataset != "files":
+        return corpus.dataset + (f" ({corpus.config})" if corpus.config != "default" else "")
+    names = [*dict.fromkeys(map(_file_name, corpus.train + corpus.validation))]
+    more = len(names) - FILES_NAMED
+    return ", ".join(names[:FILES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _file_name(path: str) -> str:
+    name = Path(path).name
+    return f"{name} ({Path(path.removeprefix(PACKAGE)).parts[0]})" if path.startswith(PACKAGE) else name
+
+
+def rows_of_claims(judged: Sequence[Judged], run: Run) -> list[dict[str, str]]:
+    """Returns what the page shows of each claim: words, figure, numbers as text, verdict, class, reason."""
+    return [
+        {
+            "words": each.claim.words,
+            "figure": each.claim.figure if has_figure(run, each.claim.figure) else "",
+            "paper": _number(each.paper),
+            "own": _number(each.own),
+            "interval": _interval(each.own),
+            "control": _number(each.control or Estimate()),
+            "verdict": each.verdict,
+            "class": CLASSES[each.verdict],
+            "reason": each.reason,
+        }
+        for each in judged
+    ]
+
+
+def _number(estimate: Estimate) -> str:
+    if np.isnan(estimate.lower):
+        return percent(estimate.value)
+    return f"{percent(estimate.lower)} → {percent(estimate.upper)}"
+
+
+def _interval(estimate: Estimate) -> str:
+    """Returns an interval; of a trend that of the difference, which stands in front of it."""
+    if np.isnan(estimate.value):
+        return ""
+    if np.isnan(estimate.lower):
+        return f"{percent(estimate.low)} to {percent(estimate.high)}"
+    value, low, high = (points(end).partition(NO_BREAK_SPACE)[0] for end in estimate[:3])
+    return f"{value} ({low} to {high}) points"
+
+
+def overview_svg(judged: Sequence[Judged], run: Run, control: Run | None = None) -> str:
+    """Returns the small drawings as an `svg` element."""
+    said = "; ".join(f"{each.claim.words}: {_number(each.own)}, {each.verdict}" for each in judged)
+    with drawing.look():
+        return drawing.svg(draw_overview(judged, run, control), "overview", "The claims over the layers", said)
+
+
+def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None) -> Drawing:
+    """Draws a small panel for each claim that has a course over the layers: the run, its control, the paper."""
+    shown = [each.claim for each in judged if each.claim.panel and has_figure(run, each.claim.figure)]
+    figure = Drawing(figsize=(10, 1.75), layout="constrained")
+    panels, layers = figure.subplots(1, len(shown), squeeze=False)[0], len(run.anatomy.layers)
+    for axes, claim in zip(panels, shown, strict=True):
+        if run.settings.report.paper_curves and layers > 1:
+            x = np.linspace(0, layers - 1, drawing.PAPER_LAYERS)
+            axes.plot(x, claim.paper(paper_numbers()), color=drawing.PAPER_COLOUR, linewidth=0.9, label="the paper")
+        if control is not None and has_figure(control, claim.figure):
+            axes.plot(claim.course(control).values, **LOOK, label=f"control: {control.name}")
+        _draw_course(axes, claim.course(run))
+        drawing.small_panel(axes, claim.panel, layers)
+    drawing.legend(figure, panels[0])
+    return figure
+
+
+def _draw_course(axes: Axes, course: Course) -> None:
+    colour, layers = drawing.colours(3)[1], known(course)
+    chance = np.broadcast_to(getattr(course, "chance", 0.0), len(course.values))
+    ends = np.array([course.part(layers[place : place + 1]) for place in range(len(layers))]).reshape(-1, 3)
+    low, high = (ends[:, end] + chance[layers] for end in (1, 2))
+    axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(layers, course.values[layers], "-o", ms=2, color=colour, linewidth=1.4, label="this run")
