@@ -177,11 +177,11 @@ def test_the_table_has_a_row_per_claim_and_the_numbers_of_both_runs(change):
     VERDICTS.check(table)
     row = table.set_index("claim").loc["no_single_memory"]
     low, high = wilson(320, 400)
-    assert row[["value", "low", "high", "control"]].tolist() == pytest.approx([0.8, low, high, 0.6])
+    assert row[["value", "low", "high", "control"]].tolist() == pytest.approx([0.8, float(low), float(high), 0.6])
     assert row["verdict"] == HOLDS and np.isnan(row["lower_half"])
 
 
-def test_keys_whose_trigger_examples_differ_count_more(run, change):
+def test_keys_whose_trigger_examples_differ_count_more(change, tmp_path):
     """A key in which 5 of 10 trigger examples have the pattern says more than one in which all or none have it."""
 
     def half_length(has):
@@ -191,7 +191,8 @@ def test_keys_whose_trigger_examples_differ_count_more(run, change):
             for key in range(20)
             for rank in range(10)
         ]
-        changed = change(tables=plant(n=20))
+        (tmp_path / "keys/by_prefix").mkdir(parents=True, exist_ok=True)
+        changed = change(tables=plant(n=20), folder=tmp_path)
         changed.files = type("Files", (), {"details": staticmethod(lambda name: pd.DataFrame(rows))})()
         found = judge_claims(changed)[0].own
         return found.high - found.low

@@ -36,6 +36,7 @@ from ffkv.run.report.wording import rows
 from ffkv.run.results.run import Run
 
 Paper = Mapping[str, Any]  # the numbers of the paper's figures
+DETAILS = "keys/by_prefix"  # the categories of all trigger examples of the sampled keys
 MANY_KEYS = 40  # from which on their spread is known
 MOST, EARLY = 0.5, 0.25  # limits: "most" is more than half; for "early" the paper says "a third"
 
@@ -49,7 +50,7 @@ class Claim:
     figure: str  # the figure that shows its numbers
     course: Callable[[Run], Course]  # its numbers, by layer
     estimate: Callable[[Course], Estimate]  # the number that it is judged by
-    paper: Callable[[Paper], Sequence[float]]  # the paper's numbers, by layer; empty if the paper has none
+    paper: Callable[[Paper], Sequence[float] | np.ndarray]  # the paper's numbers, by layer; empty if the paper has none
     sign: int = 1  # see `Rule`
     limit: float = 0.0  # see `Rule`
     panel: str = ""  # title of its small drawing; "" if its numbers are not drawn over the layers
@@ -87,10 +88,14 @@ def _patterns(family: str) -> Callable[[Run], Shares]:
 
 
 def _spread_of_keys(run: Run, family: str) -> float:
-    """Returns how much the shares of keys vary, of the most that they can: 1 if a key has a pattern in all its trigger
-    examples or in none. A run of few keys does not show it, and counts as 1.
+    """Returns how much the shares of keys vary, of the most that they can.
+
+    It is 1 if a key has a pattern in all its trigger examples or in none. Few keys do not show it, and tables alone do
+    not have it: then it counts as 1, which makes intervals too long.
     """
-    examples = rows(run.files.details("keys/by_prefix"), sample="trigger")
+    if not (run.folder / DETAILS).is_dir():
+        return 1.0
+    examples = rows(run.files.details(DETAILS), sample="trigger")
     has = examples["category"].isin([family, "shallow and semantic"])
     of_keys = has.groupby([examples["layer"], examples["memory"]]).mean().groupby("layer")
     degrees, mean = of_keys.size() - 1, of_keys.mean()

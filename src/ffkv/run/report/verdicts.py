@@ -125,9 +125,9 @@ class Rule:
     limit: float = 0.0  # the limit
     paper: float = np.nan  # the paper's number, if it is a difference of halves: it says what is flat
 
-    def margins(self, estimate: tuple[float, ...]) -> tuple[float, float]:
-        """Returns by how much an estimate is on the claim's side of the limit, at least and at most."""
-        ends = [self.sign * (end - self.limit) for end in estimate[1:3]]
+    def margins(self, low: float, high: float) -> tuple[float, float]:
+        """Returns by how much an interval is on the claim's side of the limit, at least and at most."""
+        ends = [self.sign * (end - self.limit) for end in (low, high)]
         return min(ends), max(ends)
 
     def words(self) -> str:
@@ -147,7 +147,7 @@ def judge(rule: Rule, own: Estimate, control: Estimate | None = None) -> tuple[s
     """
     if own.problem or np.isnan(own.value):
         return UNKNOWN, own.problem or "The number is not known."
-    least, most = rule.margins(own)
+    least, most = rule.margins(own.low, own.high)
     limit, (this, other) = rule.words(), ("above", "below") if rule.sign > 0 else ("below", "above")
     if least > 0 and own.alone is not None:
         return UNKNOWN, f"Layer {own.alone} alone makes the difference."
@@ -164,9 +164,9 @@ def _beside(rule: Rule, own: Estimate, control: Estimate | None, reason: str) ->
     """Judges a number that is on the claim's side, beside the number of the untrained model."""
     if control is None or np.isnan(control.value):
         return HOLDS, f"{reason}. Not compared with an untrained model."
-    beyond = Rule(rule.sign).margins(difference_of_intervals(*own[:3], *control[:3]))
-    if beyond[0] > 0:
+    _, low, high = difference_of_intervals(*own[:3], *control[:3])
+    if Rule(rule.sign).margins(low, high)[0] > 0:
         return HOLDS, f"{reason}, and beyond the untrained model."
-    if rule.margins(control)[0] > 0:
+    if rule.margins(control.low, control.high)[0] > 0:
         return UNTRAINED, f"{reason}, but so is that of the untrained model."
     return UNKNOWN, f"{reason}, but the difference from the untrained model is not clear."
