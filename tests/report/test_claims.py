@@ -122,7 +122,7 @@ def test_each_claim_follows_what_is_planted(judged, claim, against, flat, few):
     if claim != "values_cause":
         assert judged(**few)[claim][0] == UNKNOWN
     like_it = judged(control={})[claim]
-    assert like_it[0] == UNTRAINED and "untrained model" in like_it[1]
+    assert like_it[0] == UNTRAINED and like_it[1].endswith("in both models.")
     other = judged(control=against)[claim]
     assert other[0] == HOLDS and "beyond the untrained model" in other[1]
 

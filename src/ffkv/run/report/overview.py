@@ -20,7 +20,8 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, points, visible
 
 PACKAGE = "package:"  # in front of a path inside an installed package
-FILES_NAMED = 2
+FILES_NAMED = 2  # of a longer list of files the others are counted
+FEW = 32  # layers that have a mark each in a small drawing
 CLASSES = {
     "holds": "holds",
     "does not hold": "fails",
@@ -134,7 +135,7 @@ def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None
             x = np.linspace(0, layers - 1, drawing.PAPER_LAYERS)
             axes.plot(x, claim.paper(paper_numbers()), color=drawing.PAPER_COLOUR, linewidth=0.9, label="the paper")
         if control is not None and has_figure(control, claim.figure):
-            axes.plot(claim.course(control).values, **LOOK, label=f"control: {control.name}")
+            axes.plot(claim.course(control).values, **LOOK | {"marker": ""}, label=f"control: {control.name}")
         _draw_course(axes, claim.course(run))
         drawing.small_panel(axes, claim.panel, layers)
     drawing.legend(figure, panels[0])
@@ -147,4 +148,5 @@ def _draw_course(axes: Axes, course: Course) -> None:
     ends = np.array([course.part(layers[place : place + 1]) for place in range(len(layers))]).reshape(-1, 3)
     low, high = (ends[:, end] + chance[layers] for end in (1, 2))
     axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(layers, course.values[layers], "-o", ms=2, color=colour, linewidth=1.4, label="this run")
+    marker = "o" if len(layers) <= FEW else ""
+    axes.plot(layers, course.values[layers], marker=marker, ms=2, color=colour, linewidth=1.4, label="this run")

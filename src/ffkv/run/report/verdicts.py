@@ -168,5 +168,5 @@ def _beside(rule: Rule, own: Estimate, control: Estimate | None, reason: str) ->
     if Rule(rule.sign).margins(low, high)[0] > 0:
         return HOLDS, f"{reason}, and beyond the untrained model."
     if rule.margins(control.low, control.high)[0] > 0:
-        return UNTRAINED, f"{reason}, but so is that of the untrained model."
+        return UNTRAINED, f"{reason} in both models."
     return UNKNOWN, f"{reason}, but the difference from the untrained model is not clear."
