@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.run.report.cards import make_cards
+from ffkv.run.report.claims import judge_claims
 from ffkv.run.report.commands import report
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.sections import draw_exhibits
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def page_of(folder) -> str:
     run = open(folder)
-    return render(run, draw_exhibits(run))
+    return render(run, draw_exhibits(run), judge_claims(run))
 
 
 @pytest.mark.parametrize("layers", [1, 48])
@@ -29,17 +30,18 @@ def test_models_of_any_depth_draw(write, layers):
     folder = write(layers=layers, report={"cards": 3})
     run = open(folder)
     exhibits = draw_exhibits(run)
-    assert render(run, exhibits)
+    assert render(run, exhibits, judge_claims(run))
     for exhibit in exhibits.values():
         ElementTree.fromstring(exhibit.svg)
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "shown"), [("/data/models/gpt2/", "gpt2"), ("../llama", "llama"), ("embedded", "embedded")]
+    ("checkpoint", "shown"),
+    [("/data/models/gpt2/", "gpt2"), ("../llama", "llama"), ("embedded", "the small GPT-2 that ffkv trains")],
 )
 def test_the_head_of_the_page_names_a_folder_without_its_path(write, checkpoint, shown):
     page = page_of(write(layers=1, model={"checkpoint": checkpoint}, report={"cards": 0}))
-    assert f"Model: <bdi>{shown}</bdi> (" in page
+    assert f": <bdi>{shown}</bdi></h1>" in page
 
 
 def test_without_cards_and_changes_there_is_still_a_page(write):
@@ -127,7 +129,7 @@ def test_where_something_is_missing_nothing_is_written(folder, tmp_path):
 def test_the_step_writes_the_page_and_the_figures(write, tmp_path):
     write_report(open(write(layers=1, report={"cards": 0})), str(tmp_path / "out" / "index.html"))
     names = {path.name for path in Path(tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {"index.html", *(f"{name}.svg" for name in FIGURES)}
+    assert names == {"index.html", "verdicts.csv", *(f"{name}.svg" for name in FIGURES)}
 
 
 def test_cards_link_to_pages_of_memories_that_were_exported(write, tmp_path):
