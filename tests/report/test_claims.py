@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 from report.conftest import write_results
 
-import ffkv
 from ffkv.base.files import tables
 from ffkv.base.intervals import wilson
 from ffkv.run.report import overview
-from ffkv.run.report.claims import CLAIMS, VERDICTS, judge_claims, verdicts
+from ffkv.run.report.claims import CLAIMS, VERDICTS, as_table, judge_claims, verdicts
 from ffkv.run.report.sections import paper_numbers
 from ffkv.run.report.step import write_report
 from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED
@@ -173,7 +172,7 @@ def test_the_numbers_of_the_paper_are_those_of_its_figures():
 def test_the_table_has_a_row_per_claim_and_the_numbers_of_both_runs(change):
     run, control = change(tables=plant()), change(tables=plant(none=0.6))
     control.anatomy = run.anatomy.__class__(**{**vars(run.anatomy), "weights": "random"})
-    table = ffkv.verdicts(run, control)
+    table = as_table(judge_claims(run, control))
     VERDICTS.check(table)
     row = table.set_index("claim").loc["no_single_memory"]
     low, high = wilson(320, 400)

@@ -33,7 +33,7 @@ from ffkv.run.report.verdicts import (
     turn,
 )
 from ffkv.run.report.wording import rows
-from ffkv.run.results.run import Run
+from ffkv.run.results.run import Run, check_run
 
 Paper = Mapping[str, Any]  # the numbers of the paper's figures
 DETAILS = "keys/by_prefix"  # the categories of all trigger examples of the sampled keys
@@ -264,11 +264,12 @@ def verdicts(run: Run, control: Run | None = None) -> pd.DataFrame:
     Returns:
         A row per claim, with the columns of `verdicts.csv` in docs/formats.md.
     Raises:
-        UserError: a table of one of the runs is missing, or the control has another number of layers.
+        UserError: `run` is no run, a table of one of the runs is missing, or the control has another number of layers.
     Examples:
         >>> ffkv.verdicts(ffkv.open("results/tiny")).query("claim == 'shallow_fall'")["verdict"].item()
         'cannot say'
     """
+    check_run(run)
     return as_table(judge_claims(run, control or open_control(run)))
 
 
