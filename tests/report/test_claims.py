@@ -1,7 +1,6 @@
 """The claims of the paper on runs whose tables are planted, and the first screen of the page."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -205,12 +204,9 @@ def pair(tmp_path_factory):
     """A run of 80 layers beside its control of random weights."""
     top = tmp_path_factory.mktemp("pair")
     write_results(top / "deep", layers=80, report={"control": "deep-random", "cards": 1})
-    shutil.copytree(top / "deep", top / "deep-random")
-    settings = json.loads((top / "deep-random/settings.json").read_text())
-    settings["model"]["weights"], settings["report"]["control"] = "random", ""
-    (top / "deep-random/settings.json").write_text(json.dumps(settings))
+    write_results(top / "deep-random", layers=80, model={"weights": "random"}, report={"cards": 1})
     path = top / "deep-random/model/anatomy.json"
-    path.write_text(path.read_text().replace('"weights": "checkpoint"', '"weights": "random"'))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": "random"}))
     return top / "deep"
 
 
