@@ -203,6 +203,12 @@ def test_the_trial_needs_nothing_of_other_steps_and_runs(tmp_path, settings):
     assert small.contradictions() == [] and small.report.control == "none"
 
 
+def test_the_trial_of_a_run_with_a_gpu_does_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial.torch.cuda, "is_available", lambda: False)
+    run = facts(sentences=["one two three"] * 20, model={"checkpoint": "somewhere", "device": "cuda"})
+    assert trial._small_settings(run, tmp_path).model.device == "cpu"
+
+
 @pytest.mark.parametrize("dtype, seconds, weights", [("float32", 1e-6, 5e6), ("bfloat16", 3e-2, 5e5)])
 def test_a_slow_type_gets_a_small_trial(monkeypatch, tmp_path, dtype, seconds, weights):
     """Processors without instructions for 16 bits are a hundred times slower."""

@@ -74,6 +74,7 @@ def test_what_a_job_holds():
     assert measure_memory(run, "sampled_prefixes", "model") == passing + 50 * (24 + 16) * 4
     assert measure_memory(large, "sampled_prefixes", "model") == measure_memory(large, "keys_removal", "model")
     assert measure_memory(run, "keys_removal", "model", on_gpu=True) == run.trigger_bytes
+    assert measure_memory(run, "model", "model") == pytest.approx(passing - run.trigger_bytes)  # the proof has none
     assert measure_memory(run, "report", "tables") > measure_memory(run, "composition_summarize", "tables") == 0
 
 
@@ -86,11 +87,13 @@ def test_what_is_on_a_gpu():
 
 
 def test_trigger_examples_are_read_again_once_per_layer():
-    """Of 15 + 25 keys with 50 trigger examples, 1,000 per layer: 10 per sentence, to a layer of 128 or 256 weights."""
-    read = 1000 * (1 - (1 - np.exp(-10)) / 10)
-    shape = SHAPE._replace(memories=(15, 90))
-    assert amounts(shape=shape)["keys_precision"][0] == pytest.approx(2 * read * (128 + 256) / 2)
+    """Of 15 + 25 keys with 3 trigger examples, 60 per layer on 100 sentences, to a layer of 128 or 256 weights."""
+    read = 1.5 * 1000 * (1 - (1 - np.exp(-0.6)) / 0.6)
+    found = amounts(shape=SHAPE._replace(memories=(15, 90)), triggers={"per_key": 3})["keys_precision"][0]
+    assert found == pytest.approx(2 * read * (128 + 256) / 2)
 
 
-def test_refinement_reads_three_vectors_per_prefix_and_layer():
-    assert amounts()["refinement_measure"][0] == 3 * amounts()["composition_measure"][0]
+def test_the_head_reads_what_figures_7_to_11_show():
+    """Of 50 prefixes, y in 2 layers; or r, y and o, and the model's prediction. The head has 40 weights."""
+    assert amounts()["composition_measure"][0] == 50 * 2 * 40
+    assert amounts()["refinement_measure"][0] == 50 * (3 * 2 + 1) * 40

@@ -87,7 +87,8 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
             text[split] = [str(folder / f"{split}.txt")]
             Path(*text[split]).write_text("\n".join(lines[start::2]), errors="replace")
         _write_small_model(run.shape, lines, folder / "checkpoint")
-        named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": settings.model.device}
+        device = settings.model.device if torch.cuda.is_available() else "cpu"  # a plan may be for another machine
+        named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": device}
         changes["model"] = Model.model_validate(named).model_dump()
     changes["corpus"] = text
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}

@@ -46,7 +46,7 @@ def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = Fals
     """
     shape, device = run.shape, device_bytes(run)
     model = 0.0 if on_gpu else 1.25 * device["weights"] + device["working"]  # a quarter more while weights are read
-    passing = model + run.trigger_bytes
+    passing = model + run.trigger_bytes * (rule != "model")
     states = shape.all_memories + 2 * shape.layers * shape.width  # of a prefix
     block = 4 * states * min(run.sampled, run.settings.batches.block_sentences)
     held = {

@@ -21,7 +21,7 @@ def _amount(run: Any) -> tuple[float, float]:
     passes = prefixes * layers * (shape.to_layer + shape.body) + its.top_k_prefixes * shape.body
     # Of own changes the direct effect is read too; it is the total one in the last layer.
     read = (changes * (2 * layers - 1) + top_k * layers) * shape.head
-    return passes * run.text["train"].prefix_tokens + (changes + top_k) * after + read, its.memories * layers
+    return passes * run.text["train"].trigger_tokens + (changes + top_k) * after + read, its.memories * layers
 
 
 BRANCH = Branch(

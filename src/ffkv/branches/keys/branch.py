@@ -23,14 +23,14 @@ def _removal(run: Any) -> float:
     """
     layers, train = run.shape.layers, run.text["train"]
     removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)
-    return (1.5 * layers * train.tokens_read(removed / layers) + removed * train.prefix_tokens) * run.shape.to_layer
+    return (1.5 * layers * train.triggers_read(removed / layers) + removed * train.trigger_tokens) * run.shape.to_layer
 
 
 def _precision(run: Any) -> float:
     """Returns the operations of computing coefficients again. Prefixes are read once if they begin alike."""
     layers = run.shape.layers
     triggers = _chosen(run, tables.PRECISION_KEYS) * run.settings.triggers.per_key
-    return layers * run.text["train"].tokens_read(triggers / layers) * run.shape.to_layer
+    return layers * run.text["train"].triggers_read(triggers / layers) * run.shape.to_layer
 
 
 BRANCH = Branch(

@@ -18,8 +18,11 @@ BRANCH = Branch(
             settings=("model/device", "layer_groups"),
             writes=(tables.BY_PREFIX,),
             imports="head",
-            # The head reads r, y and o.
-            amount=lambda run: (3 * run.sampled * run.shape.layers * run.shape.head, run.sampled * run.shape.layers),
+            # The head reads r, y and o of each layer, and the model's prediction.
+            amount=lambda run: (
+                (3 * run.shape.layers + 1) * run.sampled * run.shape.head,
+                run.sampled * run.shape.layers,
+            ),
         ),
         "summarize": Step(
             f"{STEP}:summarize_refinement",
