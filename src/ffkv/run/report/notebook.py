@@ -3,6 +3,7 @@
 import importlib
 from pathlib import Path
 
+import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -41,6 +42,7 @@ def figure(run: Run, name: str) -> Figure:
         drawn = load_figure(name).draw(run, paper.get(name))
         if control is not None and has_figure(control, name):
             draw_control(drawn, load_figure(name).curves, control)
+    drawn.set_dpi(matplotlib.rcParamsDefault["figure.dpi"])  # the report's own is that of SVG, which has no pixels
     return drawn
 
 
