@@ -114,6 +114,17 @@ def test_figure_6_says_how_many_values_are_in_each_bin(run):
     np.testing.assert_allclose([bar.get_x() for bar in axes.patches], table["low"])
 
 
+def test_a_bin_of_few_values_does_not_set_the_axis_of_figure_6(run, change):
+    """Three bins without agreement: of 100,000 values, of none, of 4. The interval of 4 ends at 49 %."""
+    high = [0.00004, 1.0, 0.49]
+    bins = {"low": [0, 1, 2], "high": [1, 2, 3], "values": [100_000, 0, 4], "rate": [0, np.nan, 0]}
+    table = pd.DataFrame({**bins, "rate_low": 0.0, "rate_high": high})
+    axes = draw("figure_6", change(tables={"figure_6_top_probability": table})).axes[0]
+    assert axes.get_ylim() == pytest.approx((0, 0.0011))
+    assert axes.get_xlabel() == "top probability of the value (intervals longer than shown: 1)"
+    assert [text.xy[1] for text in axes.texts] == [0.00004, 0, 0.001]
+
+
 def test_figure_7_draws_how_many_memories_carry_the_sum(run):
     table = run.table("figure_7_effective_number")
     right = lines(draw("figure_7", run).axes[1])

@@ -193,8 +193,13 @@ def end_at_points(*panels: Axes) -> None:
     within = np.clip(np.concatenate([[[low, high]], *ends]), low - room, high + room)
     panels[0].set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
     for axes, own in zip(panels, ends, strict=True):
-        if beyond := int(((own < low - room) | (own > high + room)).any(1).sum()):
-            axes.set_xlabel(f"{axes.get_xlabel()} (intervals longer than shown: {beyond})")
+        tell_cut(axes, int(((own < low - room) | (own > high + room)).any(1).sum()))
+
+
+def tell_cut(axes: Axes, intervals: int) -> None:
+    """Writes below a panel how many intervals its axis cuts off, if any."""
+    if intervals:
+        axes.set_xlabel(f"{axes.get_xlabel()} (intervals longer than shown: {intervals})")
 
 
 def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:

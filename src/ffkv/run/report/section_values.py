@@ -110,12 +110,15 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     middle, width = (table["low"] + table["high"]) / 2, table["high"] - table["low"]
     style: dict[str, Any] = {"color": drawing.colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
     axes[0].bar(middle, table["rate"], width, yerr=bars, label="agreement rate", **style)
+    filled = table[table["values"] > 0]  # bins of few values have wide intervals, which do not set the axis
+    limit = np.nanmax([0.001, 1.5 * filled["rate"].max(), filled["rate_high"].min()])
     for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
         above: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
-        axes[0].annotate(f"{count:,}", (x, top if count else 0), **above)
+        axes[0].annotate(f"{count:,}", (x, min(top, limit) if count else 0), **above)
     axes[0].set_xlabel("top probability of the value")
     drawing.share_axis(axes[0], "agreement rate")
-    axes[0].set_ylim(0, 1.1 * np.nanmax([0.01, *table.loc[table["values"] > 0, "rate_high"]]))
+    axes[0].set_ylim(0, 1.1 * limit)
+    drawing.tell_cut(axes[0], int((filled["rate_high"] > limit).sum()))
     if paper:
         x = np.arange(len(paper["rate"]))
         axes[1].bar(x, paper["rate"], color="0.75", edgecolor="0.45", hatch="////")
