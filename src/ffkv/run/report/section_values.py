@@ -111,7 +111,7 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     style: dict[str, Any] = {"color": drawing.colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
     axes[0].bar(middle, table["rate"], width, yerr=bars, label="agreement rate", **style)
     filled = table[table["values"] > 0]  # bins of few values have wide intervals, which do not set the axis
-    limit = np.nanmax([0.001, 1.5 * filled["rate"].max(), filled["rate_high"].min()])
+    limit = min(1, np.nanmax([0.001, 1.5 * filled["rate"].max(), filled["rate_high"].min()]))
     for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
         above: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
         axes[0].annotate(f"{count:,}", (x, min(top, limit) if count else 0), **above)
