@@ -12,6 +12,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.control import open_control
+from ffkv.run.report.drawing import in_colours_of_page
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims
 from ffkv.run.report.page_tables import linked
@@ -76,7 +77,7 @@ def render(
         model=model_name(run),
         read=read_line(run),
         claims=rows_of_claims(judged, run),
-        overview=Markup(overview_svg(judged, run, control)),
+        overview=Markup(in_colours_of_page(overview_svg(judged, run, control))),
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),
