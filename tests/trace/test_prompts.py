@@ -213,7 +213,7 @@ def test_a_trace_becomes_json_and_html(traced):
     assert stored["layers"] == trace.layers.to_dict("records")
     assert (stored["changes"], stored["position"], stored["token"]) == ({"L1.2": 0.0}, 3, trace.token)
     html = trace._repr_html_()
-    assert "L1.2 × 0 at the chosen token" in html and trace.contributions["name"][0] in html
+    assert "L1.2 × 0 at the chosen token" in html and trace.strongest()["name"][0] in html
     assert "<script" not in html
     assert repr(trace) == f"<Trace of 'w5 w6 w7' in run: position 3, deviation {trace.deviation:.0e}>"
 

@@ -14,7 +14,6 @@ from ffkv.run.results.indexes import key_statistics, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
-from ffkv.run.results.sought import is_sampled, seek_patterns
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 
 if TYPE_CHECKING:
@@ -176,7 +175,8 @@ class Memory:
     @functools.cached_property
     def sampled(self) -> bool:
         """Whether the run sought patterns in the memory's trigger examples (setting `keys.per_layer`)."""
-        return is_sampled(self.run.files, self.layer, self.memory)
+        rows = self.run.files.memory_rows("keys/by_prefix", self.layer, self.memory)
+        return bool((rows["sample"] == "trigger").any())
 
     def seek_patterns(self) -> pd.DataFrame:
         """Seeks patterns in the trigger examples of a memory that is not among the sampled keys.
@@ -188,6 +188,8 @@ class Memory:
         Raises:
             UserError: as `Run.memory`.
         """
+        from ffkv.run.results.sought import seek_patterns  # scipy
+
         return self._own(seek_patterns(self.run.files, self.layer, self.memory))
 
     @functools.cached_property

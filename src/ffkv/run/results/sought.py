@@ -18,12 +18,6 @@ def detector(files: RunFiles) -> Detector:
     return prepare_detector(CompetingPrefixes(files.corpus("train"), once), files.settings.keys, files.settings.seed)
 
 
-def is_sampled(files: RunFiles, layer: int, memory: int) -> bool:
-    """Tells whether the run sought patterns in the trigger examples of a key."""
-    rows = files.memory_rows("keys/by_prefix", layer, memory)
-    return bool((rows["sample"] == "trigger").any())
-
-
 def seek_patterns(files: RunFiles, layer: int, memory: int) -> pd.DataFrame:
     """Seeks patterns in the trigger examples of one key as the run does for sampled keys (paper section 3.2).
 
