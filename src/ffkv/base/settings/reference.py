@@ -35,13 +35,13 @@ runs:
       dataset: files
       train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
       validation_share: 0.15
-      sentences_per_document: 25
+      sentences_per_document: 16
     batches:
       block_sentences: 128
     prefixes:
-      count: 600
+      count: 500
     keys:
-      per_layer: 20
+      per_layer: 16
       removal_triggers: 2
     intervention:
       memories: 2
