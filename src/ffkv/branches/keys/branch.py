@@ -19,11 +19,13 @@ def _removal(run: Any) -> float:
     """Returns the operations of token removal.
 
     Prefixes without the last or a middle token are read once if they begin alike. Those without a middle token are read from
-    there on, on average a half. Those without the first one are read whole.
+    there on, on average a half; in low precision whole, because rounding hides whether that is right. Those without the first one
+    are read whole.
     """
     layers, train = run.shape.layers, run.text["train"]
     removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)
-    return (1.5 * layers * train.triggers_read(removed / layers) + removed * train.trigger_tokens) * run.shape.to_layer
+    rows = 1.5 if run.shape.dtype == "float32" else 2.0  # of a prefix that begin alike
+    return (rows * layers * train.triggers_read(removed / layers) + removed * train.trigger_tokens) * run.shape.to_layer
 
 
 def _precision(run: Any) -> float:
