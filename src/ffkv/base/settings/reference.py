@@ -35,17 +35,18 @@ runs:
       dataset: files
       train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
       validation_share: 0.15
-      sentences_per_document: 16
+      sentences_per_document: 14
     batches:
       block_sentences: 128
     prefixes:
       count: 500
     keys:
-      per_layer: 16
-      removal_triggers: 2
+      per_layer: 24
+      removal_triggers: 1
     intervention:
       memories: 2
       examples: 2
+      controls: 39
       similar: 5
       top_k_prefixes: 30
     shards: 2
