@@ -58,7 +58,9 @@ def percent(share: float) -> str:
     """Returns a share as a percentage: one decimal at most, or two digits below 1 %; a dash for NaN."""
     if pd.isna(share):
         return "–"
-    written = f"{100 * share:.1f}" if abs(share) >= 0.01 or share == 0 else f"{100 * share:.2g}"
+    if share < 0:
+        return MINUS + percent(-share)
+    written = f"{100 * share:.1f}" if share >= 0.01 or share == 0 else f"{100 * share:.2g}"
     return f"{written.removesuffix('.0')}{NO_BREAK_SPACE}%"
 
 
