@@ -93,8 +93,8 @@ def _least(own: pd.DataFrame, controls: int) -> str:
 
 
 def nats(effect: float) -> str:
-    """Returns a change of a log-probability, in words."""
-    return f"{effect:.3g} nats".replace("-", MINUS)
+    """Returns a change of a log-probability, in words; a dash for NaN."""
+    return "–" if np.isnan(effect) else f"{effect:.3g} nats".replace("-", MINUS)
 
 
 def _effect_curve(reach: str) -> Curve:
