@@ -183,6 +183,8 @@ def _write_tables(
         "chance": 0.01, "p_value": 1e-6, "q_value": 1e-5, "ranks": [[0, 1, 2]] * len(sampled),
     }  # fmt: skip
     tables.write(pd.DataFrame(patterns), folder / "keys/patterns/0.parquet")
+    of_keys = {name: patterns[name] for name in ("sample", "layer", "memory")} | {"rank": 0, "category": "shallow"}
+    tables.write(pd.DataFrame(of_keys), folder / "keys/by_prefix/0.parquet")
     layers = np.arange(shape.layers)
     tables.write(pd.DataFrame({"layer": layers, "dead": 0, "firing_median": 0.5}), folder / "keys/activity.csv")
     agreement = pd.DataFrame({"layer": layers, "source": "trigger", "rate": 0.1})
