@@ -35,7 +35,7 @@ runs:
       dataset: files
       train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
       validation_share: 0.15
-      sentences_per_document: 14
+      sentences_per_document: 12
     batches:
       block_sentences: 128
     prefixes:
