@@ -10,6 +10,7 @@ os.environ.setdefault(
 
 import pytest
 import torch
+from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
 from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
 
@@ -65,6 +66,19 @@ def proven(checkpoints, tmp_path_factory):
         if kind not in made:
             made[kind] = prove_into(tmp_path_factory.mktemp(kind), checkpoints(kind))
         return made[kind]
+
+    return get
+
+
+@pytest.fixture
+def load_kind(proven, write_checkpoint, tmp_path) -> Callable[[str], LoadedModel]:
+    """Tiny random models of `support.LAYER_KINDS`, proven and loaded."""
+
+    def get(kind: str) -> LoadedModel:
+        if kind == "fairseq":
+            torch.manual_seed(0)
+            return load(prove_into(tmp_path / "stage", write_checkpoint(tmp_path / "checkpoint")), "cpu")
+        return load(proven(kind), "cpu")
 
     return get
 

@@ -30,6 +30,8 @@ from ffkv.model.step import prove
 from ffkv.run.results.expected import TABLES
 
 ROOT = Path(__file__).parents[1]
+# Models of each way to build a layer: plain, gated, experts, parallel, norm after the layer, several banks, post-norm, fairseq.
+LAYER_KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 WORDS = ["<bos>", *"abcdefghijklmnop"]
 SMALL = {
     "vocab_size": 60,

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
-from fairseq.conftest import write_checkpoint as write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
-from support import prove_into
+from support import LAYER_KINDS
 
 from ffkv.activations.last_token import LEAST_SHARED, branches, for_each_last_token, lines_of, rows_to_run
-from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import relative_error
 
 rows = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(np.array), max_size=20)
@@ -22,21 +19,6 @@ def test_as_few_rows_are_run_as_no_other_one_begins_with(rows):
     needed = {row for row in plain if not any(other != row and other[: len(row)] == row for other in plain)}
     assert sorted(plain[number] for number in longest) == sorted(needed)
     assert all(plain[longest[run]][: len(row)] == row for row, run in zip(plain, within.tolist(), strict=True))
-
-
-# Plain, gated, experts, parallel, norm after the layer, post-norm, several banks, fairseq.
-KINDS = ["gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "opt-post-norm", "qwen2-moe", "gpt-oss", "fairseq"]
-
-
-@pytest.fixture
-def model(proven, write_checkpoint, tmp_path):
-    def get(kind: str):
-        if kind == "fairseq":
-            torch.manual_seed(0)
-            return load(prove_into(tmp_path / "stage", write_checkpoint(tmp_path / "checkpoint")), "cpu")
-        return load(proven(kind), "cpu")
-
-    return get
 
 
 @given(rows)
@@ -56,20 +38,20 @@ def test_lines_hold_each_token_of_each_row(rows):
 
 
 @pytest.mark.parametrize("kind", ["bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt"])
-def test_a_model_that_cannot_read_beginnings_once_is_noticed(model, kind):
-    assert not branches(model(kind), np.arange(12))
+def test_a_model_that_cannot_read_beginnings_once_is_noticed(load_kind, kind):
+    assert not branches(load_kind(kind), np.arange(12))
 
 
-def test_a_window_that_is_shorter_than_a_row_is_noticed(model):
-    loaded = model("gemma2")
+def test_a_window_that_is_shorter_than_a_row_is_noticed(load_kind):
+    loaded = load_kind("gemma2")
     assert branches(loaded, np.arange(12))
     loaded.model.config.sliding_window = 6
     assert not branches(loaded, np.arange(12))
 
 
-@pytest.mark.parametrize(("kind", "branching"), [(kind, way) for kind in KINDS for way in (False, True)])
-def test_rows_are_read_as_if_each_were_run_alone(model, kind, branching):
-    loaded = model(kind)
+@pytest.mark.parametrize(("kind", "branching"), [(kind, way) for kind in LAYER_KINDS for way in (False, True)])
+def test_rows_are_read_as_if_each_were_run_alone(load_kind, kind, branching):
+    loaded = load_kind(kind)
     assert branches(loaded, np.arange(12))
     sentence = np.random.default_rng(0).integers(0, 50, 12)
     rows = [sentence[:end] for end in (3, 12, 7, 7)] + [np.delete(sentence, at)[:8] for at in (0, 5)] + [sentence[:1]]

@@ -5,32 +5,18 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from support import prove_into
+from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
 from ffkv.branches.intervention import rerun
 from ffkv.branches.intervention.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
-from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward, relative_error
 
-# Plain, gated, experts, parallel, norm after the layer, post-norm, several banks, fairseq.
-KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "opt-post-norm", "qwen2-moe", "gpt-oss", "fairseq")
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.
 OTHERS = ("bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt", "zamba2")
 KEEP_NOTHING = ("falcon_h1", "recurrent_gemma", "zamba2")  # recurrent layers have no keys and values
 ROUNDING = 2e-5  # relative; passes of other shapes add up in another order
 IDS = np.array([0, 5, 7, 9, 3, 8, 2])
-
-
-@pytest.fixture
-def model(proven, write_checkpoint, tmp_path):
-    def get(kind: str):
-        if kind == "fairseq":
-            torch.manual_seed(0)
-            return load(prove_into(tmp_path / "stage", write_checkpoint(tmp_path / "checkpoint")), "cpu")
-        return load(proven(kind), "cpu")
-
-    return get
 
 
 def unchanged(loaded, layer, ids=IDS, keep=True):
@@ -65,9 +51,9 @@ def added_by_hand(loaded, layer, change):
     handle.remove()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
-    loaded = model(kind)
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+def test_every_way_gives_what_a_hook_written_by_hand_gives(load_kind, kind):
+    loaded = load_kind(kind)
     assert keeps(loaded)
     changes = changes_of(loaded)
     for layer in loaded.anatomy.layers:
@@ -83,8 +69,8 @@ def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(model, kind, capsys):
-    loaded = model(kind)
+def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(load_kind, kind, capsys):
+    loaded = load_kind(kind)
     keep = keeps(loaded)
     assert keep == (kind not in KEEP_NOTHING)
     changes = changes_of(loaded)
@@ -95,8 +81,8 @@ def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(model,
     assert ("Layer 0: not read on" in capsys.readouterr().out) == keep
 
 
-def test_the_size_of_passes_changes_nothing_but_rounding(model):
-    loaded = model("gpt2")
+def test_the_size_of_passes_changes_nothing_but_rounding(load_kind):
+    loaded = load_kind("gpt2")
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded, 30)
     base = unchanged(loaded, layer)
     whole = rerunning(loaded, layer, 1024, True)([base], [changes])[0]
@@ -106,10 +92,10 @@ def test_the_size_of_passes_changes_nothing_but_rounding(model):
     assert rerunning(loaded, layer, 1024, True)([base], [changes[:0]])[0].shape == (0, 16)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "bloom"])
-def test_prefixes_run_together_as_they_run_alone(model, kind, capsys):
+@pytest.mark.parametrize("kind", [*LAYER_KINDS, "bloom"])
+def test_prefixes_run_together_as_they_run_alone(load_kind, kind, capsys):
     """Of several lengths, with several numbers of changes, in passes that some of them fill; BLOOM's ALiBi takes no mask."""
-    loaded = model(kind)
+    loaded = load_kind(kind)
     rows, counts = [IDS, IDS[:1], IDS[2:], IDS[:4]], (5, 2, 9, 0)
     changes = [changes_of(loaded, count) for count in counts]
     found = run_unchanged(loaded, loaded.anatomy.layers, rows, keep=True)
@@ -128,16 +114,16 @@ def test_prefixes_run_together_as_they_run_alone(model, kind, capsys):
     assert ("not read on" in capsys.readouterr().out) == (kind == "bloom")
 
 
-def test_a_prefix_of_one_token(model):
-    loaded = model("llama")
+def test_a_prefix_of_one_token(load_kind):
+    loaded = load_kind("llama")
     layer, changes = loaded.anatomy.layers[0], changes_of(loaded)
     base = unchanged(loaded, layer, IDS[:1])
     (whole,) = from_the_start(loaded, layer, [base], [changes])
     assert relative_error(read_on(loaded, layer, [base], [changes])[0], whole) < ROUNDING
 
 
-def test_the_blocks_before_the_layer_do_not_run(model):
-    loaded = model("gpt2")
+def test_the_blocks_before_the_layer_do_not_run(load_kind):
+    loaded = load_kind("gpt2")
     layer = loaded.anatomy.layers[1]
     base = unchanged(loaded, layer)
     ran = []
@@ -148,8 +134,8 @@ def test_the_blocks_before_the_layer_do_not_run(model):
     assert ran == [2]
 
 
-def test_the_model_is_as_before_afterwards(model):
-    loaded = model("gpt2")
+def test_the_model_is_as_before_afterwards(load_kind):
+    loaded = load_kind("gpt2")
     before = forward(loaded.model, torch.from_numpy(IDS)[None]).logits
     layer = loaded.anatomy.layers[1]
     base = unchanged(loaded, layer)
@@ -160,9 +146,9 @@ def test_the_model_is_as_before_afterwards(model):
     assert torch.equal(forward(loaded.model, torch.from_numpy(IDS)[None]).logits, before)
 
 
-def test_a_model_that_cannot_be_changed_is_refused(model, monkeypatch, capsys):
+def test_a_model_that_cannot_be_changed_is_refused(load_kind, monkeypatch, capsys):
     """Every way gives another prediction for a change of nothing."""
-    loaded = model("gpt2")
+    loaded = load_kind("gpt2")
     layer = loaded.anatomy.layers[0]
     base = unchanged(loaded, layer)
     monkeypatch.setattr(rerun, "TOLERANCE", 0.0)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from fairseq.conftest import write_checkpoint as write_checkpoint
 from model.gguf_files import tiny_llama, write_gguf
 from support import random_checkpoint
 

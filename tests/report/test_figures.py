@@ -17,6 +17,7 @@ from ffkv.run.report.control import draw_control
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section_refinement import CASES
 from ffkv.run.report.sections import draw_exhibits, paper_numbers
+from ffkv.run.report.svg import in_colours_of_page, in_the_dark, write_svg
 from ffkv.run.results.run import open
 
 
@@ -220,7 +221,7 @@ def test_a_dollar_in_a_name_is_a_dollar(name):
         figure.axes[0].set_xlabel(name)
         drawing.small_title(figure.add_subplot(3, 3, 9), f"{name} and more words than fit into one line of a panel")
         figure.axes[0].set_xticks([0, 1], [name, "b"])
-        page = drawing.svg(figure, "x", "title", "description")
+        page = write_svg(figure, "x", "title", "description")
     texts = re.findall("<text [^>]*>([^<]*)</text>", page)
     assert texts.count(name) == 4  # title, legend, axis, tick
     assert any(text.startswith(f"{name} and more") for text in texts)
@@ -351,7 +352,7 @@ def luminance(colour):
 def test_in_a_dark_page_luminance_still_tells_the_colours_apart():
     """The order is turned round: what stands out from white stands out from the dark sheet."""
     for count in range(2, 7):
-        dark = [luminance(drawing.in_the_dark(to_hex(colour))) for colour in drawing.colours(count)]
+        dark = [luminance(in_the_dark(to_hex(colour))) for colour in drawing.colours(count)]
         assert max(np.diff(dark)) < -0.01 and dark[-1] > luminance("#1d232b") + 0.05
 
 
@@ -361,11 +362,11 @@ def test_figures_in_a_page_have_its_colours_and_their_texts_stay():
         figure, (axes,) = drawing.canvas()
         axes.plot([0, 1], color="#40498e", label=name)
         drawing.legend(figure, axes)
-        alone = drawing.svg(figure, "x", "title", "description")
-    page = drawing.in_colours_of_page(alone)
+        alone = write_svg(figure, "x", "title", "description")
+    page = in_colours_of_page(alone)
     assert "var(" not in alone and "stroke: #40498e" in alone
     assert alone.count(name) == page.count(name) == 1
     colours = set(re.findall("#[0-9a-f]{6}", page.replace(name, "")))
-    assert colours == {"#40498e", drawing.in_the_dark("#40498e")}  # the definition of its name
+    assert colours == {"#40498e", in_the_dark("#40498e")}  # the definition of its name
     assert set(re.findall(r"var\(--(\w+)\)", page)) == {"text", "line", "sheet", "c40498e"}
     assert "#262626" in re.findall("#[0-9a-f]{6}", alone)

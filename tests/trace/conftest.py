@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq.conftest import write_checkpoint as write_checkpoint
 from small_runs import write_run
 
 import ffkv

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support import prove_into, random_checkpoint
+from support import LAYER_KINDS, prove_into, random_checkpoint
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -21,7 +21,6 @@ from ffkv.run.trace import text
 from ffkv.run.trace.coefficients import coefficients
 from ffkv.run.trace.prompt import read_changes
 
-KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
 OTHERS = ("llama4_text", "longcat_flash", "jetmoe", "gemma4_text")
 PROMPT = "w5 w6 w7 w8 w9 w10"
@@ -61,7 +60,7 @@ def chosen_memories(run, trace) -> list[tuple[int, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "factor"),
-    [(kind, 0.0) for kind in KINDS + OTHERS] + [(kind, 2.5) for kind in ("gpt2", "mixtral", "gemma2")],
+    [(kind, 0.0) for kind in LAYER_KINDS + OTHERS] + [(kind, 2.5) for kind in ("gpt2", "mixtral", "gemma2")],
 )
 def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed(traced, loaded, kind, factor):
     run = traced(kind)

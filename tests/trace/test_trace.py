@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support import LAYER_KINDS
 
 import ffkv
 from ffkv.branches.refinement.cases import classify
@@ -18,7 +19,6 @@ from ffkv.model.values_file import read_values
 from ffkv.run.results import indexes
 from ffkv.run.trace.layers import LayerParts, _top, logit_changes
 
-KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
 OTHERS = ("llama4_text", "longcat_flash", "jetmoe", "gemma4_text")
 PROMPT = "w5 w6 w7 w8 w9 w10"
@@ -33,7 +33,7 @@ def own_probabilities(model, ids, position=-1) -> np.ndarray:
     return forward(model, ids).logits[0, position].double().softmax(-1).numpy()
 
 
-@pytest.mark.parametrize("kind", KINDS + OTHERS)
+@pytest.mark.parametrize("kind", LAYER_KINDS + OTHERS)
 def test_the_parts_add_up(traced, kind):
     run = traced(kind)
     trace = ffkv.trace(run, PROMPT, memories=3, device="cpu")
@@ -58,7 +58,7 @@ def test_the_parts_add_up_in_low_precision(traced, loaded, kind):
     assert trace.effect["after"].between(0, 1).all() and trace.divergence >= 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAYER_KINDS)
 def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
     """With all memories listed, coefficients times the values of values.h5 make the FF output that a tap reads."""
     run = traced(kind)
@@ -84,7 +84,7 @@ def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
         assert trace.layers["active"][layer.index] == (m > 0).sum()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAYER_KINDS)
 def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(traced, loaded, kind):
     run = traced(kind)
     trace = ffkv.trace(run, PROMPT, position=4, top=5, device="cpu")
@@ -113,7 +113,7 @@ def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(t
     assert (trace.token_id, trace.token) == (own.argmax(), run.vocabulary[own.argmax()])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAYER_KINDS)
 def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, loaded, kind):
     run = traced(kind)
     token = 7

@@ -36,8 +36,6 @@ runs:
       train: package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
       validation_share: 0.15
       sentences_per_document: 12
-    batches:
-      block_sentences: 128
     prefixes:
       count: 500
     keys:
@@ -49,8 +47,6 @@ runs:
       controls: 39
       similar: 5
       top_k_prefixes: 30
-    shards: 2
-    layer_groups: 2
 
 # Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. For example,
 # `training: {runs: [early, late], axis: step, values: [100, 400]}` is in the order of the training steps.

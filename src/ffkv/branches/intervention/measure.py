@@ -116,7 +116,7 @@ def measure_units(
         places = [all_places[number] for number in group]
         (bases,) = run_unchanged(model.loaded, [model.layer], [ids[place] for place in places], model.keeps)
         changes = [_changes_at(model, units, silent, base, place) for base, place in zip(bases, places, strict=True)]
-        read = [
+        read: list[list[dict[str, Sequence[int] | np.ndarray]]] = [
             [
                 {"top": tokens[part.unit_index], "other": other_tokens[part.unit_index], "next": [next_token[place]]}
                 for part in parts
@@ -133,22 +133,38 @@ def measure_units(
             [torch.from_numpy(own).to(device) for own in wanted],
         )
         for n, (base, place) in enumerate(zip(bases, places, strict=True)):
+            names = [describe(model, units[part.unit_index], base, place) for part in changes[n]]
             for reach, of_prefixes in effects.items():
-                start = 0
-                for part, by_name in zip(changes[n], read[n], strict=True):
-                    own = Effects(*(tensor[start : start + len(part.vectors)] for tensor in of_prefixes[n]))
-                    start += len(part.vectors)
-                    log_p = {
-                        name: own.log_p[:, np.searchsorted(wanted[n], np.asarray(chosen))].mean(1).numpy()
-                        for name, chosen in by_name.items()
-                    }
-                    about = describe(model, units[part.unit_index], base, place)
-                    about |= {"source": part.source, "reach": reach}
-                    _note(found[part.unit_index], about, part.labels, log_p, own)
+                _note_prefix(found, changes[n], names, read[n], wanted[n], reach, of_prefixes[n])
     order = {place: number for number, place in enumerate(all_places)}
     for unit in found:
         unit.rows.sort(key=lambda row: order[row["sentence"], row["position"]])
     return found
+
+
+def _note_prefix(
+    found: list[UnitResults],
+    changes: Sequence[Changes],
+    names: Sequence[dict],
+    read: Sequence[dict[str, Sequence[int] | np.ndarray]],
+    wanted: np.ndarray,
+    reach: str,
+    effects: Effects,
+) -> None:
+    """Notes what all changes on one prefix do.
+
+    `names`: the columns that name unit and prefix, and `read`: the tokens by what they are, of each of `changes`. `effects`: of
+    all changes, on the tokens `wanted`, ascending.
+    """
+    start = 0
+    for part, about, by_name in zip(changes, names, read, strict=True):
+        own = Effects(*(tensor[start : start + len(part.vectors)] for tensor in effects))
+        start += len(part.vectors)
+        log_p = {
+            name: own.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
+            for name, chosen in by_name.items()
+        }
+        _note(found[part.unit_index], about | {"source": part.source, "reach": reach}, part.labels, log_p, own)
 
 
 def _changes_at(

@@ -20,6 +20,7 @@ from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, whole_tabl
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit
 from ffkv.run.report.sections import heading_of
+from ffkv.run.report.svg import write_svg
 from ffkv.run.report.templates import make_environment
 from ffkv.run.report.wording import rows
 from ffkv.run.results.memory_name import memory_name
@@ -89,7 +90,7 @@ def draw_all_memories(measured: Measured) -> list[Exhibit]:
 
 
 def _exhibit(name: str, heading: str, drawn: Drawing, caption: str, tables: Sequence[PageTable] = ()) -> Exhibit:
-    svg = drawing.svg(drawn, name, heading, caption)
+    svg = write_svg(drawn, name, heading, caption)
     return Exhibit(name, heading, Caption("", caption, caption), svg, [*tables])
 
 

@@ -1,16 +1,12 @@
-"""What all figures share: the look, the axis of layers, the kinds of drawing, the SVG text.
+"""What all figures share: the look, the axis of layers, the kinds of drawing.
 
 Layers count from 0. Only an axis that shows the paper's own layers counts from 1, as the paper does, and says so.
 """
 
-import colorsys
-import io
 import itertools
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 import matplotlib
@@ -19,7 +15,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
@@ -38,10 +33,6 @@ TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
 # A panel of stacked shares: its title, its number of layers, and name to share [layer].
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
-# Colours that a page has a name for: ink, secondary ink, lines, and what lies behind a figure.
-OF_PAGE = {"#262626": "text", "#000000": "text", "#737373": "soft", "#ebebeb": "line", "#ffffff": "sheet"}
-DARK = (0.16, 0.9)  # luma, in a dark page, of what is white and of what is black in a light one
-NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
 @contextmanager
@@ -301,49 +292,3 @@ def stacked_panels(panels: Sequence[Panel], paper: bool, marks: tuple[str, np.nd
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])
     return figure
-
-
-def svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """Returns the figure as an `svg` element, with a title and a description for readers who do not see it.
-
-    `name` becomes the prefix of every id in the element, so that one page can hold several figures.
-    """
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=NO_METADATA)
-    element = buffer.getvalue()[buffer.getvalue().index("<svg") :]
-    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
-    label = f'role="img" aria-labelledby="{name}-title {name}-description"'
-    title = f'<title id="{name}-title">{escape(title)}</title>'
-    description = f'<desc id="{name}-description">{escape(description)}</desc>'
-    head, body = element.split(">", 1)
-    return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{title}{description}{body}"
-
-
-def in_colours_of_page(element: str) -> str:
-    """Returns an `svg` element whose ink and background are those of the page, light or dark.
-
-    Colours that the page has no name for get one. In a dark page their luma is turned round, so that the order of
-    the colours of `colours` is, too, and luminance still tells them apart.
-    """
-    found: dict[str, str] = {}
-
-    def name(colour: re.Match[str]) -> str:
-        of_page = OF_PAGE.get(colour[0])
-        if not of_page:
-            found[colour[0]] = of_page = f"c{colour[0][1:]}"
-        return f"var(--{of_page})"
-
-    # Only inside tags: text may have anything in it.
-    element = re.sub("<[^>]*>", lambda tag: re.sub(r"#[0-9a-f]{6}\b", name, tag[0]), element)
-    light, dark = (
-        "".join(f"--c{colour[1:]}:{write(colour)};" for colour in sorted(found)) for write in (str, in_the_dark)
-    )
-    names = f"svg{{{light}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}" if found else ""
-    return re.sub(r'(<style type="text/css">)', rf"\g<1>{names}", element, count=1)
-
-
-def in_the_dark(colour: str) -> str:
-    """Returns the counterpart of a colour such as "#35264c" in a dark page: the same tint, from light to dark or back."""
-    luma, *tint = colorsys.rgb_to_yiq(*to_rgb(colour))
-    of_white, of_black = DARK
-    return to_hex(colorsys.yiq_to_rgb(of_black + luma * (of_white - of_black), *tint))

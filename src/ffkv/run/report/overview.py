@@ -15,6 +15,7 @@ from ffkv.run.report.claims import Judged
 from ffkv.run.report.control import LOOK
 from ffkv.run.report.registry import has_figure
 from ffkv.run.report.sections import paper_numbers
+from ffkv.run.report.svg import write_svg
 from ffkv.run.report.verdicts import Course, Estimate, known
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, points, visible
@@ -122,7 +123,7 @@ def overview_svg(judged: Sequence[Judged], run: Run, control: Run | None = None)
     """Returns the small drawings as an `svg` element."""
     said = "; ".join(f"{each.claim.words}: {_number(each.own)}, {each.verdict}" for each in judged)
     with drawing.look():
-        return drawing.svg(draw_overview(judged, run, control), "overview", "The claims over the layers", said)
+        return write_svg(draw_overview(judged, run, control), "overview", "The claims over the layers", said)
 
 
 def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None) -> Drawing:

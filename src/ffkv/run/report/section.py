@@ -7,9 +7,9 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
 from ffkv.run.report.page_tables import PageTable
+from ffkv.run.report.svg import in_colours_of_page
 from ffkv.run.results.run import Run
 
 
@@ -53,7 +53,7 @@ class Exhibit:
     @property
     def inline(self) -> Markup:
         """The drawing as the page shows it, in the page's own colours."""
-        return Markup(drawing.in_colours_of_page(self.svg))
+        return Markup(in_colours_of_page(self.svg))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ffkv.run.report.control import about_control, describe_control, draw_contro
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
 from ffkv.run.report.section import Exhibit
+from ffkv.run.report.svg import write_svg
 from ffkv.run.report.wording import short_name
 from ffkv.run.results.run import Run
 
@@ -35,7 +36,7 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             if control is not None and has_figure(control, name) and draw_control(drawn, figure.curves, control):
                 beside = f"{caption.shows} ({short_name(control)}: {figure.caption(control).shows})"
                 caption = replace(caption, shows=beside, text=f"{caption.text} {describe_control(control)}")
-            svg = drawing.svg(drawn, name, heading, caption.description)
+            svg = write_svg(drawn, name, heading, caption.description)
             more = [table for table in figure.more_tables if table in run.tables]
             tables = [data_table(run, table) for table in [*figure.tables, *more]]
             of_paper = name.replace("_", " ") if name.startswith("figure_") else ""

@@ -12,12 +12,12 @@ from ffkv.base.files.atomic import atomic
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.control import open_control
-from ffkv.run.report.drawing import in_colours_of_page
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims
 from ffkv.run.report.page_tables import linked
 from ffkv.run.report.section import Exhibit
 from ffkv.run.report.sections import arrange, draw_exhibits, of_section, summary
+from ffkv.run.report.svg import in_colours_of_page
 from ffkv.run.report.templates import make_environment
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run, check_run

@@ -1,0 +1,119 @@
+"""The search over all memories, and the box that leads to a memory."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from ffkv.apps.explorer.page_search import column_words
+
+from .conftest import text_of
+
+
+def test_what_is_typed_is_completed(visitor):
+    def ask(text):
+        return visitor.client.get("/r/small/complete", params={"q": text}).json()
+
+    assert ask("CHU") == ["church"] and ask(" chu") == ["church"]
+    assert ask("L0.") == ["L0.0", "L0.1", "L0.2"] and ask("0/1") == ["L0.1"]
+    assert ask("") == ask("zzz") == ask("L9.1") == ask("L" + "9" * 5000 + ".1") == []
+
+
+def test_each_column_of_a_search_says_what_it_is(visitor):
+    page = visitor.get("/r/small/memories?promotes=church")
+    heads = re.findall(r'<th scope="col"( title="[^"]+")?', page.partition('class="list"')[2])
+    assert len(heads) > 8 and all(heads)
+    assert column_words()["demoted_rank"].startswith("for a search by `demotes`")
+
+
+@pytest.mark.parametrize("name", ["L1.1", "1.1", "1/1", "L1D1", " L1.1 "])
+def test_the_box_leads_to_a_memory_by_any_of_its_names(visitor, name):
+    answer = visitor.client.get("/r/small/go", params={"q": name})
+    assert answer.url.path == "/r/small/m/1/1"
+
+
+def test_the_box_leads_to_a_search_for_a_token(visitor):
+    answer = visitor.client.get("/r/small/go", params={"q": "church"})
+    assert answer.url.path == "/r/small/memories" and answer.url.params["promotes"] == "church"
+
+
+def names(visitor, **asked):
+    answer = visitor.client.get("/r/small/memories", params={**asked, "format": "json"})
+    assert answer.status_code == 200, answer.text
+    return [row["name"] for row in answer.json()["memories"]]
+
+
+def test_search_is_that_of_python(visitor):
+    run = visitor.shelf.runs["small"].run
+    assert names(visitor, promotes="Church") == run.memories(promotes="church", sort="promoted_weight")["name"].tolist()
+    assert names(visitor, promotes="#2") == run.memories(promotes=2, sort="promoted_weight")["name"].tolist()
+    assert names(visitor, demotes="church") == run.memories(demotes="church")["name"].tolist()
+    assert names(visitor, text="the") == run.memories(text="the")["name"].tolist()
+    assert names(visitor, text="/th.|é/") == run.memories(text="th.|é", expression=True)["name"].tolist()
+    assert names(visitor, layer="1", sort="maximum_coefficient") == ["L1.1", "L1.0"]
+    assert names(visitor, sort="maximum_coefficient", order="ascending")[0] == "L0.2"
+    assert names(visitor, min_maximum_coefficient="1", max_maximum_coefficient="4") == ["L0.0", "L0.1"]
+    assert names(visitor, pattern="ENDS WITH") == ["L0.0", "L1.0"]
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"promotes": "nothing"}, "is not a token of synthetic"),
+        ({"sort": "beauty"}, "There is no column 'beauty'"),
+        ({"min_norm": "5", "max_norm": "1"}, "The range of norm begins at 5 and ends at 1"),
+        ({"layer": "7"}, "There is no layer 7"),
+        ({"layer": "x"}, "Write a whole number"),
+        ({"min_norm": "much"}, "The lower end of norm is 'much'. Write a number"),
+        ({"min_norm": "nan"}, "Write a number"),
+        ({"min_top_token": "1"}, "holds texts"),
+        ({"min_beauty": "1"}, "no column 'beauty'"),
+        ({"page": "99"}, "There is no page 99"),
+        ({"text": "/(/"}, "is not a regular expression"),
+        ({"text": "/" + "a" * 600 + "/"}, "longer than 500 characters"),
+    ],
+)
+def test_a_wrong_question_is_answered_on_the_page_with_the_form(visitor, asked, message):
+    answer = visitor.client.get("/r/small/memories", params=asked)
+    assert answer.status_code == 400
+    assert message in text_of(answer.text)
+    assert 'id="search"' in answer.text
+    if "page" not in asked:
+        listed = visitor.client.get("/r/small/memories", params={**asked, "format": "json"})
+        assert listed.status_code == 400 and message in listed.json()["error"]
+
+
+def test_the_page_keeps_what_was_asked(visitor):
+    page = visitor.get("/r/small/memories?promotes=church&min_norm=0.5&sort=norm")
+    assert (
+        'value="church"' in page and 'name="min_norm" value="0.5"' in page and '<option value="norm" selected' in page
+    )
+
+
+def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
+    from ffkv.apps.explorer.page_search import _safe
+
+    answer = visitor.client.get("/r/small/memories?format=csv")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["name"] for row in rows] == ["L0.0", "L0.1", "L0.2", "L1.0", "L1.1"]
+    for text in ("=1+1", "+1", "-1", "@x", " =1", "\t=1"):
+        assert _safe(text) == f"'{text}"
+    assert _safe("the") == "the" and _safe(-1.5) == -1.5
+
+
+def test_a_list_of_several_blocks_is_whole(visitor, monkeypatch):
+    from ffkv.apps.explorer import page_search
+
+    asked = [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")]
+    monkeypatch.setattr(page_search, "PER_BLOCK", 2)
+    assert [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")] == asked
+    assert json.loads(asked[0])["total"] == 4
+    assert json.loads(visitor.get("/r/small/memories?text=zzz&format=json"))["memories"] == []
+
+
+@pytest.mark.parametrize("address", ["go?q=L" + "9" * 5000 + ".1", "memories?promotes=%23" + "9" * 5000, "memories?layer=" + "9" * 5000, "memories?page=" + "9" * 5000, "memories?min_norm=" + "9" * 5000])  # fmt: skip
+def test_numbers_without_end_are_no_defect(visitor, address):
+    assert visitor.client.get(f"/r/small/{address}").status_code in (200, 400)
