@@ -8,6 +8,8 @@ SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Threads per job: two jobs side by side use the processor better than one job on all of it.
 HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help report training gallery explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
 
@@ -43,8 +45,9 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 	$(MAKE) --jobs 2 lint types
 	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills"
 
-test-failures: slurm ## Tests that kill runs, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
+test-failures: slurm ## Tests that kill runs, tests on a SLURM cluster of their own (needs root and SLURM's packages), all random runs.
 	pytest -m "cluster or kills"
+	FFKV_CASES=60 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py
 
 lint: install ## Formats, lint rules, and the directions in which rooms may import.
 	ruff check .

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
-from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
+from support import ROOT, detector_checkpoint, make_run, prove_into, random_checkpoint
 
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
@@ -31,7 +31,7 @@ COSTS: list[str] = []
 def pytest_collection_modifyitems(items) -> None:
     """Marks who asks for the run `tiny`, which Snakemake makes, and orders the tests.
 
-    Whole runs come first: the last process to end should not begin with one.
+    Whole runs come first, then what is slow: the last process to end should not begin with one.
 
     Of the files that share the run `tiny`, one makes it. The others come after whole runs of another kind, so that no process
     waits for it.
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker("workflow")
     sharing = [item.path for item in items if "workflow" in item.keywords and "tiny" in item.fixturenames]
     later = {*sharing} - {*sharing[:1]}
-    items.sort(key=lambda item: ("workflow" not in item.keywords, item.path in later))
+    items.sort(key=lambda item: ("workflow" not in item.keywords, item.path in later, "slow" not in item.keywords))
 
 
 @pytest.fixture(scope="session")
@@ -127,8 +127,7 @@ def tiny(tmp_path_factory) -> Path:
     with FileLock(f"{directory}.lock"):
         if not (directory / "reports/tiny/index.html").exists():
             directory.mkdir(exist_ok=True)
-            done = snakemake(directory, ROOT / "configs/tiny.yaml")
-            assert done.returncode == 0, done.stderr[-8000:]
+            make_run(directory, ROOT / "configs/tiny.yaml")
     return directory
 
 

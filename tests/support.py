@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import torch
 import yaml
+from forks import with_forks
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -30,6 +30,7 @@ from ffkv.model.step import prove
 from ffkv.run.results.expected import TABLES
 
 ROOT = Path(__file__).parents[1]
+OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}  # the environment of commands that ask nothing of the hub
 # Models of each way to build a layer: plain, gated, experts, parallel, norm after the layer, several banks, post-norm, fairseq.
 LAYER_KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 WORDS = ["<bos>", *"abcdefghijklmnop"]
@@ -178,15 +179,17 @@ def snakemake(
         "--show-failed-logs",
         *arguments,
     ]
-    environment = environment or {**os.environ, "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    return subprocess.run(command, capture_output=True, text=True, env=environment or OFFLINE, timeout=900)
 
 
-def run_jobs(directory: Path, configfile: Path | str) -> None:
-    """Makes a run by the commands of the workflow, as `one_process` does it: the numbers of `snakemake` in less time."""
-    command = [sys.executable, Path(__file__).with_name("one_process.py"), directory, configfile]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+def forked_snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subprocess.CompletedProcess:
+    """What `snakemake` does, in less time: it and its jobs are forks of a process that has their libraries."""
+    return snakemake(directory, configfile, *arguments, environment=with_forks(OFFLINE))
+
+
+def make_run(directory: Path, configfile: Path | str) -> None:
+    """Makes the runs of a settings file, in forks."""
+    done = forked_snakemake(directory, configfile)
     assert done.returncode == 0, done.stderr[-8000:]
 
 

@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
+from forks import modules
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,6 +194,31 @@ def test_the_help_is_quick_because_it_imports_nothing_large(words):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
+
+
+IMPORTS = """
+import gc, importlib, os, sys
+from ffkv.workflow.jobs import import_libraries
+import_libraries()
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+for name in [name for name in sys.modules if name.partition(".")[0] == "ffkv"]:
+    del sys.modules[name]
+gc.freeze()
+for module in sys.argv[1:]:
+    if os.fork() == 0:
+        importlib.import_module(module)
+        os._exit(0)
+    if os.wait()[1]:
+        print(module, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_command_imports_all_that_it_needs():
+    """Each module is the first of ffkv that a process imports. Most tests have imported the others already."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules()], capture_output=True, text=True)
+    assert done.stdout == "" and done.returncode == 0, done.stdout + done.stderr
 
 
 def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from support import ROOT, snakemake
+from support import ROOT, forked_snakemake
 from workflow.dry_run import planned
 
 import ffkv
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
 def ran(folder) -> set[str]:
     """Runs the workflow, and returns the rules that it ran."""
-    done = snakemake(folder, ROOT / "configs/tiny.yaml")
+    done = forked_snakemake(folder, ROOT / "configs/tiny.yaml")
     assert done.returncode == 0, done.stderr[-5000:]
     return set(planned(done.stdout + done.stderr)) - {"all"}
 

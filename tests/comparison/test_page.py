@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import ROOT, snakemake
+from support import ROOT, forked_snakemake
 from workflow.dry_run import planned
 
 from ffkv.apps.explorer.page_run import comparison as show_comparison
@@ -96,7 +96,7 @@ def test_rules_make_a_comparison_of_finished_runs(folders, measured, page, tmp_p
     settings |= {"runs": {"tiny": {}, "again": again}, "comparisons": {"twice": AXIS.model_dump()}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     rules = ("--allowed-rules", "comparison_measure", "comparison_report")
-    done = snakemake(tmp_path, tmp_path / "config.yaml", "reports/comparisons/twice/index.html", *rules)
+    done = forked_snakemake(tmp_path, tmp_path / "config.yaml", "reports/comparisons/twice/index.html", *rules)
     assert done.returncode == 0, done.stderr[-4000:]
     found = read_comparison(tmp_path / "results/comparisons/twice/tables")
     assert found.settings == AXIS and found.curves.equals(measured.curves)
@@ -120,7 +120,7 @@ def test_a_run_of_a_training_step_reads_the_checkpoint_of_that_step(tmp_path):
     runs = {"end": {}, "start": {"model": {"checkpoint": "results/end/checkpoint/steps/0"}}}
     settings = {"embedded": {"steps": 1, "keep_steps": [0]}, "runs": runs}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "-p", "results/start/model")
+    dry = forked_snakemake(tmp_path, tmp_path / "config.yaml", "-n", "-p", "results/start/model")
     assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
     assert re.search(r"--checkpoint results/end/checkpoint/steps/0\b", dry.stdout + dry.stderr)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from support import ROOT, random_sentences, snakemake
+from support import ROOT, make_run, random_sentences
 
 from ffkv.base.files import tables
 from ffkv.model.anatomy import read_anatomy
@@ -31,9 +31,7 @@ def test_a_run_of_the_papers_settings_on_a_small_checkpoint(write_checkpoint, tm
     files = {"dataset": "files", "train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
     config["corpus"] = {name: value for name, value in config["corpus"].items() if name != "config"} | files
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump(config | {"shards": 1, "layer_groups": 1}))
-    done = snakemake(tmp_path, tmp_path / "paper.yaml")
-    assert done.returncode == 0, done.stderr[-8000:]
-
+    make_run(tmp_path, tmp_path / "paper.yaml")
     results = tmp_path / "results" / "paper"
     anatomy = read_anatomy(results / "model")
     assert (anatomy.architecture, anatomy.vocabulary, len(anatomy.layers)) == ("FairseqForCausalLM", 200, 3)

@@ -1,16 +1,16 @@
 """Settings files of every wrong kind: a message with the file's name and the line, never a traceback."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from forks import with_forks
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support import ROOT
+from support import OFFLINE, ROOT
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Settings
@@ -160,8 +160,7 @@ def test_snakemake_says_what_is_wrong_and_where(tmp_path, profile):
     path.write_bytes(BROKEN["a key twice" if profile == "none" else "an alias of itself"][0])
     command = ["snakemake", "-n", "--directory", tmp_path, "--cores", "1", "--configfile", path]
     command += ["--workflow-profile", "none"] if profile == "none" else []
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    refused = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    refused = subprocess.run(command, cwd=ROOT, env=with_forks(OFFLINE), capture_output=True, text=True, timeout=300)
     assert refused.returncode != 0
     reason = "line 3: the key 'seed'" if profile == "none" else "line 1: holds an alias of itself"
     said = refused.stdout + refused.stderr  # a dry run speaks on the one, and on the other

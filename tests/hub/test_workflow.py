@@ -4,6 +4,7 @@ import json
 
 import h5py
 import pytest
+from forks import with_forks
 from hub.contents import parquet_dataset, sentences
 from support import random_sentences, settings_file, snakemake
 
@@ -34,7 +35,7 @@ def test_a_push_in_the_middle_changes_nothing_and_is_said(hub, model_folders, tm
     )
     environment = hub.environment(tmp_path / "cache")
     files = [f"results/{run}/{name}" for run in ("late", "early") for name in TARGETS]
-    done = snakemake(tmp_path, config, *files, environment=environment)
+    done = snakemake(tmp_path, config, *files, environment=with_forks(environment))
     assert done.returncode == 0, done.stderr[-8000:]
     for run, commit in {"late": first, "early": early}.items():
         results = tmp_path / "results" / run

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 import yaml
+from forks import with_forks
 from model.gguf_files import tiny_llama, write_gguf
-from support import snakemake
+from support import OFFLINE, snakemake
 from workflow.dry_run import planned
 
 from ffkv.base.errors import UserError
@@ -76,7 +77,7 @@ def test_a_run_reads_a_package(package, tmp_path):
     (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
     config = {"model": {"checkpoint": ADDRESS, "gguf": GGUF}, "runs": {"packed": {}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    environment = {**os.environ, "PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"}
+    environment = with_forks({**OFFLINE, "PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"})
 
     def start(*arguments: str) -> str:
         done = snakemake(

@@ -1,4 +1,4 @@
-"""`ffkv plan` from the command line. One real trial run serves all."""
+"""`ffkv plan` from the command line. One list of the jobs and one real trial run serve all."""
 
 import json
 import multiprocessing
@@ -15,6 +15,7 @@ from ffkv.base.process.runtime import configure
 from ffkv.plan import step
 from ffkv.plan.commands import plan
 from ffkv.plan.trial import measure_trial
+from ffkv.workflow.jobs import ask_snakemake, read_jobs
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +26,14 @@ def trials():
     return {}
 
 
+@pytest.fixture(scope="module")
+def jobs():
+    """The jobs of both runs: Snakemake is asked once."""
+    return []
+
+
 @pytest.fixture
-def planned(checkpoints, tmp_path, monkeypatch, trials):
+def planned(checkpoints, tmp_path, monkeypatch, trials, jobs):
     """Plans two runs of a tiny checkpoint without weights."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "checkpoint"
@@ -43,6 +50,8 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
         return trials[run.shape]
 
     monkeypatch.setattr(step, "measure_trial", once)
+    monkeypatch.setattr("ffkv.workflow.jobs.ask_snakemake", lambda *asked: None if jobs else ask_snakemake(*asked))
+    monkeypatch.setattr(step, "read_jobs", lambda asked: jobs or jobs.extend(read_jobs(asked)) or jobs)
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))
     corpus = {"dataset": "files", "train": "text.txt", "splitter": "line"}
     config = {
@@ -92,9 +101,8 @@ def test_a_plan_for_a_program(planned):
 
 
 def test_a_trial_runs_every_rule_of_the_run_and_measures_its_work(planned, trials):
-    planned()
-    ((small, costs),) = trials.values()
     found = json.loads(planned("--json").stdout)
+    ((small, costs),) = trials.values()
     assert costs.keys() == {rule["rule"] for rule in found["runs"]["mine"]["rules"]}
     (sampled,) = costs["sampled_prefixes"]
     assert 0 < sampled.working < sampled.seconds  # it has a progress bar; the rest does not grow

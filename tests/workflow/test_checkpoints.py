@@ -8,9 +8,9 @@ from support import (
     ROOT,
     described,
     described_columns,
+    make_run,
     random_checkpoint,
     random_sentences,
-    run_jobs,
     settings_file,
 )
 
@@ -31,7 +31,7 @@ def test_a_trained_model_in_low_precision(tmp_path):
     corpus = {"dataset": "files", "train": str(STORIES / "train.txt"), "validation": str(STORIES / "validation.txt")}
     less = {"keys": {"per_layer": 3}, "prefixes": {"count": 150}, "shards": 1, "layer_groups": 1}
     model = {"checkpoint": str(STORIES / "model"), "dtype": "bfloat16"}
-    run_jobs(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 50}, runs={"low": {}}, **less))
+    make_run(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 50}, runs={"low": {}}, **less))
     assert "type on trigger examples, per layer" in (tmp_path / "reports/low/index.html").read_text()
     check_both_sides(tmp_path / "results/low", tmp_path / "reports/low/index.html")
     run = ffkv.open(tmp_path / "results/low")
@@ -60,7 +60,7 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
     less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
     config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}}, **less)
-    run_jobs(tmp_path, config)
+    make_run(tmp_path, config)
     results = tmp_path / "results/both"
     check_both_sides(results, tmp_path / "reports/both/index.html")
 
@@ -101,7 +101,7 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
     config["intervention"] = {"memories": 1, "examples": 2, "controls": 5, "top_k_prefixes": 2}
     config["report"] = {"control": "none"}
     (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
-    run_jobs(tmp_path, tmp_path / "authors.yaml")
+    make_run(tmp_path, tmp_path / "authors.yaml")
     assert (tmp_path / "reports/authors/index.html").exists()
     matching = tables.read(tmp_path / "results/authors/refinement/figure_9_residual_agreement.csv")["share"]
     assert matching.iloc[-1] > 0.5 > matching.iloc[0]  # a trained model's residual comes to hold its prediction

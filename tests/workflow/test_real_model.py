@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from support import ROOT, run_jobs, settings_file
+from support import ROOT, make_run, settings_file
 
 import ffkv
 from ffkv.base.packages import locate
@@ -39,7 +39,7 @@ def run(tmp_path_factory) -> ffkv.Run:
         },
         "report": {"cards": 1, "control": "none"},
     }
-    run_jobs(
+    make_run(
         folder,
         settings_file(folder, model=RUN["model"], corpus=text, runs={"real": {}}, shards=1, layer_groups=1, **samples),
     )
