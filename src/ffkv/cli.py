@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "resolve-commit": ("ffkv.base.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),
         "corpus": ("ffkv.corpus.commands:corpus", "Turn documents into sentences of token ids."),
+        "copy-corpus": ("ffkv.corpus.commands:copy_corpus", "Copy a part of a run's corpus for its control."),
         "triggers": (
             "ffkv.activations.commands:triggers",
             "Find the trigger examples of every key in one shard of the corpus.",

@@ -22,6 +22,7 @@ import ffkv
 from ffkv.base.files import tables
 from ffkv.base.files.columns import GROUP
 from ffkv.base.settings import Settings
+from ffkv.corpus.part import choose_sentences
 from ffkv.plan.commands import plan
 from ffkv.run.results.check import check_run
 from ffkv.run.results.expected import TABLES, expected_files
@@ -189,14 +190,16 @@ def compared(tiny, tmp_path_factory) -> Path:
 
 # The jobs of a control: one layer group instead of two. Its model is not trained.
 CONTROL = dict.fromkeys((TRIGGERS | PREFIXES) - {"merge_triggers"}, 1)
-CONTROL |= {"merge_triggers": 1, "model": 1, "corpus": 2, "triggers": 2, "sampled_prefixes": 2}
+CONTROL |= {"merge_triggers": 1, "model": 1, "copy_corpus": 2, "triggers": 1, "sampled_prefixes": 1}
 
 
 def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):
     results = compared / "results"
-    for name in ("corpus/train.h5", "corpus/validation.h5"):
-        assert (results / "tiny-untrained" / name).read_bytes() == (results / "tiny" / name).read_bytes()
+    whole, copy = (results / name / "corpus/validation.h5" for name in ("tiny", "tiny-untrained"))
+    assert whole.read_bytes() == copy.read_bytes()
     run, control = (ffkv.open(results / name) for name in ("tiny", "tiny-untrained"))
+    part = choose_sentences(len(run.corpus("train"))).tolist()
+    assert list(control.corpus("train").texts) == [run.corpus("train").texts[number] for number in part]
     assert (run.settings.report.control, control.settings.report.control) == ("tiny-untrained", "none")
     assert control.anatomy.weights == "random"
     assert [layer.memories for layer in control.anatomy.layers] == [layer.memories for layer in run.anatomy.layers]
@@ -209,7 +212,7 @@ def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):
 def test_steps_of_a_training_share_one_control(tmp_path):
     dry = forked_snakemake(tmp_path, ROOT / "configs/training.yaml", "-n")
     found = planned(dry.stdout + dry.stderr)
-    assert (found["train"], found["report"], found["model"], found["corpus"]) == (1, 5, 6, 12)
+    assert (found["train"], found["report"], found["model"], found["corpus"]) == (1, 5, 6, 10)
 
 
 @pytest.mark.parametrize("name", ["../config.yaml", *CONFIGS])

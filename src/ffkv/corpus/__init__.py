@@ -6,7 +6,7 @@ Reading: `sources` reads the documents (`document`) of a split, from text files 
 
 Encoding: `detokenize`, then `sentences`, then `encode`, into `rows` of integers. `beginning` finds what stands in
 front of every sentence. `shared_prefixes` finds what sentences begin with in common. `step` and `commands` are `ffkv
-corpus`.
+corpus`. `part` copies a part of a corpus for a control.
 
 The corpus as data: `corpus_file` is `corpus/<split>.h5`, `competing` says which prefixes compete for a key, `words`
 finds words. The room `embedded` trains a small model on Python's documentation.

@@ -1,11 +1,10 @@
-"""`ffkv corpus`."""
+"""`ffkv corpus` and `ffkv copy-corpus`."""
 
 from pathlib import Path
 
 import click
 
-from ffkv.base.files.atomic import copy
-from ffkv.base.options import COMMIT, MODEL, READABLE, output_option, setting, takes
+from ffkv.base.options import COMMIT, CORPUS, MODEL, output_option, setting, takes
 from ffkv.base.settings import Corpus, Settings
 from ffkv.base.terminal import say
 
@@ -16,7 +15,6 @@ from ffkv.base.terminal import say
 @takes(Corpus, argument="settings")
 @setting(Settings, "corpus_processes")
 @COMMIT
-@click.option("--copy-of", type=READABLE, help="This split of a run that reads the same text with the same tokenizer.")
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
     model_folder: Path,
@@ -24,18 +22,12 @@ def corpus(
     settings: Corpus,
     corpus_processes: int,
     commit_file: Path | None,
-    copy_of: Path | None,
     output: Path,
 ) -> None:
-    """Encode the documents of a split as sentences of token ids, or copy what another run has encoded."""
+    """Encode the documents of a split as sentences of token ids."""
     import json
 
     from ffkv.base.process.runtime import configure
-
-    if copy_of:
-        copy(copy_of, output)
-        say(f"Copied from {copy_of}.")
-        return
 
     configure(1)  # each process has one thread
     from ffkv.base.hub.commit import read_commit
@@ -47,3 +39,13 @@ def corpus(
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))
+
+
+@click.command()
+@CORPUS
+@output_option("File to write, corpus/<split>.h5 of the control.")
+def copy_corpus(corpus_file: Path, output: Path) -> None:
+    """Copy a split of a run for its control: a third of the train split, the validation split whole."""
+    from ffkv.corpus.part import copy_corpus as copy_split
+
+    say(f"{copy_split(corpus_file, output)} from {corpus_file}.")

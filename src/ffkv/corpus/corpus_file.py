@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,35 +161,51 @@ def write_corpus(
 ) -> None:
     """Writes `corpus/<split>.h5`. `vocabulary`: the text of every token id."""
     pieces = {number: text for number, text in enumerate(vocabulary) if re.search(BYTE, text)}
-    tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
-    offsets = np.cumsum([0, *map(len, encoded.ids)], dtype=np.int64)
-    first_new, shared = find_shared_prefixes(tokens, offsets)
-    digest = hashlib.sha256(tokens.data)
-    digest.update(offsets.data)
-    digest.update(str(bos).encode())
-    own: dict[str, Any] = {"bos": bos, "pretokenized": pretokenized, "language": language}
-    attributes = {
-        **attributes,
-        "corpus_hash": digest.hexdigest()[:16],
-        "counts": dict(encoded.counts),
-        "tokens": len(tokens),
-        "sentences": len(encoded.ids),
-        **own,
-    }
-    corpus = Corpus(
-        tokens=tokens,
-        token_end=ends,
-        offsets=offsets,
+    _write(
+        path,
+        {**attributes, "counts": dict(encoded.counts)},
+        tokens=flatten(encoded.ids),
+        token_end=flatten(encoded.ends),
+        offsets=np.cumsum([0, *map(len, encoded.ids)], dtype=np.int64),
         document=np.asarray(encoded.document, np.int32),
         multiplicity=np.asarray(encoded.multiplicity, np.int32),
-        first_new=first_new,
-        shared=shared,
         piece=TokenPieces(id=np.array(list(pieces), np.int32), spelling=list(pieces.values())),
         texts=encoded.text,
         document_names=encoded.names,
-        **own,
-        attributes=attributes,
+        own={"bos": bos, "pretokenized": pretokenized, "language": language},
     )
+
+
+def write_part(path: Path, corpus: Corpus, sentences: np.ndarray) -> None:
+    """Writes `corpus/<split>.h5` with some sentences of a corpus that was read, by their numbers [sentence]."""
+    offsets = np.concatenate([[0], np.cumsum(corpus.lengths[sentences])])
+    places = np.repeat(corpus.offsets[sentences] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+    counts = {**json.loads(corpus.attributes["counts"]), "not_copied_sentences": len(corpus) - len(sentences)}
+    _write(
+        path,
+        {**corpus.attributes, "counts": counts},
+        tokens=corpus.tokens[places],
+        token_end=corpus.token_end[places],
+        offsets=offsets,
+        document=corpus.document[sentences],
+        multiplicity=corpus.multiplicity[sentences],
+        piece=corpus.piece,
+        texts=[corpus.texts[sentence] for sentence in sentences.tolist()],
+        document_names=corpus.document_names,
+        own={"bos": corpus.bos, "pretokenized": corpus.pretokenized, "language": corpus.language},
+    )
+
+
+def _write(path: Path, attributes: dict[str, Any], own: dict[str, Any], **columns: Any) -> None:
+    """Writes a corpus from its datasets. `own`: what it says of itself beside them."""
+    tokens, offsets = columns["tokens"], columns["offsets"]
+    first_new, shared = find_shared_prefixes(tokens, offsets)
+    digest = hashlib.sha256(tokens.data)
+    digest.update(offsets.data)
+    digest.update(str(own["bos"]).encode())
+    sizes = {"tokens": len(tokens), "sentences": len(offsets) - 1}
+    attributes = {**attributes, "corpus_hash": digest.hexdigest()[:16], **sizes, **own}
+    corpus = Corpus(**columns, first_new=first_new, shared=shared, **own, attributes=attributes)
     with hdf5.create(path, "corpus", attributes) as file:
         datasets.write(file, corpus)
 

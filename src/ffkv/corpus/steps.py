@@ -8,4 +8,5 @@ TRAIN = Step(
     imports="model",
 )
 CORPUS = Step("ffkv.corpus.step:encode_corpus", settings=("corpus",), imports="model")
-STEPS = {"train": TRAIN, "corpus": CORPUS}
+COPY_CORPUS = Step("ffkv.corpus.part:copy_corpus")
+STEPS = {"train": TRAIN, "corpus": CORPUS, "copy_corpus": COPY_CORPUS}

@@ -11,6 +11,7 @@ from ffkv.base.settings.runs import controls_of, untrained
 from ffkv.base.system.memory import free_memory
 from ffkv.base.terminal import in_bytes
 from ffkv.branches.registry import BRANCHES
+from ffkv.corpus.part import choose_sentences
 from ffkv.plan.facts import Jobs, RunFacts, as_trained, inspect_run
 from ffkv.plan.trial import Cost, Trial, measure_trial
 from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
@@ -68,8 +69,10 @@ def make_plan(
 
 
 def _control(run: str, facts: RunFacts, jobs: Jobs) -> RunFacts:
-    """Returns what is known of the control of a run: it reads a copy of the run's text, and takes no weights of the hub."""
-    text = {split: size._replace(seconds=0.0) for split, size in facts.text.items()}
+    """Returns what is known of the control of a run: it reads a part of the run's text, and takes no weights of the hub."""
+    train = facts.text["train"]
+    part = len(choose_sentences(round(train.sentences))) / max(train.sentences, 1)
+    text = {**facts.text, "train": train.times(part, f"a part of that of {run}")}
     return facts._replace(settings=untrained(run, facts.settings), jobs=jobs, text=text, download=0)
 
 
@@ -98,6 +101,8 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0)
     rows, (small, taken) = [], trial or (run, {})
     weights = device_bytes(run)["weights"]
     taken = {**taken, "unpack": [Cost(run.unpacking, 0.0, run.packed, weights)]}  # the trial's model is not packed
+    # A copy is as large as a corpus of its size, and takes no time.
+    taken["copy_corpus"] = [cost._replace(seconds=0.0, working=0.0) for cost in taken.get("corpus", [])]
     works = measure_amounts(run), measure_amounts(small)
     for rule, jobs in run.jobs.items():
         todo, threads, libraries = sum(not job.done for job in jobs), jobs[0].threads, libraries_of(rule)

@@ -16,7 +16,7 @@ def measure_amounts(run: RunFacts) -> dict[str, tuple[float, float]]:
     return {rule: step.amount(run) for rule, step in STEPS.items() if step.amount} | {
         "train": (trained * (shape.body + shape.outside), shape.parameters * (1 + len(made.keep_steps))),
         "model": (shape.body, shape.head + shape.all_memories * shape.width),
-        "corpus": (0.0, train.tokens + validation.tokens),
+        **dict.fromkeys(("corpus", "copy_corpus"), (0.0, train.tokens + validation.tokens)),
         "triggers": (train.tokens * shape.body, copies * run.trigger_bytes),
         "merge_triggers": (settings.shards * run.trigger_bytes, 1.0),
         # y, o and m of a prefix; the zeros of experts that it is not sent to are compressed.

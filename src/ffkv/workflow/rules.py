@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ class Runs:
 
     Attributes:
         settings: run to its complete settings, as nested dictionaries. The controls of runs are among them.
-        controls: the control of a run that the settings file does not name, to this run. It reads the run's corpus, and of
-            the hub the same commits.
+        controls: the control of a run that the settings file does not name, to this run. It copies the run's corpus, and
+            reads of the hub the same commits.
         named: the runs that the settings file names.
         comparisons: comparison to its settings.
         hub: run to the options that name its repositories on the hub, by kind.
@@ -133,10 +133,14 @@ class Runs:
         settings = self._resolved[run]
         return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
 
-    def copied_corpus(self, wildcards: Wildcards) -> list[str]:
-        """Returns the corpus that a control copies, that of its run; nothing for other runs, which read their text."""
-        run = self.controls.get(wildcards.run)
-        return [f"results/{run}/corpus/{wildcards.split}.h5"] if run else []
+    @property
+    def that_copy(self) -> str:
+        """A regular expression for the names of the runs that copy the corpus of another run: the controls."""
+        return _any_of(self.controls)
+
+    def copied_corpus(self, wildcards: Wildcards) -> str:
+        """Returns the corpus that a control copies: that of its run."""
+        return f"results/{self.controls[wildcards.run]}/corpus/{wildcards.split}.h5"
 
     def control(self, wildcards: Wildcards) -> list[str]:
         """Returns what the report reads of the run that the job's run is compared with."""
@@ -166,7 +170,7 @@ class Runs:
     @property
     def that_unpack(self) -> str:
         """A regular expression for the names of the runs that unpack a GGUF file."""
-        return "|".join(re.escape(run) for run, own in self._resolved.items() if own.model.is_unpacked) or "(?!)"
+        return _any_of(run for run, own in self._resolved.items() if own.model.is_unpacked)
 
     def unpacked_checkpoint(self, wildcards: Wildcards) -> list[str]:
         """Returns the checkpoint that the workflow unpacks from the GGUF file of the job's run, if it has one."""
@@ -195,7 +199,7 @@ class Runs:
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
-            "corpus": lambda settings, job: [] if self.copied_corpus(job) else corpus_files(settings, job.split),
+            "corpus": lambda settings, job: corpus_files(settings, job.split),
             "annotations": lambda settings, job: annotation_files(settings, job.run),
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
@@ -207,6 +211,11 @@ class Runs:
     def content(self, what: str) -> InputFunction:
         """Returns a hash over the files of `found`. A change repeats the rule."""
         return lambda wildcards: contents(self.found(what)(wildcards))
+
+
+def _any_of(runs: Iterable[str]) -> str:
+    """Returns a regular expression for names of runs; without any, one that fits nothing."""
+    return "|".join(map(re.escape, runs)) or "(?!)"
 
 
 def code(rule: str) -> str:

@@ -18,7 +18,7 @@ from ffkv.base.settings.messages import problems_of, shown
 COMPARISONS = "comparisons"  # key of the settings file, and folder of what is made
 AUTO, NONE = "auto", "none"  # values of `report.control` that name no run
 UNTRAINED = "-untrained"  # what the name of a control adds to that of its run
-# Of these sizes of samples, a control has a third, or this many if a third is less.
+# Of these sizes of samples, a control has a third, or this many if a third is less. Of the text too: `ffkv.corpus.part`.
 SAMPLES = {
     "prefixes": {"count": 200},
     "keys": {"per_layer": 5, "removal_triggers": 1},
@@ -76,23 +76,25 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
 def untrained(run: str, settings: Settings) -> Settings:
     """Returns the settings of the control of a run: a model of the same config with random weights, and smaller samples.
 
-    Text, trigger examples, definitions, seed and shards are those of the run. Jobs have a third of each sample, so a third of
-    them is enough.
+    Trigger examples, definitions and seed are those of the run. Jobs have a third of each sample and of the text, so a third
+    of them is enough.
     """
     checkpoint = f"results/{run}/checkpoint" if settings.model.checkpoint == EMBEDDED else settings.model.checkpoint
     trained = STEPS.fullmatch(checkpoint)  # all steps have one config and one tokenizer, so their runs share a control
     changes: dict[str, dict[str, Any]] = {
-        name: {key: _third(getattr(getattr(settings, name), key), least) for key, least in sizes.items()}
+        name: {key: third(getattr(getattr(settings, name), key), least) for key, least in sizes.items()}
         for name, sizes in SAMPLES.items()
     }
     changes["model"] = {"checkpoint": trained[1] if trained else checkpoint, "weights": "random", "adapter": ""}
     changes["report"] = {**Report().model_dump(), "control": NONE}
     changes["keys"]["precision"], changes["prefixes"]["extra_states"] = False, []  # nobody reads them of a control
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
-    return settings.model_copy(update={**sections, "layer_groups": _third(settings.layer_groups, 1)})
+    jobs = {name: third(getattr(settings, name), 1) for name in ("shards", "layer_groups")}
+    return settings.model_copy(update={**sections, **jobs})
 
 
-def _third(size: int, least: int) -> int:
+def third(size: int, least: int) -> int:
+    """Returns a third of a size, rounded up; `least` if a third is less, but never more than the size."""
     return min(size, max(least, -(-size // 3)))
 
 

@@ -13,6 +13,7 @@ from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
 from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
+from ffkv.run.results.text import number
 
 GREY = "0.35"
 LOOK: dict[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4, "marker": ".", "markersize": 3, "zorder": 3}
@@ -92,12 +93,10 @@ def describe_control(control: Run) -> str:
 
 def name_control(control: Run) -> str:
     """Returns what a control is."""
-    what = (
-        "whose weights are random, on the same text"
-        if control.anatomy.weights == "random"
-        else f"of {control.anatomy.checkpoint}"
-    )
-    return f"the control run {control.name}, {what}"
+    if control.anatomy.weights != "random":
+        return f"the control run {control.name}, of {control.anatomy.checkpoint}"
+    tokens = sum(int(about["tokens"]) for about in control.files.corpora.values())
+    return f"the control run {control.name}, whose weights are random, on {number(tokens)} tokens of the same text"
 
 
 def about_control(run: Run, control: Run | None) -> str:
