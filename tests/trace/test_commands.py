@@ -1,6 +1,7 @@
 """The command `ffkv trace`: text, JSON, and mistakes."""
 
 import json
+from pathlib import Path
 from unicodedata import east_asian_width
 
 import pandas as pd
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 import ffkv
 from ffkv.base.errors import UserError
+from ffkv.base.files import tables
 from ffkv.base.terminal import plain
 from ffkv.run.trace.commands import trace as command
 
@@ -69,9 +71,45 @@ def test_it_prints_the_whole_trace_as_json(call, traced):
     assert printed == json.loads(trace.to_json())
 
 
+@pytest.fixture
+def call_many(traced, tmp_path):
+    """Calls the command on a file of prompts; returns what it prints, and the folder of its tables."""
+
+    def run(content: bytes, *arguments: str) -> tuple[str, Path]:
+        (tmp_path / "prompts.txt").write_bytes(content)
+        files = ["--prompts", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "tables")]
+        words = [str(traced("gpt2").folder), *arguments, *files, "--device", "cpu"]
+        return CliRunner().invoke(command, words, catch_exceptions=False, standalone_mode=False).output, Path(files[-1])
+
+    return run
+
+
+def test_a_file_of_prompts_becomes_the_tables_of_all_of_them(call_many, traced):
+    """A line is a prompt to the letter. Numbers in CSV files have ten digits."""
+    printed, folder = call_many(b"w5 w6\r\n w7\nw1 w2 w3\n", "--memories", "1", "--off", "L0.3")
+    expected = ffkv.trace_all(traced("gpt2"), ["w5 w6", " w7", "w1 w2 w3"], memories=1, top=5, off="L0.3", device="cpu")
+    assert printed.split() == [str(folder / f"{name}.csv") for name in expected]
+    for name, table in expected.items():
+        pd.testing.assert_frame_equal(
+            tables.read(folder / f"{name}.csv"), table, check_dtype=False, rtol=1e-9, atol=1e-300
+        )
+
+
+def test_prompts_that_are_no_text_are_refused(call_many):
+    with pytest.raises(UserError, match=r"prompts\.txt cannot be read as text in UTF-8: 'utf-8' codec"):
+        call_many(b"w5\n\xff\n")
+
+
+@pytest.mark.parametrize("arguments", [["w5"], ["--json"]])
+def test_one_prompt_or_many(call_many, arguments):
+    with pytest.raises(UserError, match="Name one prompt as TEXT, or a file of prompts with --prompts and a folder"):
+        call_many(b"w5\n", *arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--output", "tables"], "Name one prompt as TEXT, or a file"),
         (["--off", "L0.999"], "There is no memory 999"),
         (["--scale", "L0.3"], "not a memory with a factor"),
         (["--position", "9"], "There is no position 9"),

@@ -14,6 +14,7 @@ from ffkv.base.system.disk import check_disk, describe_full, full, temporary_fol
 from ffkv.base.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import find_corpus_files, moves
+from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
 
 if shutil.which("ffkv") is None:
@@ -79,6 +80,11 @@ def check_corpora():
                 find_corpus_files(settings, split)
             except UserError as error:
                 raise WorkflowError(plain(str(error)))
+
+
+def logs_of_running_jobs():
+    jobs = workflow.scheduler.running if workflow.scheduler else ()
+    return [log for job in list(jobs) for log in getattr(job, "log", ())]
 
 
 def name_full_disks():

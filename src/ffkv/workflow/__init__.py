@@ -1,8 +1,8 @@
 """What the Snakemake workflow and `ffkv init` need of Python. The rules themselves are in `workflow/` of the clone.
 
 `rules` has what the rules take from the settings, `steps` the step of each rule, `inputs` the local files whose
-content counts, `jobs` the list of jobs for `ffkv plan`. `start` is `ffkv init`, `formats` writes
-docs/formats.md.
+content counts, `jobs` the list of jobs for `ffkv plan`. `live` shows the progress of running jobs at a
+terminal. `start` is `ffkv init`, `formats` writes docs/formats.md.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress(total: int | None, unit: str, description: str, done: int = 0) -> tqdm:
-    """Makes a progress bar on standard error. In a log file, it writes one line per half minute.
+    """Makes a progress bar on standard error. In a log file, it writes a line every ten seconds.
 
     Args:
         total: number of units of work; None if nobody knows it. Then no time left is shown.
@@ -21,7 +21,7 @@ def progress(total: int | None, unit: str, description: str, done: int = 0) -> t
         unit_scale=True,
         desc=description,
         file=sys.stderr,
-        mininterval=0.2 if terminal else 30,
+        mininterval=0.2 if terminal else 10,
         ascii=not terminal,
         dynamic_ncols=terminal,
     )

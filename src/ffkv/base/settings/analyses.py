@@ -176,7 +176,7 @@ class Report(Section):
     """Number of trigger examples per memory that the report shows."""
     control: str = Field("auto", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
     """What the report compares the run with. `auto`: an untrained model, which is the run `<run>-untrained`. It has random
-    weights, the same text and about a third of each sample. A model of random weights has none, nor has one with
+    weights, and reads about a third of the text and of each sample. A model of random weights has none, nor has one with
     `model.max_memory`. `none`: nothing. Any other value is the name of a run whose model has the same number of layers."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""

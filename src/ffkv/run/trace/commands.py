@@ -1,10 +1,13 @@
 """`ffkv trace`."""
 
+import re
 from pathlib import Path
 
 import click
 
-from ffkv.base.options import FOLDER, setting, takes, threads_option
+from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_bytes
+from ffkv.base.options import FOLDER, READABLE, WRITABLE, setting, takes, threads_option
 from ffkv.base.settings import Model
 from ffkv.base.terminal import announce, say
 from ffkv.run.trace.settings import TraceOptions
@@ -12,24 +15,53 @@ from ffkv.run.trace.settings import TraceOptions
 
 @click.command(context_settings={"default_map": {"top": 5, "memories": 5}})  # as much as a person reads in a terminal
 @click.argument("results", type=FOLDER)
-@click.argument("text")
+@click.argument("text", required=False)
 @takes(TraceOptions, argument="options")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
+@click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
+@click.option("--output", type=WRITABLE, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
 @setting(Model, "device")
 @threads_option
-def trace(results: Path, text: str, options: TraceOptions, as_json: bool, device: str, threads: int) -> None:
-    """Run one prompt through the model of a finished run, and show which memories make its prediction.
+def trace(
+    results: Path,
+    text: str | None,
+    options: TraceOptions,
+    as_json: bool,
+    prompts: Path | None,
+    output: Path | None,
+    device: str,
+    threads: int,
+) -> None:
+    """Run a prompt through the model of a finished run, and show which memories make its prediction.
 
-    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. docs/trace.md says what each number
-    means.
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. --prompts traces many. docs/trace.md says
+    what each number means.
     """
+    if (text is None) == (prompts is None) or (prompts is None) != (output is None) or (as_json and prompts):
+        raise UserError("Name one prompt as TEXT, or a file of prompts with --prompts and a folder with --output.")
+    texts = _read_lines(prompts) if prompts else []
     announce(f"Loading the model of {results}")
     from ffkv.base.process.runtime import torch_with
 
     torch_with(threads)
+    from ffkv.base.files import tables
     from ffkv.run.results.run import open
-    from ffkv.run.trace.step import trace as trace_prompt
+    from ffkv.run.trace import step
     from ffkv.run.trace.text import as_text
 
-    found = trace_prompt(open(results), text, device=device, **options.model_dump())
-    say(found.to_json() if as_json else as_text(found))
+    run, given = open(results), options.model_dump()
+    if text is not None:
+        found = step.trace(run, text, device=device, **given)
+        say(found.to_json() if as_json else as_text(found))
+    elif output is not None:
+        for name, table in step.trace_all(run, texts, device=device, **given).items():
+            tables.write(table, output / f"{name}.csv")
+            say(output / f"{name}.csv")
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file. Raises UserError if it cannot be read."""
+    try:
+        return re.split("\r?\n", read_bytes(path).decode().removesuffix("\n"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as text in UTF-8: {error}.") from error
