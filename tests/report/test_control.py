@@ -95,7 +95,7 @@ def test_an_untrained_control_is_called_so(pair):
     assert "90 % (untrained: 90 %) have a pattern" in summary(run, untrained)[0].replace("\u00a0", " ")
     assert (
         summary(run, untrained)[-1]
-        == "In brackets: the control run demo-random, whose weights are random, on the same text."
+        == "In brackets: the control run demo-random, whose weights are random, on 2,050 tokens of the same text."
     )
 
 
