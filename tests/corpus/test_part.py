@@ -19,11 +19,11 @@ from ffkv.corpus.part import choose_sentences, copy_corpus
         (0, []),
         (300, range(300)),
         (302, range(300)),
-        (904, [*range(10), *range(20, 30), *range(50, 60), *range(80, 90)]),  # 31 of 91 runs: every 2.94th
+        (904, [*range(10), *range(20, 30), *range(50, 60), *range(80, 90)]),  # 31 of 91: every 2.94th
         (9000, [*range(10), *range(30, 40), *range(60, 70), *range(90, 100)]),
     ],
 )
-def test_a_third_of_the_sentences_in_runs_of_ten(count, chosen):
+def test_a_third_of_the_sentences_in_stretches_of_ten(count, chosen):
     found = choose_sentences(count)
     assert found[: len(chosen)].tolist() == list(chosen)
     assert len(found) == min(count, 10 * max(30, -(-count // 30)))
@@ -32,7 +32,7 @@ def test_a_third_of_the_sentences_in_runs_of_ten(count, chosen):
 
 @pytest.fixture
 def thirds(monkeypatch):
-    """Runs of two sentences, of however short a text."""
+    """Stretches of two sentences, of however short a text."""
     monkeypatch.setattr(part, "LEAST", 1)
     monkeypatch.setattr(part, "TOGETHER", 2)
 

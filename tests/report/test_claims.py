@@ -10,10 +10,10 @@ from report.conftest import write_results
 from ffkv.base.files import tables
 from ffkv.base.intervals import wilson
 from ffkv.run.report import overview
-from ffkv.run.report.claims import CLAIMS, VERDICTS, as_table, judge_claims, verdicts
+from ffkv.run.report.claims import CLAIMS, VERDICTS, _beside, as_table, judge_claims, verdicts
 from ffkv.run.report.sections import paper_numbers
 from ffkv.run.report.step import write_report
-from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED
+from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED, Shares
 from ffkv.run.results.run import open
 
 pytestmark = pytest.mark.slow
@@ -271,3 +271,15 @@ def test_a_text_has_the_name_that_people_know(change, corpus, name):
 def test_the_first_line_says_what_was_read(run):
     tokens = sum(about["tokens"] for about in run.files.corpora.values())
     assert f"GPT2LMHeadModel, 6 layers, read {tokens:,} tokens of <bdi>the documentation" in overview.read_line(run)
+
+
+def test_a_pattern_that_no_key_of_the_control_has_varies_as_in_the_run():
+    """Nothing found in 20 keys of a layer says as much as in 80 if shares of keys vary a quarter of the most."""
+
+    def shares(share: float, spread: float) -> Shares:
+        return Shares(np.full(4, share), np.full(4, 20), spread=spread)
+
+    run, none, some = shares(0.2, 0.25), shares(0.0, 1.0), shares(0.1, 1.0)
+    assert _beside(run, none).part(np.arange(4)) == pytest.approx((0, 0, float(wilson(0, 320)[1])))
+    assert none.part(np.arange(4)) == pytest.approx((0, 0, float(wilson(0, 80)[1])))
+    assert _beside(run, some) is some

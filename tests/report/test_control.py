@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from report.conftest import ChangedRun, write_results
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.run.report.control import GREY, draw_control, lines, open_control
+from ffkv.run.report.control import GREY, about_text, draw_control, lines, open_control
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.sections import draw_exhibits, summary
 from ffkv.run.report.step import write_report
@@ -97,6 +98,18 @@ def test_an_untrained_control_is_called_so(pair):
         summary(run, untrained)[-1]
         == "In brackets: the control run demo-random, whose weights are random, on 2,050 tokens of the same text."
     )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "weights", "said"), [(9, "random", True), (10, "random", False), (9, "checkpoint", False)]
+)
+def test_a_control_on_less_text_says_what_follows(tokens, weights, said):
+    def read(tokens: int) -> SimpleNamespace:
+        files = SimpleNamespace(corpora={"train": {"tokens": tokens}})
+        return SimpleNamespace(files=files, anatomy=SimpleNamespace(weights=weights))
+
+    expected = " In more text, more of its trigger examples would be alike and have patterns." if said else ""
+    assert about_text(read(10), read(tokens)) == expected
 
 
 @pytest.mark.parametrize(

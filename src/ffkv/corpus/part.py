@@ -1,8 +1,8 @@
 """The text of a control: a part of the text of its run.
 
-The pass over the text is most of what a control takes, and grows with the text. A third is enough for numbers that are
-shares of keys or of prefixes. Sentences stay together in runs, because the topics of patterns are found in passages of
-a document. The runs come from the whole text, because its documents may be in any order.
+The pass over the text is most of what a control takes, and grows with the text. A third gives the same numbers up to
+sampling, but fewer patterns (docs/interventions.md). It is stretches of sentences, because the topics of patterns are
+found in passages of a document, and from the whole text, because its documents may be in any order.
 """
 
 from pathlib import Path
@@ -40,8 +40,8 @@ def copy_corpus(corpus: Path | str, output: Path | str) -> Corpus:
 
 
 def choose_sentences(count: int) -> np.ndarray:
-    """Returns the numbers of a third of `count` sentences: runs of ten, at equal distances from the first to the last."""
-    runs, kept = -(-count // TOGETHER), -(-third(count, LEAST) // TOGETHER)
-    first = np.arange(kept) * runs // kept * TOGETHER
+    """Returns the numbers of a third of `count` sentences: stretches of ten, at equal distances."""
+    stretches, kept = -(-count // TOGETHER), -(-third(count, LEAST) // TOGETHER)
+    first = np.arange(kept) * stretches // kept * TOGETHER
     sentences = (first[:, None] + np.arange(TOGETHER)).flatten()
     return sentences[sentences < count]

@@ -1,7 +1,7 @@
 """The claims of the paper: what each one says, from which table it is judged, and what the paper's own numbers give."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,8 @@ def _patterns(family: str) -> Callable[[Run], Shares]:
         examples = rows(run.table("figure_2_categories"), sample="trigger")
         shares = shares_by(examples, "category", CATEGORIES, len(run.anatomy.layers))
         keys = counts(rows(run.table("figure_2_pattern_counts"), sample="trigger"), "keys", run)
-        return Shares(shares[family] + shares["shallow and semantic"], keys / _spread_of_keys(run, family))
+        both = shares["shallow and semantic"]
+        return Shares(shares[family] + both, keys, spread=_spread_of_keys(run, family))
 
     return course
 
@@ -244,7 +245,11 @@ def _judge(claim: Claim, run: Run, control: Run | None) -> Judged:
         return Judged(claim, of_paper, own, None, *judge(Rule(), own))
     course = claim.course(run)
     own = claim.estimate(course)
-    its = claim.estimate(claim.course(control)) if control and has_figure(control, claim.figure) else None
+    its = (
+        claim.estimate(_beside(course, claim.course(control)))
+        if control and has_figure(control, claim.figure)
+        else None
+    )
     rule = Rule(claim.sign, claim.limit, of_paper.value if claim.is_trend else np.nan)
     verdict, reason = judge(rule, own, its)
     if verdict == HOLDS and run.anatomy.weights == "random":
@@ -252,6 +257,13 @@ def _judge(claim: Claim, run: Run, control: Run | None) -> Judged:
     if claim.is_trend and (layer := turn(course, claim.sign)) is not None:
         reason += f" It {'falls' if claim.sign > 0 else 'rises'} again after layer {layer}."
     return Judged(claim, of_paper, own, its, verdict, reason)
+
+
+def _beside(course: Course, its: Course) -> Course:
+    """Returns a control's course. A pattern that none of its keys has is taken to vary as it does in the run."""
+    if isinstance(course, Shares) and isinstance(its, Shares) and not np.nan_to_num(its.values).any():
+        return replace(its, spread=course.spread)
+    return its
 
 
 def verdicts(run: Run, control: Run | None = None) -> pd.DataFrame:

@@ -99,6 +99,13 @@ def name_control(control: Run) -> str:
     return f"the control run {control.name}, whose weights are random, on {number(tokens)} tokens of the same text"
 
 
+def about_text(run: Run, control: Run) -> str:
+    """Returns a sentence about a control that read a part of the run's text, with a space in front; else empty."""
+    whole, part = (int(each.files.corpora["train"]["tokens"]) for each in (run, control))
+    less = control.anatomy.weights == "random" and part < whole
+    return " In more text, more of its trigger examples would be alike and have patterns." if less else ""
+
+
 def about_control(run: Run, control: Run | None) -> str:
     """Returns a sentence for each paragraph of the summary, with a space in front: empty if it has a control's numbers."""
     if control is not None:

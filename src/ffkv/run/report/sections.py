@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from ffkv.run.report import drawing
-from ffkv.run.report.control import about_control, describe_control, draw_control, name_control
+from ffkv.run.report.control import about_control, about_text, describe_control, draw_control, name_control
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
 from ffkv.run.report.section import Exhibit
@@ -64,7 +64,9 @@ def summary(run: Run, control: Run | None = None) -> list[str]:
     """Returns the main numbers, one paragraph per question, in the order of the branches; and what the control is."""
     told = [said for branch in branches_of(run) for said in load_section(branch.name).summary(run, control)]
     paragraphs = [f"{said}{about_control(run, control)}" for said in told]
-    return paragraphs + ([f"In brackets: {name_control(control)}."] if control is not None else [])
+    if control is None:
+        return paragraphs
+    return [*paragraphs, f"In brackets: {name_control(control)}.{about_text(run, control)}"]
 
 
 def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:

@@ -24,12 +24,13 @@ class Shares:
     units: np.ndarray  # number of independent units [layer]
     same: bool = False  # whether all layers have the same units; they then count once
     chance: np.ndarray | float = 0.0  # the share by chance, which is taken away [layer]
+    spread: float = 1.0  # how much units vary, of the most that they can: a unit counts 1 / spread times
 
     def part(self, layers: np.ndarray) -> tuple[float, float, float]:
         """Returns the share in some layers together, less that by chance, and its Wilson interval."""
         units = self.units[layers]
         share, chance = (np.average(each, weights=units) for each in (self.values[layers], self._chance[layers]))
-        number = units.max() if self.same else units.sum()
+        number = (units.max() if self.same else units.sum()) / self.spread
         low, high = wilson(share * number, number)
         return float(share - chance), float(low - chance), float(high - chance)
 
