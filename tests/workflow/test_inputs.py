@@ -84,7 +84,7 @@ def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
 def test_a_run_can_stop_behind_the_corpus(made, tmp_path):
     """Its control then makes nothing."""
     folder = shutil.copytree(made, tmp_path / "copy")
-    done = snakemake(folder, folder / "config.yaml", "--until", "corpus")
+    done = forked_snakemake(folder, folder / "config.yaml", "--until", "corpus")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (folder / "results/n/corpus").glob("*.h5")} == {"train.h5", "validation.h5"}
     assert not (folder / "results/n-untrained/corpus").exists()
