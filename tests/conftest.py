@@ -1,6 +1,7 @@
 """What tests of several rooms share."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,6 +130,14 @@ def tiny(tmp_path_factory) -> Path:
             directory.mkdir(exist_ok=True)
             make_run(directory, ROOT / "configs/tiny.yaml")
     return directory
+
+
+@pytest.fixture
+def own_tiny(tiny, tmp_path) -> Path:
+    """A folder with the run of `tiny`, for tests that keep something beside it. The files are the same: nobody changes them."""
+    shutil.copytree(tiny / "results/tiny", tmp_path / "results/tiny", copy_function=os.link)
+    (tmp_path / "reports").symlink_to(tiny / "reports")
+    return tmp_path
 
 
 @pytest.fixture

@@ -8,6 +8,9 @@ from ffkv.run.results.run import open as open
 from ffkv.run.results.run import Run as Run
 from ffkv.run.results.memory import Memory as Memory
 from ffkv.run.results.run_files import RunFiles as RunFiles
+from ffkv.run.results.collect import collections as collections
+from ffkv.run.results.collect import collect as collect
+from ffkv.run.results.collect import note as note
 from ffkv.run.trace.step import trace as trace
 from ffkv.run.trace.result import Trace as Trace
 from ffkv.run.trace.step import trace_all as trace_all

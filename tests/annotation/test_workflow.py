@@ -9,7 +9,7 @@ from workflow.dry_run import planned
 import ffkv
 from ffkv.apps.annotation.records import Record, append_record
 from ffkv.apps.annotation.settings import Sheets
-from ffkv.apps.annotation.sheets import annotations_folder, read_secret, read_sheet
+from ffkv.apps.annotation.sheets import read_secret, read_sheet
 from ffkv.apps.annotation.step import make_sheets
 from ffkv.run.results.check import check_run
 
@@ -30,7 +30,7 @@ def say(folder, sheet, item, annotator) -> None:
 def test_annotations_reach_the_report_and_repeat_nothing_else(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
     run = ffkv.open(folder / "results/tiny")
-    annotations = annotations_folder(run)
+    annotations = run.files.annotations
     make_sheets(run, annotations, Sheets(annotators=["anna", "bert"], per_layer=2, changes=3))
     assert ran(folder) == set()  # sheets alone change nothing
     sheet, origins = read_sheet(annotations, "keys"), read_secret(annotations, "keys").origins

@@ -3,6 +3,8 @@
 import json
 import re
 import threading
+from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ def visitor(tiny, visit):
     """An explorer of the tiny run, in whose folder the paths of its checkpoint start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tiny)
-        yield visit(tiny / "results/tiny")
+        visitor = visit(tiny / "results/tiny")
+        visitor.shelf.history = False  # nothing is kept beside the run of all tests
+        yield visitor
 
 
 def ask(visitor, status=200, **asked):
@@ -178,3 +182,58 @@ def test_after_a_change_each_table_says_of_what_it_is(visitor):
     assert len(headings) == 6 and headings[0] == "Prediction before and after"
     assert all(heading.endswith(", before the changes") for heading in headings[1:])
     assert "before the changes" not in ask(visitor, prompt=PROMPT)
+
+
+@pytest.fixture
+def own(own_tiny, monkeypatch) -> Path:
+    """The folder of the tiny run, with room for annotations beside it that nobody else sees."""
+    monkeypatch.chdir(own_tiny)
+    return own_tiny / "results/tiny"
+
+
+def history_of(page):
+    section = page.partition('id="history"')[2]
+    return [unescape(link) for link in re.findall(r'<th scope="row"><a href="([^"]*)"', section)]
+
+
+def test_the_page_leads_back_to_the_last_traces(own, visit):
+    visitor = visit(own)
+    assert history_of(ask(visitor)) == []
+    for asked in ({"prompt": PROMPT}, {"prompt": PROMPT}, {"prompt": PROMPT, "off": "L0.1"}, {"prompt": "a<b>"}):
+        ask(visitor, **asked)
+    ask(visitor, prompt=PROMPT, format="json")  # no page, so nobody wants to go back to it
+    ask(visitor, 400, prompt=PROMPT, off="L9.1")
+    page = ask(visit(own))  # another explorer
+    plus = PROMPT.replace(" ", "+")
+    expected = ["prompt=a%3Cb%3E", f"prompt={plus}&off=L0.1", f"prompt={plus}"]
+    assert history_of(page) == [f"/r/tiny/trace?{each}" for each in expected]
+    assert "<b>" not in page.partition('id="history"')[2]
+    assert "L0.1" in text_of(visitor.get(history_of(page)[1]))
+    assert history_of(ask(visitor))[0].endswith("off=L0.1")  # it is the last one now
+    (file,) = (own.parent.parent / "annotations/tiny/traces").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_history_is_cleared_and_can_be_turned_off(own, visit):
+    visitor, traces = visit(own), own.parent.parent / "annotations/tiny/traces"
+    ask(visitor, prompt=PROMPT)
+    assert len([*traces.iterdir()]) == 1
+    answer = visitor.client.post("/r/tiny/traces", headers={"Origin": "http://127.0.0.1:8000"})
+    assert answer.url.path == "/r/tiny/trace" and history_of(answer.text) == [] and not [*traces.iterdir()]
+    visitor.shelf.history = False
+    assert 'id="history"' not in ask(visitor, prompt=PROMPT) and not [*traces.iterdir()]
+
+
+def test_where_nothing_can_be_written_the_trace_is_shown_and_the_page_says_so(own, visit):
+    (own.parent.parent / "annotations").write_text("a file in the place of the folder")
+    text = text_of(ask(visit(own), prompt=PROMPT))
+    assert "The parts add up" in text and "The history of traces cannot be kept" in text
+
+
+def test_a_list_is_switched_off_by_its_name(own, visit):
+    visitor = visit(own)
+    run = visitor.shelf.runs["tiny"].run
+    ffkv.collect(run, "pair", ["L0.1", "L1.2"])
+    asked = json.loads(ask(visitor, prompt=PROMPT, off="@pair", format="json"))
+    assert asked["changes"] == {"L0.1": 0.0, "L1.2": 0.0} == ffkv.trace(run, PROMPT, off="@pair").changes
+    assert ffkv.coefficients(run, [PROMPT], "@pair").columns.tolist() == ["L0.1", "L1.2"]

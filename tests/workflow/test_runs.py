@@ -269,11 +269,9 @@ def test_a_finished_run_has_nothing_left_to_do(tiny, tmp_path, monkeypatch):
     assert found["runs"]["tiny"]["text"]["train"]["source"] == "read from its file"
 
 
-def test_the_tutorial_runs_as_it_is_written(tiny, tmp_path, monkeypatch, capsys):
-    (tmp_path / "results").mkdir()
-    for name in ("demo", "tiny"):  # the checkpoint of the run is in results/tiny
-        (tmp_path / "results" / name).symlink_to(tiny / "results/tiny")
-    monkeypatch.chdir(tmp_path)
+def test_the_tutorial_runs_as_it_is_written(own_tiny, monkeypatch, capsys):
+    (own_tiny / "results/demo").symlink_to("tiny")  # the checkpoint of the run is in results/tiny
+    monkeypatch.chdir(own_tiny)
     tutorial = ROOT / "docs/python.md"
     page, variables = tutorial.read_text(), {}
     for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):

@@ -30,10 +30,9 @@ def of_run(command: Callable) -> Callable:
     @functools.wraps(command)
     def with_run(results: Path, annotations: Path | None, **options: Any) -> None:
         import ffkv
-        from ffkv.apps.annotation.sheets import annotations_folder
 
         run = ffkv.open(results)
-        command(run=run, annotations=annotations or annotations_folder(run), **options)
+        command(run=run, annotations=annotations or run.files.annotations, **options)
 
     return with_run
 

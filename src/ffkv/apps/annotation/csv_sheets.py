@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ffkv.apps.annotation.records import MarkedPattern, Record, problem_of
+from ffkv.apps.annotation.records import MarkedPattern, Record
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_bytes
+from ffkv.base.files.journal import problem_of
 from ffkv.base.files.spreadsheet import read_safe_text, safe_text
 from ffkv.run.results.text import BLANK
 

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from ffkv.apps.annotation.records import Record, Stored, problem_of
+from ffkv.apps.annotation.records import Record
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_bytes
+from ffkv.base.files.journal import Stored, problem_of
 from ffkv.base.files.provenance import check_identities
-from ffkv.run.results.run import Run
 
 SHEETS, SECRET = "sheets", "secret"
 LARGEST = 2**27  # bytes of a file
@@ -68,12 +68,6 @@ class SecretKey(Stored):
     name: str  # name of the sheet
     identity: dict[str, str]  # as that of the sheet
     origins: dict[str, Origin]  # what each item is, by its id
-
-
-def annotations_folder(run: Run) -> Path:
-    """Returns where the annotations of a run lie: by default `annotations/<run>`, beside `results/<run>`."""
-    results = run.folder.resolve()
-    return results.parent.parent / run.settings.annotation.folder / results.name
 
 
 def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:

@@ -1,6 +1,7 @@
 """The application: which address shows what, and what an error looks like."""
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ffkv.apps.explorer import page_annotate, page_memory, page_run, page_search, page_trace
+from ffkv.apps.explorer import page_annotate, page_collections, page_memory, page_run, page_search, page_trace
 from ffkv.apps.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
@@ -31,8 +32,8 @@ REPORT_POLICY = (
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     """Creates the explorer of the runs on a shelf, for the user who has the secrets of a guard."""
     routes = [Route(path, partial(_answer, shelf, page), methods=["GET"]) for path, page in PAGES.items()]
-    routes.append(Route(ITEM, partial(_keep, shelf), methods=["POST"]))
-    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=page_annotate.KEEPS)
+    routes += [Route(path, partial(_keep, shelf, keep), methods=["POST"]) for path, keep in KEEPING.items()]
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=KEEPS)
     return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
 
 
@@ -61,8 +62,8 @@ def _comparison(shelf: Shelf, name: str) -> Response:
     return HTMLResponse(page_run.comparison(shelf, name), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-async def _keep(shelf: Shelf, request: Request) -> Response:
-    """Keeps what a person says of an item."""
+async def _keep(shelf: Shelf, keep: Callable[..., Response], request: Request) -> Response:
+    """Keeps what a person sends."""
     body = b""
     try:
         async for part in request.stream():
@@ -71,7 +72,7 @@ async def _keep(shelf: Shelf, request: Request) -> Response:
                 return error_page(413, "This is too long", "Shorten the words.")
     except ClientDisconnect:
         return Response()  # nobody waits for it
-    return await run_in_threadpool(_answer, shelf, partial(page_annotate.keep, body=body), request)
+    return await run_in_threadpool(_answer, shelf, partial(keep, body=body), request)
 
 
 def _static_file(name: str) -> Response:
@@ -93,6 +94,7 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/complete": page_search.complete,
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
+    "/r/{run}/collections": page_collections.overview,
     "/r/{run}/trace": page_trace.trace,
     "/compare": _compare,
     "/comparisons/{name}": _comparison,
@@ -103,6 +105,13 @@ PAGES: dict[str, Callable[..., Response]] = {
     ITEM: page_annotate.item,
     "/static/{name}": _static_file,
 }
+# Address: what keeps a form that is sent there, as `body`.
+KEEPING: dict[str, Callable[..., Response]] = {
+    ITEM: page_annotate.keep,
+    "/r/{run}/collections": page_collections.keep,
+    "/r/{run}/traces": page_trace.forget,
+}
+KEEPS = re.compile(rf"{page_annotate.KEEPS.pattern}|/r/[^/]+/(collections|traces)")
 
 
 def _answer(shelf: Shelf, page: Callable[..., Response], request: Request) -> Response:

@@ -22,6 +22,7 @@ from ffkv.base.terminal import say
 @click.option(
     "--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token."
 )
+@click.option("--history/--no-history", default=True, show_default=True, help="Whether your traces are kept.")
 def explore(
     results: tuple[str, ...],
     port: int,
@@ -29,6 +30,7 @@ def explore(
     no_browser: bool,
     export_folder: Path | None,
     colours: bool,
+    history: bool,
 ) -> None:
     """Open finished runs in a browser.
 
@@ -53,7 +55,7 @@ def explore(
     from ffkv.apps.explorer.security import Guard
     from ffkv.apps.explorer.serve import has_display, listen_port, listen_socket, open_browser, serve
 
-    guard, shelf = Guard(), open_shelf([Path(folder) for folder in results])
+    guard, shelf = Guard(), open_shelf([Path(folder) for folder in results], history)
     application = create_application(shelf, guard)
     listener = listen_socket(socket_file) if socket_file else listen_port(port)
     place = 8000 if socket_file else listener.getsockname()[1]

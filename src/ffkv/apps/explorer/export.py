@@ -11,6 +11,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.run.report.cards import choose
 from ffkv.run.results import indexes
+from ffkv.run.results.collections import expand
 from ffkv.run.results.memory_name import memory_name
 
 PAGES = 24  # memories whose pages are written if none is named, as many as a report has cards
@@ -45,7 +46,7 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
     UserError if there is no such memory, or the model cannot be loaded.
     """
     run = held.run
-    memories = [run.memory(name) for name in names]
+    memories = [run.memory(name) for name in expand(run.files, names)]
     places = list(dict.fromkeys((memory.layer, memory.memory) for memory in memories))
     if not places:
         places = choose(indexes.trigger_patterns(run.files), run.memories(), PAGES)

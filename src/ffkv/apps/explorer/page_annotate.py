@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from ffkv.apps.annotation.csv_sheets import with_marked_end
 from ffkv.apps.annotation.records import MOST_PATTERNS, Record, append_record, identity_of
-from ffkv.apps.annotation.sheets import Sheet, annotations_folder, read_sheet, sheet_names
+from ffkv.apps.annotation.sheets import Sheet, read_sheet, sheet_names
 from ffkv.apps.annotation.step import latest_of_person
 from ffkv.apps.explorer.pages import LIVE, render, with_query
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
@@ -20,8 +20,6 @@ SLOTS = 3  # patterns that a page has room for at first
 LARGEST = 2**18  # bytes that a page may send
 FIELDS = 5000  # in them
 KEEPS = re.compile(r"/r/[^/]+/annotate/[^/]+/[^/]+/\d{1,6}")  # the paths that take what a page sends
-# A browser names the page that sends a form only if the page allows it, and the guard asks for the name.
-HEADERS = {"Referrer-Policy": "same-origin"}
 
 
 def address(held: Held, *parts: str | int) -> str:
@@ -37,7 +35,7 @@ def overview(shelf: Shelf, sheet: str = "") -> Response:
     sheets = [
         (held, name)
         for held in shelf.runs.values()
-        for name in sheet_names(annotations_folder(held.run))
+        for name in sheet_names(held.run.files.annotations)
         if sheet in ("", name)
     ]
     if sheet and not sheets:
@@ -58,7 +56,7 @@ def people(held: Held, sheet: str) -> HTMLResponse:
 
 def _sheet(held: Held, name: str, annotator: str | None = None, number: int = 1) -> Sheet:
     """Returns a sheet of a run. Raises NoSuch if there is no such sheet, person or item."""
-    folder = annotations_folder(held.run)
+    folder = held.run.files.annotations
     if name not in sheet_names(folder):
         raise NoSuch(f"There is no sheet {name!r} of this run.")
     sheet = read_sheet(folder, name, identity_of(held.run.files.identity("train")))
@@ -71,7 +69,7 @@ def _sheet(held: Held, name: str, annotator: str | None = None, number: int = 1)
 
 def _said(held: Held, sheet: Sheet, annotator: str) -> dict[str, Record]:
     """Returns the latest record of each item that a person has said something about."""
-    return latest_of_person(annotations_folder(held.run), sheet, annotator)
+    return latest_of_person(held.run.files.annotations, sheet, annotator)
 
 
 def continue_at(held: Held, sheet: str, annotator: str) -> Response:
@@ -93,8 +91,9 @@ def item(
     order, said = found.orders[annotator], _said(held, found, annotator)
     shown, record = found.items[order[number - 1]], said.get(order[number - 1])
     slots = max(SLOTS, len(record.patterns) if record else 0, _small(query.get("patterns", "")))
-    answer = render(
+    return render(
         "annotate_item.html",
+        sends=True,
         status=400 if problem else 200,
         problem=problem,
         sheet=found,
@@ -113,8 +112,6 @@ def item(
         ],
         done=sum(each.done for each in said.values()),
     )
-    answer.headers.update(HEADERS)
-    return answer
 
 
 def _small(text: str) -> int:
@@ -144,7 +141,7 @@ def keep(held: Held, sheet: str, annotator: str, number: int, body: bytes) -> Re
         record = before
     else:
         try:
-            append_record(annotations_folder(held.run), record)
+            append_record(held.run.files.annotations, record)
         except UserError as error:
             if go == "stay":  # the script shows it beside what is written
                 return PlainTextResponse(str(error), 500)

@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from starlette.responses import JSONResponse, Response
 
-from ffkv.apps.explorer import drawing
+from ffkv.apps.explorer import drawing, page_collections
 from ffkv.apps.explorer.examples import strengths
 from ffkv.apps.explorer.pages import LIVE, Live, render
 from ffkv.apps.explorer.shelf import Held, Shelf
@@ -99,7 +99,7 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     if "patterns" in query:
         held.sought.get(name, held.run.memory(layer, index).seek_patterns)
     shown = values(held, layer, index, LIVE, coloured_by, "all" in query)
-    return render("memory.html", held=held, runs=[*shelf.runs], **shown)
+    return render("memory.html", held=held, sends=True, runs=[*shelf.runs], kept=page_collections.read(held), **shown)
 
 
 def values(

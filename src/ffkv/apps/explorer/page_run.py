@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from starlette.responses import HTMLResponse
 
-from ffkv.apps.annotation.sheets import annotations_folder, sheet_names
+from ffkv.apps.annotation.sheets import sheet_names
 from ffkv.apps.explorer import page_memory
 from ffkv.apps.explorer.pages import LIVE, render, report_file
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
@@ -101,7 +101,7 @@ def values(held: Held) -> dict[str, Any]:
             ("trigger examples", f"{run.settings.triggers.per_key} per key"),
         ],
         "report": LIVE.run(held, "report") if report_file(held).is_file() else "",
-        "sheets": bool(sheet_names(annotations_folder(run))),
+        "sheets": bool(sheet_names(run.files.annotations)),
     }
 
 

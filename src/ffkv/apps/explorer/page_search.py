@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from ffkv.apps.explorer import page_collections
 from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
@@ -35,7 +36,8 @@ COMPLETED = 20  # tokens or names that continue what is typed
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
 FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
 FOUND += ["explanation_detection"]
-TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
+FOUND += ["detects", "note", "added_by", "added"]
+TEXTS = ("promotes", "demotes", "text", "pattern", "collection", "layer", "sort", "order")
 
 
 def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -45,7 +47,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     """
     ranges = {name: query[name] for name in query if name.startswith(("min_", "max_")) and query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()} | ranges
-    options: dict[str, Any] = {name: asked[name] for name in ("pattern", "sort") if name in asked}
+    options: dict[str, Any] = {name: asked[name] for name in ("pattern", "collection", "sort") if name in asked}
     if "promotes" in asked:
         options.setdefault("sort", "promoted_weight")  # what never fires comes last
     options |= {name: token_of(asked[name].strip()) for name in ("promotes", "demotes") if name in asked}
@@ -94,10 +96,14 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
     if not problem and not 1 <= page <= pages:
         problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
-    statistics = indexes.statistics(held.run.files)
+    statistics, kept = indexes.statistics(held.run.files), page_collections.read(held)
+    if len(rows) and kept.lists:
+        rows = rows.assign(lists=[", ".join(kept.of(name)) for name in rows["name"]])
     return render(
         "memories.html",
         held=held,
+        sends=True,
+        kept=kept,
         status=400 if problem else 200,
         asked=asked,
         ranged=any(name.startswith(("min_", "max_")) for name in asked),
@@ -105,7 +111,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         rows=rows.to_dict("records"),
         columns=_columns(rows, asked.get("sort", "")),
         forms={name: _form(rows[name]) for name in rows},
-        words=column_words(),
+        words={"lists": "The named lists that the memory is in.", **column_words()},
         total=total,
         page=page,
         pages=pages,
@@ -121,7 +127,21 @@ def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
     """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
     added = [name for name in rows if name in FOUND]
     by = [sort] if sort in rows else []
-    return list(dict.fromkeys(["name", *added, *by, *[name for name in SHOWN if name in rows]])) if len(rows) else []
+    return (
+        list(
+            dict.fromkeys(
+                [
+                    "name",
+                    *(["lists"] if "lists" in rows else []),
+                    *added,
+                    *by,
+                    *[name for name in SHOWN if name in rows],
+                ]
+            )
+        )
+        if len(rows)
+        else []
+    )
 
 
 @functools.cache

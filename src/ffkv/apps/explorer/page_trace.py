@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from starlette.datastructures import QueryParams
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
+from ffkv.apps.explorer import history
+from ffkv.apps.explorer.pages import LIVE, error_page, render, token_of, whole
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
@@ -33,7 +34,7 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
         asked["off"] = off
     if "prompt" not in query:
         held.load_in_background()
-        return _page(held, asked)
+        return _page(held, shelf, asked)
     asked.setdefault("prompt", "")
     json = query.get("format") == "json"
     try:
@@ -42,10 +43,21 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
         raise
     except UserError as error:
         status = 429 if isinstance(error, Busy) else 400
-        told = JSONResponse({"error": str(error)}, status) if json else _page(held, asked, None, str(error), status)
+        told = (
+            JSONResponse({"error": str(error)}, status) if json else _page(held, shelf, asked, None, str(error), status)
+        )
         told.headers.update({"Retry-After": "5"} if status == 429 else {})
         return told
-    return JSONResponse(found.to_dict()) if json else _page(held, asked, found)
+    return JSONResponse(found.to_dict()) if json else _page(held, shelf, asked, found)
+
+
+def forget(held: Held, body: bytes) -> Response:
+    """Clears the person's history of traces, and leads back to the page. The form needs to say nothing."""
+    try:
+        history.clear(held)
+    except UserError as error:
+        return error_page(500, "The history cannot be cleared", str(error))
+    return RedirectResponse(LIVE.run(held, "trace"), 303)
 
 
 def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
@@ -75,10 +87,13 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
 
 
 def _page(
-    held: Held, asked: dict[str, str], found: "Trace | None" = None, problem: str = "", status: int = 200
+    held: Held, shelf: Shelf, asked: dict[str, str], found: "Trace | None" = None, problem: str = "", status: int = 200
 ) -> Response:
     values: dict[str, Any] = {"held": held, "asked": asked, "found": found, "problem": problem, "longest": LONGEST}
     values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
+    if shelf.history:
+        before, values["not_kept"] = history.remember(held, asked if found is not None and asked["prompt"] else None)
+        values["history"] = [(each, LIVE.run(held, "trace", **each.asked)) for each in before]
     if found is not None:
         point = asked.get("point", "output")
         values |= {
@@ -96,7 +111,7 @@ def _page(
             "with_scale": lambda name: _changed(found, [name], 2.0),
             "all_off": _changed(found, found.strongest(STRONGEST)["name"], 0.0),
         }
-    return render("trace.html", status=status, **values)
+    return render("trace.html", status=status, sends=True, **values)
 
 
 def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:

@@ -76,10 +76,20 @@ def static(name: str) -> str:
 
 
 def render(
-    template: str, *, held: Held | None = None, links: Live = LIVE, status: int = 200, **values: Any
+    template: str,
+    *,
+    held: Held | None = None,
+    links: Live = LIVE,
+    status: int = 200,
+    sends: bool = False,
+    **values: Any,
 ) -> HTMLResponse:
-    """Returns a page as an answer. `held`: the run that it is about, for its head and foot."""
-    return HTMLResponse(write(template, held=held, links=links, **values), status)
+    """Returns a page as an answer. `held`: the run that it is about, for its head and foot; `sends`: it has a form that
+    sends something to be kept.
+    """
+    # A browser names the page that sends a form only if the page allows it, and the guard asks for the name.
+    headers = {"Referrer-Policy": "same-origin"} if sends else {}
+    return HTMLResponse(write(template, held=held, links=links, sends=sends, **values), status, headers)
 
 
 def write(template: str, *, held: Held | None = None, links: Live = LIVE, **values: Any) -> str:

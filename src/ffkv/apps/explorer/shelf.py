@@ -155,6 +155,7 @@ class Shelf:
     """The open runs."""
 
     runs: dict[str, Held]  # by name
+    history: bool = True  # whether traces are kept, so that pages lead back to them
     model: threading.Lock = field(default_factory=threading.Lock)  # held by what runs a model: one request at a time
 
     def run(self, name: str) -> Held:
@@ -164,7 +165,7 @@ class Shelf:
         return self.runs[name]
 
 
-def open_shelf(folders: Sequence[Path]) -> Shelf:
+def open_shelf(folders: Sequence[Path], history: bool = True) -> Shelf:
     """Opens finished runs. A second run of one name gets a number. Raises UserError: see `ffkv.open`."""
     runs: dict[str, Held] = {}
     for folder in folders:
@@ -173,7 +174,7 @@ def open_shelf(folders: Sequence[Path]) -> Shelf:
         name = next(name for name in names if name not in runs)
         runs[name] = Held(run, name)
         runs[name].hashes  # noqa: B018  # the corpus belongs to the model, or the run cannot be opened
-    return Shelf(runs)
+    return Shelf(runs, history)
 
 
 def prepare_in_background(shelf: Shelf) -> None:

@@ -29,8 +29,8 @@ class Export(Section):
     """Which memories are exported, on how many sentences, and what they are called in the other tool."""
 
     memories: list[str] = Field([])
-    """Export these memories: L3.17 for one, L3.17-40 for some, L3 for a layer. Repeat it, or put commas between.
-    Without it, all memories are exported."""
+    """Export these memories: L3.17 for one, L3.17-40 for some, L3 for a layer, @starred for a list. Repeat it, or put
+    commas between. Without it, all memories are exported."""
     examples: int | None = Field(None, ge=0)
     """Sentences of trigger examples of each sign per memory. Without it, as many as the format wants."""
     sentences: int | None = Field(None, ge=0)

@@ -19,7 +19,7 @@ from ffkv.apps.export.store import Store, fill
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.process.progress import progress
-from ffkv.run.results.memory_name import choose_memories
+from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.run import Run, open
 
 DENSE_TOKENS = 500_000  # of a text on which every coefficient is kept
@@ -68,7 +68,7 @@ def default_model_id(run: Run) -> str:
 
 def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:
     """Returns the selection. Where a format needs every coefficient on every sentence, all sentences are shared."""
-    selection = select(run, *choose_memories(run.anatomy, names), examples, sentences)
+    selection = select(run, *choose_memories(run.files, names), examples, sentences)
     if not chosen.dense:
         return selection
     none = {side: own[:, :0] for side, own in selection.sentence.items()}

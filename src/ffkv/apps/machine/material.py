@@ -13,6 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
+from ffkv.run.results.collections import expand
 from ffkv.run.results.memory_name import check_memory, parse_memory_name
 from ffkv.run.results.run import Run
 
@@ -29,7 +30,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
     machines, people and tests speak of the same keys.
     """
     if names:
-        places = [parse_memory_name(name) for name in names]
+        places = [parse_memory_name(name) for name in expand(run.files, names)]
         for place in places:
             check_memory(*place, [layer.memories for layer in run.anatomy.layers])
         if len(set(places)) < len(places):

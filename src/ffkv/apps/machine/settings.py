@@ -61,7 +61,7 @@ class Task(Section):
     sheets: Names = Field([])
     """Judge these sheets of `ffkv annotate sheets`, and explain nothing. Repeat it, or put commas between."""
     memories: Names = Field([])
-    """Explain these memories, such as L3.17. Repeat it, or put commas between."""
+    """Explain these memories, such as L3.17, or @starred for those of a list. Repeat it, or put commas between."""
     per_layer: Whole = Field(10, ge=1)
     """Without --memories: number of random memories per layer, among the sampled keys of figure 2."""
     pairs: Whole = Field(15, ge=2)

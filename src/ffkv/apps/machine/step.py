@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.apps.annotation.ratings import FOLDER, SETTINGS
-from ffkv.apps.annotation.records import name_in_files
 from ffkv.apps.annotation.sheets import Sheet, read_sheet
 from ffkv.apps.annotation.step import append_new
 from ffkv.apps.machine.asking import Asker, Cost
@@ -19,6 +18,7 @@ from ffkv.apps.machine.settings import Machine, Task
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.journal import name_in_files
 from ffkv.base.terminal import say
 from ffkv.run.annotation_tables import MACHINE_FILES
 from ffkv.run.results.run import Run

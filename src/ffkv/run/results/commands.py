@@ -1,4 +1,4 @@
-"""The command `ffkv check`."""
+"""The commands `ffkv check`, `ffkv collect` and `ffkv collections`."""
 
 import os
 import shlex
@@ -49,3 +49,37 @@ def check(folder: Path) -> None:
             f"  snakemake --force {shlex.join(foreign)}",
         ]
     raise UserError("\n".join(lines))
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("name")
+@click.argument("memories", nargs=-1, required=True)
+@click.option("--remove", is_flag=True, help="Take them out.")
+def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool) -> None:
+    """Put memories into a named list of a run, or take them out.
+
+    RESULTS is the folder of the run, such as results/demo. NAME is the list, such as starred; it is made if there is
+    none. MEMORIES are L3.17 for one, L3.17-40 for some, L3 for a layer, @other for those of a list.
+    """
+    from ffkv.run.results.collect import collect as collect_memories
+    from ffkv.run.results.collections import read_kept
+    from ffkv.run.results.run import open
+
+    run = open(results)
+    collect_memories(run, name, memories, remove=remove)
+    say(f"@{name} has {len(read_kept(run.files).lists.get(name, {})):,} memories.")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+def collections(results: Path) -> None:
+    """Print the named lists of memories of a run, and the notes on memories, as CSV.
+
+    RESULTS is the folder of the run, such as results/demo.
+    """
+    from ffkv.base.files.spreadsheet import safe_text
+    from ffkv.run.results.collect import collections as read_collections
+    from ffkv.run.results.run import open
+
+    say(read_collections(open(results)).map(safe_text).to_csv(index=False).rstrip("\n"))

@@ -5,10 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import Anatomy, MemoryPlaces
 
 NAME = re.compile(r"L?(\d{1,18})[./D](\d{1,18})", re.ASCII)
 RANGE = re.compile(r"L?(?P<layer>\d{1,18})([./D](?P<first>\d{1,18})(-(?P<last>\d{1,18}))?)?", re.ASCII)
@@ -85,22 +82,8 @@ def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, in
     return int(layer), int(first), last
 
 
-def choose_memories(anatomy: Anatomy, names: Sequence[str]) -> MemoryPlaces:
-    """Layers and numbers of the memories that a person names, each memory once, in order. No names: all memories.
-
-    A name is "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. It can hold
-    several, with commas between them. Raises UserError if it has another form, or there is no such memory or layer.
-    """
-    sizes = [layer.memories for layer in anatomy.layers]
-    chosen = [np.full(size, not len(names)) for size in sizes]
-    for part in (part.strip() for name in names for part in name.split(",")):
-        layer, first, last = parse_memory_range(part, sizes)
-        chosen[layer][first : last + 1] = True
-    return anatomy.places_of(np.flatnonzero(np.concatenate(chosen)))
-
-
 def as_names(memories: str | Iterable[str] | None) -> list[str]:
-    """Returns the names in an argument `memories`, as `choose_memories` takes them. None stands for all memories.
+    """Returns the names in an argument `memories`, as `collections.choose_memories` takes them. None stands for all memories.
 
     Raises:
         UserError: it holds something else, or nothing.

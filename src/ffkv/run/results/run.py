@@ -164,6 +164,7 @@ class Run:
         *,
         demotes: str | int | None = None,
         pattern: str | None = None,
+        collection: str | None = None,
         layer: int | None = None,
         between: Mapping[str, tuple[float | None, float | None]] | None = None,
         any_case: bool = False,
@@ -183,6 +184,7 @@ class Run:
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
             pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns
                 that people and machines saw count, too, and so do the labels by which machines explain memories.
+            collection: only memories of this named list, such as "starred".
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
                 stands for no limit, as in {"firing_rate": (0.1, None)}.
@@ -229,8 +231,13 @@ class Run:
             examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
             explanation_detection: the highest detection score of an explanation with the text; only if a machine
                 explained memories.
+            detects: for a search by `collection`: the label of the pattern in the most trigger examples; "" if none is
+                known.
+            note: the notes on the memory; "" if there is none.
+            added_by: who put it into the list.
+            added: when, in UTC.
         Raises:
-            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest
+            UserError: the model has no such token; there is no such column, layer or list; a range is none, or its lowest
                 value is above its highest; `minimum` without a sorted column; or the regular expression is none or
                 takes too long.
         """

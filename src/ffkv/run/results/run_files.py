@@ -122,6 +122,12 @@ class RunFiles:
         self._keep_open, self._opening, self._stack = keep_open, threading.Lock(), ExitStack()
         self._open_files: dict[Path, h5py.File] = {}
 
+    @property
+    def annotations(self) -> Path:
+        """Where what people say of the run lies: by default `annotations/<run>`, beside `results/<run>`."""
+        results = self.folder.resolve()
+        return results.parent.parent / self.settings.annotation.folder / results.name
+
     @functools.cached_property
     def corpora(self) -> dict[str, dict[str, Any]]:
         """Facts about the corpus of each split ("train", "validation").

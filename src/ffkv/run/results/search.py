@@ -11,6 +11,7 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
+from ffkv.run.results.collections import collected
 from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.run_files import RunFiles, unknown
@@ -45,6 +46,7 @@ def find(
     demotes: str | int | None = None,
     text: str | None = None,
     pattern: str | None = None,
+    collection: str | None = None,
     layer: int | None = None,
     between: Mapping[str, tuple[float | None, float | None]] | None = None,
     any_case: bool = False,
@@ -54,7 +56,7 @@ def find(
     ascending: bool = False,
 ) -> Found:
     """Searches as `Run.memories` describes, and makes no table yet."""
-    for name, given in (("text", text), ("pattern", pattern), ("sort", sort)):
+    for name, given in (("text", text), ("pattern", pattern), ("collection", collection), ("sort", sort)):
         if not isinstance(given, str | None):
             raise UserError(f"{name} is {given!r}. Write it as text.")
     of_all = indexes.statistics(files)
@@ -72,6 +74,8 @@ def find(
     if pattern is not None:
         found.append(patterned(files, pattern))
         column = column or "examples_with_pattern"
+    if collection is not None:
+        found.append(collected(files, collection))
     found = [hits.set_index("row") for hits in found]
     for hits in found:
         kept &= np.isin(np.arange(len(of_all)), hits.index)

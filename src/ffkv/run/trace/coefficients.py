@@ -19,7 +19,8 @@ from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.tap import tap
-from ffkv.run.results.memory_name import as_names, choose_memories, memory_name
+from ffkv.run.results.collections import choose_memories
+from ffkv.run.results.memory_name import as_names, memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.trace.texts import Text, check_texts, index_of, pieces, read_texts
 
@@ -126,7 +127,7 @@ def _frames(
 ) -> Iterator[pd.DataFrame]:
     """Yields what `coefficients` returns, some texts at a time."""
     check_texts(run, texts)
-    layer_of, memory_of = choose_memories(run.anatomy, as_names(memories))
+    layer_of, memory_of = choose_memories(run.files, as_names(memories))
     names = pd.Index(map(memory_name, layer_of.tolist(), memory_of.tolist()), name="memory")
     layers = [layer for layer in run.anatomy.layers if layer.index in layer_of]
     model, corpus = run.model(device), run.corpus("train")

@@ -62,7 +62,7 @@ def predict(run: Run, texts: Iterable[str | int], *, device: str = "auto", **opt
     """
     asked = section(Changes, **options)
     check_texts(run, texts)
-    factors = read_changes(asked.off, asked.scale, run.anatomy)
+    factors = read_changes(asked.off, asked.scale, run.files)
     model = run.model(device)
     of_pieces = (_of_piece(run, model, piece, factors) for piece in pieces(read_texts(run, model, texts), PIECE_TOKENS))
     return pd.concat(of_pieces, ignore_index=True)

@@ -11,9 +11,10 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.corpus.encode import replace_surrogates, tokenize
-from ffkv.model.anatomy import Anatomy
+from ffkv.run.results.collections import expand
 from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name
 from ffkv.run.results.run import Run
+from ffkv.run.results.run_files import RunFiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -95,18 +96,19 @@ def place(position: int | None, count: int) -> int:
     return wanted % count
 
 
-def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> dict[tuple[int, int], float]:
+def read_changes(off: Sequence[str], scale: Sequence[str], files: RunFiles) -> dict[tuple[int, int], float]:
     """Returns the factor of each memory (its layer and its number) that is changed, in the order of their names.
 
     `off` and `scale`: see `TraceOptions`.
 
     Raises:
-        UserError: a name or a factor is malformed, there is no such memory, or a memory is changed twice.
+        UserError: a name or a factor is malformed, there is no such memory or list, or a memory is changed twice.
     """
     factors: dict[tuple[int, int], float] = {}
-    for name, factor in [*((name, 0.0) for name in off), *map(_named_factor, scale)]:
+    named = [*((name, 0.0) for name in off), *map(_named_factor, scale)]
+    for name, factor in ((name, factor) for given, factor in named for name in expand(files, [given])):
         place = parse_memory_name(name)
-        check_memory(*place, [layer.memories for layer in anatomy.layers])
+        check_memory(*place, [layer.memories for layer in files.anatomy.layers])
         if place in factors:
             raise UserError(f"{memory_name(*place)} is changed twice. Name each memory once.")
         if not math.isfinite(factor):

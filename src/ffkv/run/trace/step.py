@@ -79,7 +79,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     check_run(run)
     check_prompt(text)
     asked = section(TraceOptions, **options)
-    factors = read_changes(asked.off, asked.scale, run.anatomy)
+    factors = read_changes(asked.off, asked.scale, run.files)
     wanted = asked.token_id if asked.token is None else asked.token
     token = None if wanted is None else find_token(run.files, wanted)
     model = run.model(device)
