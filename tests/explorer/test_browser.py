@@ -22,7 +22,7 @@ PROMPT = "Return+the+name+of+the"
 PAGES = [
     "/", "/r/tiny/", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
     "/r/tiny/m/0/3?colours=1", "/r/tiny/m/1/12/similar", "/r/tiny/trace", f"/r/tiny/trace?prompt={PROMPT}",
-    f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/?data=other",
+    f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/collections", "/r/tiny/?data=other",
 ]  # fmt: skip
 
 
@@ -225,6 +225,9 @@ def test_the_keyboard_alone_is_enough(browser):
     browser.wait(lambda: browser.find("h1").text == name)
     browser.press("]" if layer == 0 else "[")
     browser.wait(lambda: browser.find("h1").text == f"L{1 - layer}.{index}")
+    for words in ("★ starred", "☆ star"):
+        browser.press("s")
+        browser.wait(lambda words=words: browser.find("[data-key=s]").text == words)
     browser.press("?")
     browser.wait(lambda: browser.find("#keys-help").is_displayed())
     browser.press("\ue00c")  # Escape

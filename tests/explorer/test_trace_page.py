@@ -199,15 +199,15 @@ def history_of(page):
 def test_the_page_leads_back_to_the_last_traces(own, visit):
     visitor = visit(own)
     assert history_of(ask(visitor)) == []
-    for asked in ({"prompt": PROMPT}, {"prompt": PROMPT}, {"prompt": PROMPT, "off": "L0.1"}, {"prompt": "a<b>"}):
+    for asked in ({"prompt": PROMPT}, {"prompt": PROMPT}, {"prompt": PROMPT, "off": "L0.1"}, {"prompt": "a<i>"}):
         ask(visitor, **asked)
     ask(visitor, prompt=PROMPT, format="json")  # no page, so nobody wants to go back to it
     ask(visitor, 400, prompt=PROMPT, off="L9.1")
     page = ask(visit(own))  # another explorer
     plus = PROMPT.replace(" ", "+")
-    expected = ["prompt=a%3Cb%3E", f"prompt={plus}&off=L0.1", f"prompt={plus}"]
+    expected = ["prompt=a%3Ci%3E", f"prompt={plus}&off=L0.1", f"prompt={plus}"]
     assert history_of(page) == [f"/r/tiny/trace?{each}" for each in expected]
-    assert "<b>" not in page.partition('id="history"')[2]
+    assert "<i>" not in page.partition('id="history"')[2]
     assert "L0.1" in text_of(visitor.get(history_of(page)[1]))
     assert history_of(ask(visitor))[0].endswith("off=L0.1")  # it is the last one now
     (file,) = (own.parent.parent / "annotations/tiny/traces").iterdir()

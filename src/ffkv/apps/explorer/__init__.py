@@ -3,9 +3,9 @@
 `commands` starts it, `serve` listens on a port or a socket, `security` lets only the user in, `application` knows
 which address shows what. `shelf` holds the open runs and what is kept in memory of each.
 
-A page is a module: `page_run`, `page_memory`, `page_search`, `page_trace`, `page_annotate`. They write with `pages`
-(templates, addresses), `drawing` (bars, histogram, colour scale) and `examples` (texts of all strengths). `export`
-writes pages as files.
+A page is a module: `page_run`, `page_memory`, `page_search`, `page_trace`, `page_annotate`, `page_collections` (lists
+and notes). They write with `pages` (templates, addresses), `drawing` (bars, histogram, colour scale), `examples` (texts
+of all strengths) and `history` (the last traces). `export` writes pages as files.
 
 It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`; torch is imported
 only then. A page of a memory reads only what it shows. Kept in memory, each made once: statistics of all memories,

@@ -9,6 +9,7 @@ from ffkv.apps.explorer.pages import LIVE, error_page, render
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
 from ffkv.run.results.collections import MOST, STARRED, Event, append_event, members, person, read_kept
+from ffkv.run.results.memory_name import memory_name
 
 FIELDS = MOST + 10  # that a form may send
 
@@ -38,7 +39,7 @@ def read(held: Held) -> Shown:
 
 def overview(held: Held) -> HTMLResponse:
     """Returns the page of all lists and notes of a run."""
-    return render("collections.html", held=held, sends=True, kept=read(held), place=held.place)
+    return render("collections.html", held=held, sends=True, kept=read(held))
 
 
 def keep(held: Held, body: bytes) -> Response:
@@ -52,8 +53,7 @@ def keep(held: Held, body: bytes) -> Response:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS)
         sent, named = dict(fields), [value for name, value in fields if name == "memory"]
         action, collection = sent.get("action", ""), sent.get("collection", "").strip()
-        for name in named:
-            held.place(name)
+        named = [memory_name(*held.place(name)) for name in named]
         if action == "delete":
             append_event(files, "remove", collection=collection, memories=[*members(files, collection)])
         elif action == "rename":

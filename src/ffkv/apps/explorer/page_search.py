@@ -36,7 +36,7 @@ COMPLETED = 20  # tokens or names that continue what is typed
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
 FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
 FOUND += ["explanation_detection"]
-FOUND += ["detects", "note", "added_by", "added"]
+FOUND += ["lists", "detects", "note", "added_by", "added"]
 TEXTS = ("promotes", "demotes", "text", "pattern", "collection", "layer", "sort", "order")
 
 
@@ -98,7 +98,9 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
     statistics, kept = indexes.statistics(held.run.files), page_collections.read(held)
     if len(rows) and kept.lists:
-        rows = rows.assign(lists=[", ".join(kept.of(name)) for name in rows["name"]])
+        rows.insert(0, "lists", [", ".join(kept.of(name)) for name in rows["name"]])
+    if "added" in rows:
+        rows["added"] = rows["added"].str[:16].str.replace("T", " ")
     return render(
         "memories.html",
         held=held,
@@ -126,22 +128,10 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
     """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
     added = [name for name in rows if name in FOUND]
+    known = ["top_token"] if "detects" in rows else []  # by which one knows the memories of a list
     by = [sort] if sort in rows else []
-    return (
-        list(
-            dict.fromkeys(
-                [
-                    "name",
-                    *(["lists"] if "lists" in rows else []),
-                    *added,
-                    *by,
-                    *[name for name in SHOWN if name in rows],
-                ]
-            )
-        )
-        if len(rows)
-        else []
-    )
+    shown = [name for name in SHOWN if name in rows]
+    return list(dict.fromkeys(["name", *known, *added, *by, *shown])) if len(rows) else []
 
 
 @functools.cache

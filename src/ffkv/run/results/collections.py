@@ -47,7 +47,7 @@ class Event(Entry):
     action: Literal["add", "remove", "rename", "note"]
     collection: Annotated[str, AfterValidator(_list_name)] | None = None  # the list; None of a note
     to: Annotated[str, AfterValidator(_list_name)] | None = None  # the new name; only of a rename
-    memories: Annotated[tuple[str, ...], Field(max_length=MOST)] = ()
+    memories: Annotated[tuple[Annotated[str, Field(pattern=r"^L\d{1,9}\.\d{1,9}$")], ...], Field(max_length=MOST)] = ()
     # of a note: what the person says of the memories now; "" takes the note back
     text: Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_note)] = ""
 
