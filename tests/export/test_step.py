@@ -19,7 +19,7 @@ from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.apps.export.step import export, find_format
 from ffkv.base.errors import UserError
 from ffkv.cli import COMMANDS
-from ffkv.run.results.memory_name import choose_memories
+from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.run import open
 
 from .conftest import complete
@@ -68,7 +68,7 @@ def test_a_kill_in_the_pass_loses_a_block_at_most(run, whole, tmp_path, monkeypa
         export(run, "neuron-record", tmp_path / "export", *SMALL)
     assert not [path for path in (tmp_path / "export").iterdir() if not path.name.startswith(".")]
     export(run, "neuron-record", tmp_path / "export", *SMALL)
-    wanted = select(run, *choose_memories(run.anatomy, SMALL[0].memories), 2, 4).sentences
+    wanted = select(run, *choose_memories(run.files, SMALL[0].memories), 2, 4).sentences
     assert len(seen) - 1 == len(wanted) == len({*seen} - {None}), "each sentence runs once"
     found = content(tmp_path / "export")
     assert found.keys() == whole.keys()
@@ -138,10 +138,10 @@ def test_memories_that_do_not_exist_are_refused(run, tmp_path, memories, message
 
 
 def test_memories_are_named_in_several_ways(run):
-    layer, memory = choose_memories(run.anatomy, ["L2.5, 0/1", "0.3-5", "L0D4", "L0.4"])
+    layer, memory = choose_memories(run.files, ["L2.5, 0/1", "0.3-5", "L0D4", "L0.4"])
     assert list(zip(layer.tolist(), memory.tolist(), strict=True)) == [(0, 1), (0, 3), (0, 4), (0, 5), (2, 5)]
-    assert np.array_equal(choose_memories(run.anatomy, ["L1"])[1], np.arange(64))
-    assert len(choose_memories(run.anatomy, [])[0]) == run.anatomy.layer_offset[-1]
+    assert np.array_equal(choose_memories(run.files, ["L1"])[1], np.arange(64))
+    assert len(choose_memories(run.files, [])[0]) == run.anatomy.layer_offset[-1]
 
 
 def test_other_arguments_are_refused(run, tmp_path, monkeypatch):

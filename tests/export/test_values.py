@@ -287,9 +287,9 @@ def test_delphi(run, exported, expected, sign):
 
 def delphi_sentences(run) -> list[int]:
     from ffkv.apps.export.selection import select
-    from ffkv.run.results.memory_name import choose_memories
+    from ffkv.run.results.collections import choose_memories
 
-    return select(run, *choose_memories(run.anatomy, MEMORIES), 3, 8).sentences.tolist()
+    return select(run, *choose_memories(run.files, MEMORIES), 3, 8).sentences.tolist()
 
 
 def test_parquet(run, exported, expected):

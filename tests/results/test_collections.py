@@ -206,6 +206,12 @@ def test_two_processes_append_at_once_and_nothing_is_lost(run, folder):
     assert len([*folder.iterdir()]) == 2  # no file has two writers
 
 
+def test_very_many_memories_come_into_several_lines(run, folder):
+    append_event(run.files, "add", memories=["L0.0"] * 10_000 + ["L0.1"], collection="many")
+    assert content(read_kept(run.files)) == {"many": ["L0.0", "L0.1"]}
+    assert len(next(folder.iterdir()).read_text().splitlines()) == 2
+
+
 def test_a_torn_line_is_left_out_and_told(run, folder, capsys):
     ffkv.collect(run, "a", "L0.0")
     (file,) = folder.iterdir()

@@ -172,12 +172,12 @@ def test_the_tables_are_those_of_the_unchanged_model(traced):
 )
 def test_changes_that_cannot_be_made_are_refused(traced, off, scale, message):
     with pytest.raises(UserError, match=message):
-        read_changes(off, scale, traced("gpt2").anatomy)
+        read_changes(off, scale, traced("gpt2").files)
 
 
 def test_memories_may_be_written_in_every_way_that_names_one(traced):
-    anatomy = traced("gpt2").anatomy
-    assert read_changes(["L0D1", "0/2"], ["1.3:-1.5"], anatomy) == {(0, 1): 0.0, (0, 2): 0.0, (1, 3): -1.5}
+    files = traced("gpt2").files
+    assert read_changes(["L0D1", "0/2"], ["1.3:-1.5"], files) == {(0, 1): 0.0, (0, 2): 0.0, (1, 3): -1.5}
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral"])

@@ -8,10 +8,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from ffkv.apps.explorer.pages import LIVE, error_page, render
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
-from ffkv.run.results.collections import MOST, STARRED, Event, append_event, members, person, read_kept
+from ffkv.run.results.collections import STARRED, Event, append_event, members, person, read_kept
 from ffkv.run.results.memory_name import memory_name
 
-FIELDS = MOST + 10  # that a form may send
+FIELDS = 1000  # that a form may send
 
 
 class Shown(NamedTuple):

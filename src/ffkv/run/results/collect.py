@@ -59,7 +59,7 @@ def collect(run: Run, name: str, memories: str | Iterable[str], *, remove: bool 
     Args:
         run: a finished run.
         name: name of the list, at most 60 characters without blanks, commas, ":" and "@". A star is the list "starred".
-        memories: their names, as in `coefficients`; at most 10,000 at once.
+        memories: their names, as in `coefficients`.
         remove: whether they are taken out. Those that are not in the list stay out.
     Raises:
         UserError: the name cannot be one; there is no such memory, or no such list to take it out of; or the folder

@@ -111,17 +111,19 @@ def identity(files: RunFiles) -> dict[str, str]:
     return {"model_hash": files.anatomy.model_hash}
 
 
-def append_event(files: RunFiles, action: str, **about: Any) -> None:
-    """Appends an event of the person whose process this is. `about`: the fields of `Event`.
+def append_event(files: RunFiles, action: str, memories: Sequence[str] = (), **about: Any) -> None:
+    """Appends an event of the person whose process this is; several if the memories are many. `about`: other fields.
 
     Raises UserError if a name or a text cannot be kept, the folder cannot be written, or the disk is full.
     """
-    try:
-        event = Event.model_validate({"person": person(), "action": action, "identity": identity(files)} | about)
-    except ValidationError as error:
-        where, problem = problem_of(error)
-        raise UserError(f"This cannot be kept ({where}): {problem}.") from error
-    append_shared(files.annotations / FOLDER, event.person, event)
+    about = {"person": person(), "action": action, "identity": identity(files)} | about
+    for start in range(0, max(1, len(memories)), MOST):
+        try:
+            event = Event.model_validate(about | {"memories": memories[start : start + MOST]})
+        except ValidationError as error:
+            where, problem = problem_of(error)
+            raise UserError(f"This cannot be kept ({where}): {problem}.") from error
+        append_shared(files.annotations / FOLDER, event.person, event)
 
 
 def person() -> str:
