@@ -1,6 +1,7 @@
 """The way of a person through the explorer, in a real browser."""
 
 import json
+import re
 import shutil
 import time
 from importlib.resources import files
@@ -20,7 +21,7 @@ pytestmark = [
 PROMPT = "Return+the+name+of+the"
 # Every page that has a form of its own.
 PAGES = [
-    "/", "/r/tiny/", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
+    "/", "/r/tiny/", "/r/tiny/?map=agreement&order=number", "/r/tiny/?map=effect", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
     "/r/tiny/m/0/3?colours=1", "/r/tiny/m/1/12/similar", "/r/tiny/trace", f"/r/tiny/trace?prompt={PROMPT}",
     f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/collections", "/r/tiny/?data=other",
 ]  # fmt: skip
@@ -237,6 +238,41 @@ def test_the_keyboard_alone_is_enough(browser):
     assert box.get_attribute("id") == "jump"
     box.send_keys("L0D3\ue007")
     browser.wait(lambda: browser.find("h1").text == "L0.3")
+
+
+def test_the_map_leads_to_memories_by_keyboard(browser):
+    browser.open("/r/tiny/?order=number")
+    browser.driver.execute_script("document.querySelector('.cells tbody a').focus()")
+    browser.press("\ue014")  # arrow right
+    browser.press("\ue015")  # arrow down
+    cell = browser.driver.switch_to.active_element
+    said = cell.get_attribute("title")
+    shown = "return getComputedStyle(document.activeElement, '::after').content"
+    assert said and said in browser.driver.execute_script(shown)
+    browser.press("\ue007")  # Enter
+    browser.wait(lambda: re.match(r"/r/tiny/(memories\?layer=1&|m/1/)", browser.path))
+
+
+def test_another_map_comes_without_another_page(browser):
+    browser.open("/r/tiny/")
+    browser.driver.execute_script("window.same = true")
+    browser.link("agreement").click()
+    browser.wait(lambda: "highest agreement" in browser.find("#map").text)
+    assert browser.path == "/r/tiny/?map=agreement&order=value#map"
+    assert browser.driver.execute_script("return window.same")
+
+
+@pytest.mark.parametrize("scheme, behind", [("light", "255,255,255"), ("dark", "29,35,43")])  # as the page: --sheet
+def test_the_claims_are_drawn_in_the_colours_of_the_page(browser, scheme, behind):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.open("/r/tiny/")
+    corner = """const image = document.querySelector("img.drawing");
+        if (!image.complete || !image.naturalWidth) return "";
+        const canvas = Object.assign(document.createElement("canvas"), {width: 9, height: 9}), pen = canvas.getContext("2d");
+        pen.drawImage(image, 0, 0);
+        return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).join()"""
+    assert browser.wait(lambda: browser.driver.execute_script(corner)) == behind
 
 
 def test_tab_reaches_everything_and_the_focus_shows(browser):

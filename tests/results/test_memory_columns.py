@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 from results.conftest import MEMORIES
 
+from ffkv.base.files import tables
+from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.run.results.run import open
@@ -45,6 +47,21 @@ def test_predictions_statistics_and_patterns_are_those_of_the_tables(run, read, 
     patterns = read.memory(*place).patterns
     assert patterns.astype(str).equals(memory.patterns.astype(str))
     assert len(patterns) == (2 if place[1] == 0 else 0)
+
+
+def test_the_effect_of_a_removal_is_a_statistic_where_it_is_known(folder):
+    rest = dict.fromkeys([column.name for column in BY_MEMORY.columns], 0)
+    one = {**rest, "layer": 1, "memory": 1, "side": "positive", "reach": "total", "own": -0.5}
+    rows = [one, {**one, "reach": "direct", "own": 9}, {**one, "side": "negative", "own": 9}]
+    for group in (0, 1):
+        tables.write(BY_MEMORY.frame(rows if group else []), folder / f"intervention/by_memory/{group}.parquet")
+    run = open(folder)
+    alone = [run.memory(*place).statistics for place in PLACES]  # each is read from the files
+    everything = run.memories(sort="effect")
+    assert everything["name"].tolist() == ["L1.1", "L0.0", "L0.1", "L0.2", "L1.0"]  # those without one come last
+    assert everything["effect"].tolist()[:1] == [-0.5] and everything["effect"][1:].isna().all()
+    assert run.memories(between={"effect": (None, 0)})["name"].tolist() == ["L1.1"]
+    assert all(one.equals(run.memory(*place).statistics) for one, place in zip(alone, PLACES))
 
 
 def test_only_what_is_asked_for_is_given(read):

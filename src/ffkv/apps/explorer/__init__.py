@@ -4,12 +4,13 @@
 which address shows what. `shelf` holds the open runs and what is kept in memory of each.
 
 A page is a module: `page_run`, `page_memory`, `page_search`, `page_trace`, `page_annotate`, `page_collections` (lists
-and notes). They write with `pages` (templates, addresses), `drawing` (bars, histogram, colour scale), `examples` (texts
-of all strengths) and `history` (the last traces). `export` writes pages as files.
+and notes). They write with `pages` (templates, addresses), `drawing` (bars, histogram, colour scale), `layer_map` (the
+map of a run's page), `examples` (texts of all strengths) and `history` (the last traces). `export` writes pages as
+files.
 
 It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`; torch is imported
 only then. A page of a memory reads only what it shows. Kept in memory, each made once: statistics of all memories,
 top and bottom tokens of all values, places and patterns of the trigger examples, 64 MiB of coefficients of sampled
-prefixes, the colours of the last 64 memories, and what is similar to the last 256. Files stay open, so a run that is
+prefixes, the colours of the last 64 memories, what is similar to the last 256, and the cells of the maps. Files stay open, so a run that is
 made again shows its old numbers until the explorer is started again.
 """

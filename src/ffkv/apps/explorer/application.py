@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ffkv.apps.explorer import page_annotate, page_collections, page_memory, page_run, page_search, page_trace
-from ffkv.apps.explorer.pages import LIVE, error_page, render, report_file, static, with_query
+from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, error_page, render, report_file, static, with_query
 from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.errors import UserError
@@ -24,9 +24,6 @@ from ffkv.base.terminal import say
 from ffkv.run.report.registry import FIGURES
 
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
-REPORT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
@@ -41,7 +38,7 @@ def _report(held: Held) -> Response:
     file = report_file(held)
     if not file.is_file():
         raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
-    return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": DRAWING_POLICY})
 
 
 def _figure(held: Held, name: str) -> Response:
@@ -49,7 +46,7 @@ def _figure(held: Held, name: str) -> Response:
     file = report_file(held).parent / "figures" / name
     if name.removesuffix(".svg") not in FIGURES or not file.is_file():
         raise NoSuch("There is no such figure.")
-    return Response(file.read_bytes(), 200, {"Content-Security-Policy": REPORT_POLICY}, "image/svg+xml")
+    return Response(file.read_bytes(), 200, {"Content-Security-Policy": DRAWING_POLICY}, "image/svg+xml")
 
 
 def _compare(shelf: Shelf, query: QueryParams) -> Response:
@@ -59,7 +56,7 @@ def _compare(shelf: Shelf, query: QueryParams) -> Response:
 
 
 def _comparison(shelf: Shelf, name: str) -> Response:
-    return HTMLResponse(page_run.comparison(shelf, name), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HTMLResponse(page_run.comparison(shelf, name), headers={"Content-Security-Policy": DRAWING_POLICY})
 
 
 async def _keep(shelf: Shelf, keep: Callable[..., Response], request: Request) -> Response:
@@ -86,6 +83,7 @@ ITEM = "/r/{run}/annotate/{sheet}/{annotator}/{number:int}"
 PAGES: dict[str, Callable[..., Response]] = {
     "/": page_run.runs,
     "/r/{run}/": page_run.run,
+    "/r/{run}/claims.svg": page_run.claims,
     "/r/{run}/report": _report,
     "/r/{run}/figures/{name}": _figure,
     "/r/{run}/memories": page_search.memories,

@@ -1,20 +1,25 @@
 """The runs and their comparisons, one run layer by layer, and two runs side by side by relative depth."""
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from ffkv.apps.annotation.sheets import sheet_names
 from ffkv.apps.explorer import page_memory
-from ffkv.apps.explorer.pages import LIVE, render, report_file
+from ffkv.apps.explorer.layer_map import layer_map
+from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, render, report_file, static
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.files.bounded import read_json
 from ffkv.run.comparison.comparison_file import FACTS
 from ffkv.run.comparison.links import with_links
 from ffkv.run.report import facts
 from ffkv.run.results.depth import pair_layers
+
+DRAWING = threading.Lock()  # matplotlib has one look at a time
 
 
 class Column(NamedTuple):
@@ -84,9 +89,27 @@ def comparison(shelf: Shelf, name: str) -> str:
     return with_links(page.read_text(encoding="utf-8"), first, last)
 
 
-def run(held: Held) -> HTMLResponse:
-    """Returns the page of one run."""
-    return render("run.html", held=held, **values(held))
+def run(held: Held, query: Mapping[str, str]) -> HTMLResponse:
+    """Returns the page of one run. Raises NoSuch if the address asks for a map that there is not."""
+    shown = layer_map(held, query.get("map", ""), query.get("order", ""))
+    return render("run.html", held=held, map=shown, **values(held))
+
+
+def claims(held: Held) -> Response:
+    """Returns the small drawings of the report's first screen, in the colours of the explorer.
+
+    Raises UserError if the run lacks a table, or the folder of its control.
+    """
+    from ffkv.run.report import claims, control, overview, svg  # with matplotlib
+
+    with DRAWING:
+        other = control.open_control(held.run)
+        element = overview.overview_svg(claims.judge_claims(held.run, other), held.run, other)
+    colours, _, _ = static("explorer.css").partition("* {")
+    style = '<style type="text/css">'
+    drawn = svg.in_colours_of_page(element).replace(style, style + colours, 1)
+    headers = {"Content-Security-Policy": DRAWING_POLICY, "Cache-Control": "private, max-age=3600"}
+    return Response(drawn, 200, headers, "image/svg+xml")
 
 
 def values(held: Held) -> dict[str, Any]:

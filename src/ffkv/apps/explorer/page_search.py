@@ -119,7 +119,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         pages=pages,
         first=(page - 1) * PER_PAGE,
         sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
-        limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name not in ("layer", "memory")],
+        limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         layers=len(held.run.anatomy.layers),
         address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
     )

@@ -18,6 +18,11 @@ from ffkv.base.terminal import plain
 from ffkv.run.report.templates import make_environment
 from ffkv.run.results.text import shortened
 
+# Of what the report draws and writes: it brings its own style.
+DRAWING_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
 
 def with_query(address: str, query: dict[str, Any]) -> str:
     """Returns an address with those of the questions that are asked, in order."""

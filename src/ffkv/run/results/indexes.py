@@ -166,7 +166,13 @@ def effects_by_memory(files: RunFiles) -> pd.DataFrame:
     paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
     if INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths):
         return files.details("intervention/by_memory")
-    return pd.DataFrame(columns=BY_MEMORY.names)
+    return BY_MEMORY.frame([])
+
+
+def effects(files: RunFiles) -> pd.Series:
+    """Returns the column `effect` of `Run.memories` of the memories that the run removed, by row in flat arrays."""
+    table = _with_row(files, effects_by_memory(files))
+    return table[(table["side"] == "positive") & (table["reach"] == "total")].set_index("row")["own"]
 
 
 def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
@@ -222,4 +228,5 @@ def statistics(files: RunFiles) -> pd.DataFrame:
     place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
     with files.open_triggers() as file:
         key = key_statistics(file)
-    return pd.concat([place, key, value_statistics(by_memory, files.vocabulary)], axis=1)
+    table = pd.concat([place, key, value_statistics(by_memory, files.vocabulary)], axis=1)
+    return table.assign(effect=effects(files)) if len(effects_by_memory(files)) else table

@@ -220,6 +220,9 @@ class Run:
             first_match: the first of them, from 0; -1 if there is none.
             negative_next_token: the token that follows the most negative trigger example.
             negative_agrees: whether bottom_token is negative_next_token.
+            effect: mean change of the log-probabilities of the value's top tokens, in nats, when the memory is removed
+                on its trigger examples (total, docs/interventions.md); NaN if the run did not remove it. The column
+                exists only if the run removes memories.
             promoted_token: for a search by `promotes`: the token that was found.
             promoted_rank: its place among the top tokens, from 0.
             promoted_probability: its probability.

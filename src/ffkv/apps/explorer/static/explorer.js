@@ -115,4 +115,14 @@
     const next = tokens[tokens.indexOf(event.target) + (event.key === "ArrowRight" ? 1 : -1)];
     if (next) { next.focus(); event.preventDefault(); }
   });
+
+  // Cells of a map, too: from the number of a layer to the right, then in all directions.
+  document.addEventListener("keydown", event => {
+    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    const row = event.target.closest(".cells tbody tr");
+    if (!step || !row) return;
+    const rows = [...row.parentNode.rows], at = [...row.querySelectorAll("a")].indexOf(event.target);
+    const next = rows[rows.indexOf(row) + step[0]]?.querySelectorAll("a")[at + step[1]];
+    if (next) { next.focus(); event.preventDefault(); }
+  });
 })();
