@@ -12,7 +12,7 @@ from ffkv.apps.explorer.shelf import Held, NoSuch
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run_files import RunFiles
-from ffkv.run.results.text import number, percent, signed
+from ffkv.run.results.text import MINUS, number, percent, signed
 
 CELLS = 1400  # of all rows, so that the map takes some 300 kB of the page
 FINEST, COARSEST = 100, 10  # cells of a row
@@ -120,16 +120,15 @@ class Shades(NamedTuple):
 
 def shades(means: Iterable[float], both: bool) -> Shades:
     """Chooses the colours for the means of cells. both: whether they have a sign."""
-    sizes = np.array([abs(mean) for mean in means if mean and not math.isnan(mean)])
-    bounds = np.unique(np.quantile(sizes, np.arange(STEPS) / STEPS, method="lower")) if len(sizes) else sizes
-    return Shades(bounds, both)
+    sizes = np.sort([abs(mean) for mean in means if mean and not math.isnan(mean)])
+    return Shades(np.unique(sizes[np.arange(STEPS if len(sizes) else 0) * len(sizes) // STEPS]), both)
 
 
 def values(files: RunFiles, quantity: str) -> np.ndarray:
     """Returns a quantity of all memories, as searches compare it; NaN where there is none [memory in flat arrays]."""
     if quantity == "firing":
         with files.open_triggers() as file:
-            return indexes.key_statistics(file)["firing_rate"].to_numpy()
+            return indexes.firing_rate(file)
     if quantity == "effect":
         return indexes.effects(files).reindex(range(files.anatomy.layer_offset[-1])).to_numpy(float)
     table = indexes.values_by_memory(files)
@@ -167,8 +166,8 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
         "rows": [_row(layer, row, about, order, colours) for layer, row in enumerate(cells)],
-        "known": sum(cell.known for row in cells for cell in row),
-        "legend": [(colours.look(mean), about.write(mean)) for mean in colours.legend],
+        "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
+        "legend": [(colours.look(mean), _short(mean, about)) for mean in colours.legend],
     }  # fmt: skip
 
 
@@ -179,6 +178,10 @@ def _row(layer: int, cells: Sequence[Cell], about: Quantity, order: str, colours
         "columns": sum(cell.span for cell in cells),
         "address": with_query("memories", {"layer": layer, "sort": about.column}),
     }
+
+
+def _short(value: float, about: Quantity) -> str:
+    return about.write(value) if about.write is percent else f"{value:.3g}".replace("-", MINUS)
 
 
 def _link(layer: int, cell: Cell, about: Quantity, order: str) -> tuple[str, str]:

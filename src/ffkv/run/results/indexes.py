@@ -175,6 +175,12 @@ def effects(files: RunFiles) -> pd.Series:
     return table[(table["side"] == "positive") & (table["reach"] == "total")].set_index("row")["own"]
 
 
+def firing_rate(file: h5py.File, rows: slice = slice(None)) -> np.ndarray:
+    """Reads the share of prefixes on which the coefficient is positive [memory]. rows: see `key_statistics`."""
+    rate: np.ndarray = file["fires"][rows] / max(int(file.attrs["prefixes"]), 1)
+    return rate
+
+
 def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
     """Reads how often and how strongly keys fire.
 
@@ -185,7 +191,7 @@ def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
     """
     prefixes = max(int(file.attrs["prefixes"]), 1)
     columns = {
-        "firing_rate": file["fires"][rows] / prefixes,
+        "firing_rate": firing_rate(file, rows),
         "mean_coefficient": file["total"][rows] * FIXED_POINT / prefixes,
         "maximum_coefficient": file["maximum"][rows],
         "trigger_examples": file["count"][rows],
