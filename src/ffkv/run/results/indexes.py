@@ -160,19 +160,27 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
     return by_memory
 
 
+def has_effects(files: RunFiles) -> bool:
+    """Tells whether the run has removed memories."""
+    paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
+    return INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths)
+
+
 @Index
 def effects_by_memory(files: RunFiles) -> pd.DataFrame:
     """The table `intervention/by_memory`. It is empty if the run changes no memories, or has not done so yet."""
-    paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
-    if INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths):
-        return files.details("intervention/by_memory")
-    return BY_MEMORY.frame([])
+    return files.details("intervention/by_memory") if has_effects(files) else BY_MEMORY.frame([])
 
 
 def effects(files: RunFiles) -> pd.Series:
     """Returns the column `effect` of `Run.memories` of the memories that the run removed, by row in flat arrays."""
-    table = _with_row(files, effects_by_memory(files))
-    return table[(table["side"] == "positive") & (table["reach"] == "total")].set_index("row")["own"]
+    return total_effect(_with_row(files, effects_by_memory(files)).set_index("row"))
+
+
+def total_effect(table: pd.DataFrame) -> pd.Series:
+    """Takes from rows of `intervention/by_memory` the effect of the removal of positive coefficients on the model."""
+    effect: pd.Series = table["own"][(table["side"] == "positive") & (table["reach"] == "total")]
+    return effect
 
 
 def firing_rate(file: h5py.File, rows: slice = slice(None)) -> np.ndarray:
@@ -235,4 +243,4 @@ def statistics(files: RunFiles) -> pd.DataFrame:
     with files.open_triggers() as file:
         key = key_statistics(file)
     table = pd.concat([place, key, value_statistics(by_memory, files.vocabulary)], axis=1)
-    return table.assign(effect=effects(files)) if len(effects_by_memory(files)) else table
+    return table.assign(effect=effects(files)) if has_effects(files) else table

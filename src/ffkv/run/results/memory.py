@@ -265,9 +265,11 @@ class Memory:
         with files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
         value = value_statistics(files.memory_rows("values/by_memory", self.layer, self.memory), files.vocabulary)
-        effect = indexes.effects(files).reindex([self._row]).to_frame("effect").reset_index(drop=True)
-        frames = (key, value, effect if len(indexes.effects_by_memory(files)) else effect[[]])
-        return pd.Series({name: frame[name][0] for frame in frames for name in frame}, name=self.name)
+        numbers = {name: frame[name][0] for frame in (key, value) for name in frame}
+        if indexes.has_effects(files):
+            removed = indexes.total_effect(files.memory_rows("intervention/by_memory", self.layer, self.memory))
+            numbers["effect"] = removed.iloc[0] if len(removed) else np.nan
+        return pd.Series(numbers, name=self.name)
 
     @functools.cached_property
     def histogram(self) -> pd.DataFrame:
