@@ -28,7 +28,8 @@ MOST = 10_000  # memories of an event
 LONGEST_NOTE = 5000  # characters
 
 
-def _list_name(name: str) -> str:
+def list_name(name: str) -> str:
+    """Returns the name of a list in the spelling that is kept. Raises ValueError if it cannot be one."""
     name = unicodedata.normalize("NFC", name)
     if not 0 < len(name) <= 60 or not name.isprintable() or set(name) & set(" ,:@"):
         raise ValueError("the name of a list must have 1 to 60 characters, none of them a blank, a comma, ':' or '@'")
@@ -45,8 +46,8 @@ class Event(Entry):
 
     person: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,200}$")]
     action: Literal["add", "remove", "rename", "note"]
-    collection: Annotated[str, AfterValidator(_list_name)] | None = None  # the list; None of a note
-    to: Annotated[str, AfterValidator(_list_name)] | None = None  # the new name; only of a rename
+    collection: Annotated[str, AfterValidator(list_name)] | None = None  # the list; None of a note
+    to: Annotated[str, AfterValidator(list_name)] | None = None  # the new name; only of a rename
     memories: Annotated[tuple[Annotated[str, Field(pattern=r"^L\d{1,9}\.\d{1,9}$")], ...], Field(max_length=MOST)] = ()
     # of a note: what the person says of the memories now; "" takes the note back
     text: Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_note)] = ""

@@ -63,12 +63,12 @@ def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool) -
     none. MEMORIES are L3.17 for one, L3.17-40 for some, L3 for a layer, @other for those of a list.
     """
     from ffkv.run.results.collect import collect as collect_memories
-    from ffkv.run.results.collections import read_kept
+    from ffkv.run.results.collections import list_name, read_kept
     from ffkv.run.results.run import open
 
     run = open(results)
     collect_memories(run, name, memories, remove=remove)
-    say(f"@{name} has {len(read_kept(run.files).lists.get(name, {})):,} memories.")
+    say(f"@{name} has {len(read_kept(run.files).lists.get(list_name(name), {})):,} memories.")
 
 
 @click.command()
