@@ -71,18 +71,19 @@ rule train:
     log: "results/mine/logs/train.log"
     shell: "printf '%s' 'training:  40%' > {{log}}; sleep 3; touch {{output}}"
 
-onstart: show_progress(logs_of_running_jobs)
+onstart: show_running_jobs()
 onsuccess: hide_progress()
 """
 
 
 @pytest.mark.workflow
-def test_a_person_at_a_terminal_sees_the_progress_of_a_job(tmp_path):
+@pytest.mark.parametrize(("options", "shown"), [((), True), (("--quiet", "progress"), False)])
+def test_a_person_at_a_terminal_sees_the_progress_of_a_job(tmp_path, options, shown):
     """And none of it is left at the end."""
     (tmp_path / "Snakefile").write_text(SNAKEFILE.format(common=str(ROOT / "workflow/rules/common.smk")))
     (tmp_path / "config.yaml").write_text("runs: {mine: {}}")
     command = ["snakemake", "-d", str(tmp_path), "-s", str(tmp_path / "Snakefile"), "--cores", "1"]
-    command += ["--configfile", str(tmp_path / "config.yaml"), "--workflow-profile", "none"]
+    command += ["--configfile", str(tmp_path / "config.yaml"), "--workflow-profile", "none", *options]
     said = bytearray()
     environment = {**os.environ, "TERM": "xterm"}
     child, terminal = pty.fork()
@@ -95,5 +96,5 @@ def test_a_person_at_a_terminal_sees_the_progress_of_a_job(tmp_path):
         pass
     assert os.waitpid(child, 0)[1] == 0, said.decode()
     text = re.sub(r"\x1b\[\d*m", "", said.decode().replace("\r\n", "\n"))
-    assert "mine train  training:  40%\n" in text
+    assert ("mine train  training:  40%\n" in text) == shown
     assert not [line for line in screen(text) if "training" in line]

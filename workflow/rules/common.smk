@@ -6,6 +6,7 @@ from os import environ
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import is_quiet_about
 
 from ffkv.base.errors import UserError
 from ffkv.base.process.recover import note_owner
@@ -82,9 +83,15 @@ def check_corpora():
                 raise WorkflowError(plain(str(error)))
 
 
-def logs_of_running_jobs():
-    jobs = workflow.scheduler.running if workflow.scheduler else ()
-    return [log for job in list(jobs) for log in getattr(job, "log", ())]
+def show_running_jobs():
+    """During a run, at a terminal, unless Snakemake is to be quiet about progress."""
+
+    def logs():
+        jobs = workflow.scheduler.running if workflow.scheduler else ()
+        return [log for job in list(jobs) for log in getattr(job, "log", ())]
+
+    if not is_quiet_about(workflow.output_settings.quiet or (), "progress"):
+        show_progress(logs)
 
 
 def name_full_disks():
