@@ -32,7 +32,8 @@ gallery: install ## The reports of docs/gallery with pages of their memories. Ta
 explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo
 
-test: install lint types ## Set up, check everything except what `make test-failures` checks.
+test: install ## Set up, check everything except what `make test-failures` checks.
+	$(MAKE) --jobs 2 lint types
 	pytest $(SIDE_BY_SIDE) --durations=30
 
 coverage: install ## The lines that no test runs. Takes twice as long as the tests alone.
@@ -43,11 +44,11 @@ coverage: install ## The lines that no test runs. Takes twice as long as the tes
 
 check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
 	$(MAKE) --jobs 2 lint types
-	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills"
+	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large"
 
-test-failures: slurm ## Tests that kill runs, tests on a SLURM cluster of their own (needs root and SLURM's packages), all random runs.
-	pytest -m "cluster or kills"
-	FFKV_CASES=60 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py
+test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
+	pytest -m "cluster or kills or large"
+	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
 
 lint: install ## Formats, lint rules, and the directions in which rooms may import.
 	ruff check .

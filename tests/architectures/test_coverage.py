@@ -7,7 +7,7 @@ import torch
 
 from ffkv.base.errors import UserError
 from ffkv.model.architectures import coverage
-from ffkv.model.architectures.coverage import Row, row, rows, table
+from ffkv.model.architectures.coverage import Row, row, table
 
 
 @pytest.fixture
@@ -66,14 +66,6 @@ def test_the_proof_gets_two_different_pairs_of_sentences_always_the_same(proof):
     assert [ids.shape for ids in given[0]] == [(2, 12)] * 2
     assert not torch.equal(*given[0])
     assert all(torch.equal(*pair) for pair in zip(*given))
-
-
-@pytest.mark.slow
-def test_rows_come_in_order_and_do_not_depend_on_the_number_of_processes():
-    wanted = ["opt", "llama", "gpt2", "mamba"]
-    one, two = list(rows(wanted, 1)), list(rows(wanted, 2))
-    assert one == two
-    assert [row.model_type for row in one] == wanted
 
 
 def test_the_table_has_a_row_each_and_no_column_missing():

@@ -21,8 +21,8 @@ GOAL = 166
 
 @pytest.fixture(scope="module")
 def made():
-    """The table, made now."""
-    return table(list(rows(types(), cores())))
+    """The table, made now by two processes or more."""
+    return table(list(rows(types(), max(2, cores()))))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,13 @@ def stored():
 @pytest.mark.parametrize("column", ["model_type", "proven", "kind"])
 def test_the_table_is_not_stale(made, stored, column):
     assert list(stored[column]) == list(made[column]), "run `make models`"
+
+
+def test_rows_come_in_order_and_do_not_depend_on_the_number_of_processes(made):
+    wanted = ["opt", "llama", "gpt2", "mamba"]
+    one = table(list(rows(wanted, 1)))
+    assert list(one["model_type"]) == wanted
+    assert one.to_dict("records") == made.set_index("model_type").loc[wanted].reset_index().to_dict("records")
 
 
 def test_the_reasons_are_not_stale(made, stored):

@@ -12,7 +12,7 @@ from .server import running
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 READERS = 8
-REQUESTS = int(os.environ.get("FFKV_SOAK_REQUESTS", 600))  # of all readers together, after a third as many to warm up
+REQUESTS = int(os.environ.get("FFKV_SOAK_REQUESTS", 240))  # of all readers together, after a third as many to warm up
 WORDS = ["the", "return", "name", ".", "#5", "no such word", "/[a-z]+ing/", "<script>"]
 
 

@@ -15,7 +15,7 @@ from ffkv.base.files import tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.fairseq.checkpoint import read_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.large
 
 VOCABULARY, LAYERS, D, MEMORIES = 267_744, 16, 1024, 4096
 PARAMETERS = 246_933_504  # the paper's 247M

@@ -253,8 +253,8 @@ def test_no_texts_of_any_figure_touch(write, layers):
     run = open(write(layers=layers, report={"cards": 0}))
     with drawing.look():
         for name in FIGURES:
-            for paper in (False, True):
-                figure = draw(name, run, paper=paper and name in paper_numbers())
+            for paper in {False, name in paper_numbers()}:
+                figure = draw(name, run, paper=paper)
                 assert_texts_stand_apart(figure)
                 draw_control(figure, load_figure(name).curves, run)
                 assert_texts_stand_apart(figure)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from report.conftest import ChangedRun
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import judge_claims
 from ffkv.run.report.commands import report
-from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.sections import draw_exhibits
 from ffkv.run.report.step import render, write_report
 from ffkv.run.results.run import open
@@ -35,13 +36,14 @@ def test_models_of_any_depth_draw(write, layers):
         ElementTree.fromstring(exhibit.svg)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "shown"),
-    [("/data/models/gpt2/", "gpt2"), ("../llama", "llama"), ("embedded", "the small GPT-2 that ffkv trains")],
-)
-def test_the_head_of_the_page_names_a_folder_without_its_path(write, checkpoint, shown):
-    page = page_of(write(layers=1, model={"checkpoint": checkpoint}, report={"cards": 0}))
-    assert f": <bdi>{shown}</bdi></h1>" in page
+def test_the_head_of_the_page_names_a_folder_without_its_path(write):
+    run = open(write(layers=1, report={"cards": 0}))
+    exhibits, judged = draw_exhibits(run), judge_claims(run)
+    names = {"/data/models/gpt2/": "gpt2", "../llama": "llama", "embedded": "the small GPT-2 that ffkv trains"}
+    for checkpoint, shown in names.items():
+        model = run.settings.model.model_copy(update={"checkpoint": checkpoint})
+        named = ChangedRun(run, settings=run.settings.model_copy(update={"model": model}))
+        assert f": <bdi>{shown}</bdi></h1>" in render(named, exhibits, judged), checkpoint
 
 
 def test_without_cards_and_changes_there_is_still_a_page(write):
@@ -87,7 +89,7 @@ def test_a_language_without_stop_words_has_no_sentence_about_them(write):
 def test_a_checkpoint_that_was_not_trained_here_has_no_training_curve(write):
     folder = write(layers=1, model={"checkpoint": "gpt2"})
     shutil.rmtree(folder / "checkpoint")
-    assert "training" not in draw_exhibits(open(folder))
+    assert not has_figure(open(folder), "training")
 
 
 SHOWN_ON_CARDS = ["triggers.h5", "keys/patterns", "values/by_memory", "values/projections", "model/vocabulary.h5"]

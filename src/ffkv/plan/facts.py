@@ -103,9 +103,13 @@ class RunFacts(NamedTuple):
     @property
     def trigger_bytes(self) -> float:
         """Bytes of the triggers of all keys."""
-        sizes = {"memory": self.shape.all_memories, "layer": self.shape.layers, "bin": len(HISTOGRAM_EDGES) - 1}
-        sizes["rank"] = self.settings.triggers.per_key
-        return float(stored_bytes(Triggers, sizes, () if self.signs == 2 else ("negative",)))
+        return _trigger_bytes(self.shape.all_memories, self.shape.layers, self.settings.triggers.per_key, self.signs)
+
+
+@functools.cache  # a plan asks thousands of times
+def _trigger_bytes(memories: int, layers: int, per_key: int, signs: int) -> float:
+    sizes = {"memory": memories, "layer": layers, "bin": len(HISTOGRAM_EDGES) - 1, "rank": per_key}
+    return float(stored_bytes(Triggers, sizes, () if signs == 2 else ("negative",)))
 
 
 def inspect_run(settings: Settings, jobs: Jobs, tokens: int | None) -> RunFacts:
