@@ -114,6 +114,7 @@ def test_cells_by_number_lead_to_memories_by_number(changed, monkeypatch):
     assert [led_to(changed, each) for each in (whole, rest, last)] == [["L0.0", "L0.1"], ["L0.2"], ["L1.1", "L1.0"]]
     rows = changed.get("/r/small/?map=effect&order=number").partition('class="cells"')[2].split("</tr>")
     assert rows[1].count('class="n8"') == 1 and rows[1].count('class="p4"') == 1 and "2 of 3" in text_of(rows[1])
+    assert "Mean of a cell; each colour begins at −0.25 0.125 no number" in text_of(" ".join(rows))
     assert rows[2].count('class="unknown"') == 1 and "0 of 2" in text_of(rows[2])  # empty, not 0
     changed.shelf.runs["small"].maps = LruCache(16)
 

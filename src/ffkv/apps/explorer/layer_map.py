@@ -162,12 +162,13 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
 
     cells = held.maps.get((quantity, order), cut)
     colours = shades((cell.mean for row in cells for cell in row), quantity == "effect")
+    looks = {colours.look(cell.mean) for row in cells for cell in row}
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
         "rows": [_row(layer, row, about, order, colours) for layer, row in enumerate(cells)],
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
-        "legend": [(colours.look(mean), _short(mean, about)) for mean in colours.legend],
+        "legend": [(look, _short(mean, about)) for mean in colours.legend if (look := colours.look(mean)) in looks],
     }  # fmt: skip
 
 
