@@ -36,13 +36,25 @@ def test_a_memory_shows_its_trigger_examples_and_its_value(visitor):
     assert "precision" in text and "Histogram" in text
 
 
-def test_the_page_says_whether_patterns_were_sought_and_seeks_them_on_request(visitor):
+def test_the_page_says_whether_patterns_were_sought_and_seeks_them_on_request(visitor, visit, small):
     sampled, other = (visitor.get(f"/r/small/m/0/{memory}") for memory in (0, 1))
     assert "Not analysed" not in sampled and "Seek patterns now" not in sampled
     assert "Not analysed: the run sought patterns in 100 keys per layer" in text_of(other)
     (address,) = re.findall(r'href="([^"]*)"[^>]*>Seek patterns now', other)
     assert "They were sought on request" in text_of(visitor.get(address.replace("&amp;", "&")))  # it has one example
     assert "They were sought on request" in text_of(visitor.get("/r/small/m/0/1"))  # the answer is kept
+    again = visit(small)  # also when the explorer has ended
+    assert "They were sought on request" in text_of(again.get("/r/small/m/0/1"))
+    assert "Seek patterns now" in again.get("/r/small/m/1/1")
+
+
+def test_patterns_that_cannot_be_kept_are_shown_all_the_same(visit, small, tmp_path):
+    folder = shutil.copytree(small, tmp_path / "results/small")
+    (tmp_path / "results/.small.sought").write_text("in the way of the folder")
+    visitor = visit(folder)
+    page = text_of(visitor.get("/r/small/m/0/1?patterns=1"))
+    assert "They were sought on request" in page and "They are not kept: " in page and "cannot be written" in page
+    assert "Not analysed" in text_of(visitor.get("/r/small/m/0/1"))
 
 
 def test_another_memory_of_the_same_run_can_stand_beside_a_memory(visitor):

@@ -11,6 +11,7 @@ import pytest
 
 import ffkv
 from ffkv.apps.explorer.page_trace import LONGEST
+from ffkv.run.results.text import number
 
 from .conftest import text_of
 
@@ -84,6 +85,7 @@ def test_off_and_scale_can_be_added_and_taken_back(visitor):
         ({"prompt": PROMPT, "word": "no such token"}, "no such token"),
         ({"prompt": PROMPT, "word": "#99999"}, "There is no token 99999"),
         ({"prompt": PROMPT, "point": "heart"}, "There is no point 'heart'"),
+        ({"prompt": PROMPT, "off": "L0.1", "when": "never"}, "There is no when 'never'. Choose one of: after, before"),
     ],
 )
 def test_a_wrong_question_is_answered_beside_the_form(visitor, asked, message):
@@ -177,11 +179,32 @@ def test_the_strongest_memories_of_all_layers_come_first_and_can_be_switched_off
     assert ticked.json()["changes"] == dict.fromkeys(expected[:2], 0.0)
 
 
-def test_after_a_change_each_table_says_of_what_it_is(visitor):
-    headings = re.findall(r"<h2>(.*?)</h2>", ask(visitor, prompt=PROMPT, off="L0.1"))
+@pytest.mark.parametrize(("asked", "when", "other"), [({}, "after", "before"), ({"when": "before"}, "before", "after")])
+def test_after_a_change_each_table_says_of_what_it_is_and_leads_to_the_other(visitor, asked, when, other):
+    run = visitor.shelf.runs["tiny"].run
+    name = ffkv.trace(run, PROMPT).strongest(1)["name"][0]
+    page = ask(visitor, prompt=PROMPT, off=name, **asked)
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert len(headings) == 6 and headings[0] == "Prediction before and after"
-    assert all(heading.endswith(", before the changes") for heading in headings[1:])
-    assert "before the changes" not in ask(visitor, prompt=PROMPT)
+    assert all(heading.endswith(f", {when} the changes") for heading in headings[1:])
+    links = re.findall(rf'href="([^"]*)">Show {other} the changes', page)
+    anchors = ["strongest", "map", "layers", "memories", "sums"]
+    assert [link.partition("#")[2] for link in links] == anchors and all(
+        f"when={other}&" in f"{link}&".replace("#", "&") for link in links
+    )
+    trace = ffkv.trace(run, PROMPT, off=[name])
+    shown = trace.changed if when == "after" else trace
+    assert re.findall(r'type="checkbox" name="off" value="([^"]*)"', page) == shown.strongest()["name"].tolist()
+    text = text_of(page)
+    for row in shown.layers.itertuples():
+        assert f" {number(row.norm_output)} {number(row.active)} " in text
+    tops = [each.predictions.query("point == 'output' and rank == 0") for each in (trace, trace.changed)]
+    assert page.count(" moved") == (tops[0]["token_id"] != tops[1]["token_id"]).sum()
+    assert f"The largest relative deviation is {number(shown.deviation)}" in text
+
+
+def test_without_a_change_nothing_is_before_or_after(visitor):
+    assert "the changes" not in ask(visitor, prompt=PROMPT, when="before")
 
 
 @pytest.fixture

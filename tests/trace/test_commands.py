@@ -34,14 +34,32 @@ def test_it_prints_the_prediction_the_changes_the_layers_and_the_memories(call, 
     trace = ffkv.trace(traced("gpt2"), PROMPT, off=["L0.3"], scale=["L1.4:2.5"], top=3, memories=2, device="cpu")
     lines = printed.splitlines()
     assert lines[1] == "  <bos> w5 w6 [w7]"
-    assert f"With L0.3 x 0, L1.4 x 2.5 at position 3 only (KL divergence {trace.divergence:.2e} nats):"[:46] in printed
-    shown = [line.split()[1] for line in lines if any(f" {name} " in line for name in trace.contributions["name"])]
-    assert set(shown) >= set(trace.contributions["name"])
+    assert "before and after L0.3 x 0, L1.4 x 2.5 at position 3 only (KL divergence " in printed
+    names = trace.changed.contributions["name"]
+    shown = [line.split()[1] for line in lines if any(f" {name} " in line for name in names)]
+    assert set(shown) >= set(names)
     for token in trace.final["token"]:
         assert token in printed
     assert printed.count("other memories") == printed.count("bias") == 3
-    assert "All sums hold up to a relative deviation of " in lines[-1]
+    assert f"All sums hold up to a relative deviation of {trace.changed.deviation:.1e} " in lines[-1]
     assert "\\xa0" not in printed
+
+
+def test_it_says_whether_tables_are_before_or_after_the_changes(call, traced):
+    trace = ffkv.trace(traced("gpt2"), PROMPT, off=["L0.3"], top=5, memories=5, device="cpu")
+    for option, when, shown in (([], "after", trace.changed), (["--before"], "before", trace)):
+        printed = call("--off", "L0.3", *option)
+        assert [
+            line.partition(f", {when} the changes")[0] for line in printed.splitlines() if " the changes" in line
+        ] == [
+            "Layers at position 3",
+            "Contributions",
+            f"All sums hold up to a relative deviation of {shown.deviation:.1e} (the model's own logits:"
+            f" {shown.logits_deviation:.1e})",
+        ]
+        (row,) = [line.split() for line in printed.splitlines() if " L0.3 " in line and "x 0" not in line]
+        assert (float(row[2]) == 0) == (when == "after")
+    assert "the changes" not in call()
 
 
 def test_blanks_and_line_breaks_of_tokens_show(traced):
@@ -62,13 +80,15 @@ def test_columns_stand_below_each_other_whatever_the_tokens():
 
 
 def test_everywhere_is_said(call):
-    assert "With L0.3 x 0 at every token (KL" in call("--off", "L0.3", "--everywhere")
+    assert "before and after L0.3 x 0 at every token (KL" in call("--off", "L0.3", "--everywhere")
 
 
 def test_it_prints_the_whole_trace_as_json(call, traced):
-    printed = json.loads(call("--json", "--position", "-2", "--token-id", "9", "--top", "2", "--memories", "1"))
-    trace = ffkv.trace(traced("gpt2"), PROMPT, position=-2, token="w8", top=2, memories=1, device="cpu")
+    options = ["--position", "-2", "--token-id", "9", "--top", "2", "--memories", "1", "--off", "L0.3"]
+    trace = ffkv.trace(traced("gpt2"), PROMPT, position=-2, token="w8", top=2, memories=1, off="L0.3", device="cpu")
+    printed = json.loads(call("--json", *options))
     assert printed == json.loads(trace.to_json())
+    assert printed["changed"] == json.loads(trace.changed.to_json()) and printed["changed"]["changed"] is None
 
 
 @pytest.fixture

@@ -95,19 +95,27 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     for `patterns` of a memory whose key the run did not sample; these are kept."""
     if query.get("format") == "json":
         return as_json(held, layer, index)
-    coloured_by, name = shelf if "colours" in query else None, memory_name(layer, index)
-    if "patterns" in query:
-        held.sought.get(name, held.run.memory(layer, index).seek_patterns)
-    shown = values(held, layer, index, LIVE, coloured_by, "all" in query)
+    coloured_by = shelf if "colours" in query else None
+    sought = held.run.memory(layer, index).seek_patterns() if "patterns" in query else None
+    shown = values(held, layer, index, LIVE, coloured_by, "all" in query, sought)
     return render("memory.html", held=held, sends=True, runs=[*shelf.runs], kept=page_collections.read(held), **shown)
 
 
 def values(
-    held: Held, layer: int, index: int, links: Live = LIVE, coloured_by: Shelf | None = None, every: bool = False
+    held: Held,
+    layer: int,
+    index: int,
+    links: Live = LIVE,
+    coloured_by: Shelf | None = None,
+    every: bool = False,
+    sought: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Returns what the template of a memory shows. The arguments are those of `side_of`."""
+    """Returns what the template of a memory shows. `sought`: patterns just sought; else those that are kept are shown. The
+    other arguments are those of `side_of`."""
     memory = held.run.memory(layer, index)
-    card = Card(held.run, memory, held.sought.kept(memory.name))
+    if sought is None and memory.patterns.empty and not memory.sampled:
+        sought = memory.sought
+    card = Card(held.run, memory, sought)
     explained = memory.explanations.to_dict("records")
     tokens = {
         end: prediction_columns(held.run.files, layer, index, end, _predictions(held)) for end in ("top", "bottom")

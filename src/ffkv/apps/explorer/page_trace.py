@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # needs torch, which takes seconds to import
 LONGEST = 20_000  # characters of a prompt
 STRONGEST = 10  # memories of all layers
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
-FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort")
+WHEN = ("after", "before")  # the changes: which states the tables and the map show
+FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when")
 
 
 class Busy(UserError):
@@ -65,8 +66,9 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     prompt = asked["prompt"]
     if len(prompt) > LONGEST:
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
-    if asked.get("point", "output") not in POINTS:
-        raise UserError(f"There is no point {asked['point']!r}. Choose one of: {', '.join(POINTS)}.")
+    for name, valid in (("point", POINTS), ("when", WHEN)):
+        if name in asked and asked[name] not in valid:
+            raise UserError(f"There is no {name} {asked[name]!r}. Choose one of: {', '.join(valid)}.")
     options: dict[str, Any] = {name: asked[name] for name in ("off", "scale") if name in asked}
     options["everywhere"] = "everywhere" in asked
     if asked.get("position", "").strip():
@@ -95,28 +97,36 @@ def _page(
         before, values["not_kept"] = history.remember(held, asked if found is not None and asked["prompt"] else None)
         values["history"] = [(each, LIVE.run(held, "trace", **each.asked)) for each in before]
     if found is not None:
-        point = asked.get("point", "output")
+        point, when = asked.get("point", "output"), asked.get("when", "after")
+        shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
         values |= {
             "point": point,
+            "shown": shown,
+            "other_when": next(each for each in WHEN if each != when),
             "tokens": found.tokens.to_dict("records"),
-            "map": _map(found, point),
-            "here": _here(found),
-            "layers": found.layers.to_dict("records"),
-            "strongest": found.strongest(STRONGEST).to_dict("records"),
+            "map": _map(shown, other or found, point),
+            "here": _here(shown),
+            "layers": shown.layers.to_dict("records"),
+            "strongest": shown.strongest(STRONGEST).to_dict("records"),
             "sort": asked.get("sort", ""),
-            "by_layer": _by_layer(found, asked.get("sort") == "logit"),
-            "deviations": found.sums.to_dict("records"),
+            "by_layer": _by_layer(shown, asked.get("sort") == "logit"),
+            "deviations": shown.sums.to_dict("records"),
             "without": lambda name: _changed(found, [name], None),
             "with_off": lambda name: _changed(found, [name], 0.0),
             "with_scale": lambda name: _changed(found, [name], 2.0),
-            "all_off": _changed(found, found.strongest(STRONGEST)["name"], 0.0),
+            "all_off": _changed(found, shown.strongest(STRONGEST)["name"], 0.0),
         }
     return render("trace.html", status=status, sends=True, **values)
 
 
-def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Returns the heat map, the last layer first: the layer, and per position the top token and its probability."""
-    top = found.predictions.query("point == @point and rank == 0")
+def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Returns the heat map, the last layer first: the layer, and per position the top token and its probability.
+
+    `other`: the same prompt on the other side of the changes. Of each cell, `moved` says whether its top token is another
+    one there, and `other` which.
+    """
+    top, there = (each.predictions.query("point == @point and rank == 0") for each in (shown, other))
+    top = top.assign(moved=there["token_id"] != top["token_id"], other=there["token"])
     return [
         (int(layer), rows.sort_values("position").to_dict("records"))
         for layer, rows in sorted(top.groupby("layer"), reverse=True)

@@ -79,7 +79,6 @@ class Held:
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
     maps: LruCache = field(default_factory=lambda: LruCache(16))  # cells of maps, by quantity and order
-    sought: LruCache = field(default_factory=lambda: LruCache(4096))  # patterns that were asked for, by memory
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
 
     @functools.cached_property

@@ -5,7 +5,7 @@
 
 About memories: `memory_name`, `memory_columns`. What people keep beside a run: `collections` (lists and notes) and
 `collect` (the same from Python). Questions: `search` (with `tokens` and `text_search`), `similar`, `sought` (patterns on
-request), `depth`. Writing them for people: `text`.
+request, kept beside the run), `depth`. Writing them for people: `text`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `commands` are `ffkv check`,
 `ffkv collect` and `ffkv collections`.

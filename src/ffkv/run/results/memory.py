@@ -14,6 +14,7 @@ from ffkv.run.results.indexes import key_statistics, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
+from ffkv.run.results.sought import kept_patterns, seek_patterns
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 
 if TYPE_CHECKING:
@@ -181,16 +182,22 @@ class Memory:
     def seek_patterns(self) -> pd.DataFrame:
         """Seeks patterns in the trigger examples of a memory that is not among the sampled keys.
 
-        The first call of a run measures what random prefixes show by chance, which takes seconds.
+        The first call of a run measures what random prefixes show by chance, which takes seconds. What was found is kept
+        in `results/.<run>.sought/`, for as long as data and settings of the run stay the same.
 
         Returns:
-            The columns of `patterns`. `q_value` is the share of false patterns among those of this memory alone.
+            The columns of `patterns`. `q_value` is the share of false patterns among those of this memory alone. If the
+            patterns could not be kept, `attrs["unkept"]` of the table says why.
         Raises:
             UserError: as `Run.memory`.
         """
-        from ffkv.run.results.sought import seek_patterns  # scipy
-
         return self._own(seek_patterns(self.run.files, self.layer, self.memory))
+
+    @property
+    def sought(self) -> pd.DataFrame | None:
+        """What `seek_patterns` has found and kept, here or in the explorer, in an earlier session too; None if nothing."""
+        kept = kept_patterns(self.run.files, self.layer, self.memory)
+        return None if kept is None else self._own(kept)
 
     @functools.cached_property
     def labels(self) -> pd.DataFrame:

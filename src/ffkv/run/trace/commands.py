@@ -17,6 +17,7 @@ from ffkv.run.trace.settings import TraceOptions
 @click.argument("results", type=FOLDER)
 @click.argument("text", required=False)
 @takes(TraceOptions, argument="options")
+@click.option("--before", is_flag=True, help="Show layers and memories before the changes, not after them.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
 @click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
 @click.option("--output", type=WRITABLE, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
@@ -26,6 +27,7 @@ def trace(
     results: Path,
     text: str | None,
     options: TraceOptions,
+    before: bool,
     as_json: bool,
     prompts: Path | None,
     output: Path | None,
@@ -52,7 +54,7 @@ def trace(
     run, given = open(results), options.model_dump()
     if text is not None:
         found = step.trace(run, text, device=device, **given)
-        say(found.to_json() if as_json else as_text(found))
+        say(found.to_json() if as_json else as_text(found, before))
     elif output is not None:
         for name, table in step.trace_all(run, texts, device=device, **given).items():
             tables.write(table, output / f"{name}.csv")

@@ -17,7 +17,8 @@ POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
 class Trace:
     """One prompt through the model of a run. `docs/trace.md` defines every number.
 
-    Layers, memories, positions and ranks count from 0. The tables are about the unchanged model, except `effect`.
+    Layers, memories, positions and ranks count from 0. The tables are about the unchanged model; `changed` has the same
+    tables about the model with the changes.
 
     Attributes:
         run: name of the run.
@@ -60,6 +61,8 @@ class Trace:
             the chosen token, the most probable one before the changes first. None without changes. Columns: token_id,
             token, before, after (probabilities), change (of the log-probability, nats).
         divergence: KL(p‖p_c) of these two predictions, nats: p before, p_c after. None without changes.
+        changed: the trace of the same prompt, position and next token after the changes. All its sums are of the changed
+            coefficients. Its `effect`, `divergence` and `changed` are None. None without changes.
     Examples:
         >>> trace = ffkv.trace(ffkv.open("results/tiny"), "The function returns")
         >>> trace.layers.columns.tolist()[:3]
@@ -87,9 +90,16 @@ class Trace:
     deviation: float
     effect: pd.DataFrame | None = None
     divergence: float | None = None
+    changed: "Trace | None" = None
 
     def __repr__(self) -> str:
-        return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
+        facts = [f"position {self.position}", *filter(None, [self.when]), f"deviation {self.deviation:.0e}"]
+        return f"<Trace of {self.text!r} in {self.run}: {', '.join(facts)}>"
+
+    @property
+    def when(self) -> str:
+        """Which model the tables are about: "before the changes" or "after the changes"; "" without changes."""
+        return "" if not self.changes else "after the changes" if self.changed is None else "before the changes"
 
     def strongest(self, count: int = 10) -> pd.DataFrame:
         """Returns the memories of all layers that change the chosen token's logit most, as rows of `contributions`."""
@@ -98,7 +108,12 @@ class Trace:
 
     @property
     def without_effect(self) -> str:
-        """Says which changed memories have the coefficient 0 at the chosen position: a factor changes nothing there."""
+        """Says which changed memories have the coefficient 0 at the chosen position: a factor changes nothing there.
+
+        After the changes it says nothing: those that are switched off have the coefficient 0.
+        """
+        if self.changed is None:
+            return ""
         silent = self.contributions["name"].isin(self.changes) & (self.contributions["coefficient"] == 0)
         names = ", ".join(self.contributions.loc[silent, "name"])
         return (
@@ -110,7 +125,7 @@ class Trace:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, by attribute.
 
-        A table is a list of rows, a row a dictionary. A number that is not finite is None.
+        A table is a list of rows, a row a dictionary. A number that is not finite is None. `changed` is such a dictionary.
         """
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
@@ -142,17 +157,20 @@ class Trace:
             [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.top_token)]
             for row in self.strongest().itertuples()
         ]
+        when = f", {self.when}" if self.when else ""
         return summary(
             f"Trace in {self.run}",
             facts,
             *effect,
-            tokens_table("The model predicts", self.final),
-            table("Strongest memories", ["memory", "coefficient", "size", "logit", "promotes"], strongest),
-            table("Layers", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
+            tokens_table(f"The model predicts{when}", self.final),
+            table(f"Strongest memories{when}", ["memory", "coefficient", "size", "logit", "promotes"], strongest),
+            table(f"Layers{when}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
         )
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Trace):
+        return value.to_dict()
     if isinstance(value, pd.DataFrame):
         finite = value.astype(object).where(value.replace([math.inf, -math.inf], math.nan).notna(), None)
         return finite.to_dict("records")

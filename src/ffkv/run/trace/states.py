@@ -1,7 +1,7 @@
 """What the layers do on one prompt: m, y, o, the vector that the head reads, and the model's own logits."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -22,6 +22,8 @@ class States:
     """The states of all layers on one prompt, in float32, each on its layer's device."""
 
     position: int  # the chosen token
+    factors: Mapping[Place, float] = MappingProxyType({})  # of the coefficients that are changed
+    token: int | None = None  # the only token at which they are changed, as a position; None: every token
     m: list[Tensor] = field(default_factory=list)  # coefficients at the chosen token [layer][memory]
     # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
     b: list[Tensor] = field(default_factory=list)
@@ -36,13 +38,21 @@ class States:
     logits: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
-def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
-    """Runs the unchanged model on the ids of a prompt [1, token], and reads the states at the token at `position`.
+def run_prompt(
+    loaded: LoadedModel,
+    ids: Tensor,
+    position: int,
+    factors: Mapping[Place, float] = MappingProxyType({}),
+    token: int | None = None,
+) -> States:
+    """Runs the model on the ids of a prompt [1, token], and reads the states at the token at `position`.
+
+    `factors`, `token`: of coefficients that are changed meanwhile, see `scaled`.
 
     Raises:
         UserError: states overflow, or the memory does not suffice.
     """
-    states = States(position)
+    states = States(position, factors, token)
     factor: Tensor | None = None
 
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
@@ -63,6 +73,7 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
 
     model, layers = loaded.model, loaded.anatomy.layers
     with (
+        scaled(model, layers, factors, token),
         capturing(model, [layer.block for layer in layers]) as states.arguments,
         tap(model, layers, "mbsyoe", whole=True) as run,
     ):
@@ -70,44 +81,50 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
     states.logits = output.logits[0, position].float().clone()
     if loaded.anatomy.end == "o":
         states.end = states.o[-1][position]
-    check_finite(loaded, [*states.m, *states.y, *states.o, states.logits])
+    check_finite(loaded, [*states.m, *states.y, *states.o, states.logits], changed=bool(factors))
     return states
 
 
-def read_end(
-    loaded: LoadedModel, ids: Tensor, factors: Mapping[Place, float] = MappingProxyType({}), token: int | None = None
-) -> Tensor:
-    """Returns what the head reads [sentence, token, d] when some coefficients are multiplied by factors.
+def read_end(loaded: LoadedModel, ids: Tensor, factors: Mapping[Place, float]) -> Tensor:
+    """Returns what the head reads [sentence, token, d] when some coefficients are multiplied by factors at every token.
 
-    They change at every token, or at one `token` of the only sentence. `ids`: [sentence, token]. `factors`: see `scaled`.
+    `ids`: [sentence, token]. `factors`: see `scaled`.
     """
     layers = loaded.anatomy.layers
     ends: list[Tensor] = []
-    with scaled(loaded.model, layers, factors, token), tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
+    with scaled(loaded.model, layers, factors), tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
         run(ids, lambda layer, quantity, tensor: ends.append(tensor.float().clone()))
     return ends[0]
 
 
-def check_finite(loaded: LoadedModel, states: Iterable[Tensor]) -> None:
-    """Refuses states of the unchanged model that overflow.
+def check_finite(loaded: LoadedModel, states: Iterable[Tensor], changed: bool = False) -> None:
+    """Refuses states that overflow, of the unchanged model or of the `changed` one.
 
     Raises:
         UserError: a state is not finite.
     """
     if not all(bool(torch.isfinite(state).all()) for state in states):
+        what = "this text with these changes" if changed else "this text"
+        remedy = "Write smaller factors." if changed else "Make the run again with model.dtype float32."
         raise UserError(
-            f"States of {loaded.anatomy.checkpoint} are not finite on this text: the model overflows in"
-            f" {loaded.anatomy.dtype}. Make the run again with model.dtype float32."
+            f"States of {loaded.anatomy.checkpoint} are not finite on {what}: the model overflows in"
+            f" {loaded.anatomy.dtype}. {remedy}"
         )
 
 
 def residual_deviations(loaded: LoadedModel, states: States) -> list[float]:
     """Returns the largest relative deviation of r + y from o over all tokens [layer].
 
-    r is the output of the block when it runs again on the same inputs without the FF layer.
+    r is the output of the block when it runs again on the same inputs without the FF layer. Other layers of the same
+    block change as they did.
     """
-    deviations = []
-    for layer, y, o in zip(loaded.anatomy.layers, states.y, states.o, strict=True):
-        rest = without_layer(loaded.model, layer, states.arguments[layer.block, layer.repeat]).reshape(o.shape)
+    layers, deviations = loaded.anatomy.layers, []
+    once = [replace(layer, repeat=0) for layer in layers]  # a block that is run alone is in its first repeat
+    for layer, y, o in zip(layers, states.y, states.o, strict=True):
+        call = layer.block, layer.repeat
+        same = {each.index for each in layers if (each.block, each.repeat) == call}
+        inside = {place: factor for place, factor in states.factors.items() if place[0] in same}
+        with scaled(loaded.model, once, inside, states.token):
+            rest = without_layer(loaded.model, layer, states.arguments[call]).reshape(o.shape)
         deviations.append(relative_error(y + rest, o))
     return deviations

@@ -1,6 +1,6 @@
 """Traces one prompt, or several."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pandas as pd
@@ -9,15 +9,17 @@ import torch
 from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
 from ffkv.model.head.topk import highest
+from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.layers import describe_layers, effect_table, final_table
 from ffkv.run.trace.prompt import check_prompt, place, read_changes, read_prompt
 from ffkv.run.trace.result import Trace
 from ffkv.run.trace.settings import TraceOptions
-from ffkv.run.trace.states import read_end, run_prompt
+from ffkv.run.trace.states import States, run_prompt
 from ffkv.run.trace.texts import check_texts
 
 
@@ -34,8 +36,8 @@ def trace_all(run: Run, texts: Iterable[str], *, device: str = "auto", **options
         device: as in `Run.model`.
         {options}
     Returns:
-        The tables of `Trace` by name, such as "contributions". Their first column is `prompt`, its place in `texts`, from
-        0.
+        The tables of `Trace` by name, such as "contributions"; if memories change, those of `Trace.changed` too, as
+        "changed_contributions". Their first column is `prompt`, its place in `texts`, from 0.
     Raises:
         UserError: as in `trace`; or there is no prompt.
     Examples:
@@ -47,11 +49,15 @@ def trace_all(run: Run, texts: Iterable[str], *, device: str = "auto", **options
     traces = [trace(run, text, device=device, **options) for text in texts]
     if not traces:
         raise UserError("There is no prompt in texts. Write one or more.")
-    tables = [name for name, value in vars(traces[0]).items() if isinstance(value, pd.DataFrame)]
-    together = {
-        name: pd.concat([getattr(each, name).assign(prompt=at) for at, each in enumerate(traces)]) for name in tables
-    }
+    tables = [_tables(each) for each in traces]
+    together = {name: pd.concat([each[name].assign(prompt=at) for at, each in enumerate(tables)]) for name in tables[0]}
     return {name: table[["prompt", *table.columns[:-1]]].reset_index(drop=True) for name, table in together.items()}
+
+
+def _tables(trace: Trace, prefix: str = "") -> dict[str, pd.DataFrame]:
+    """Returns the tables of a trace by name, and those with changes behind them."""
+    own = {f"{prefix}{name}": value for name, value in vars(trace).items() if isinstance(value, pd.DataFrame)}
+    return own if trace.changed is None else {**own, **_tables(trace.changed, "changed_")}
 
 
 @documents(TraceOptions)
@@ -68,13 +74,15 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     Raises:
         UserError: an option is unknown or impossible; the prompt is empty, and the model reads nothing in front of a
             text; it is longer than the context; there is no such position, memory or token; a memory is changed twice;
-            the checkpoint is gone or its weights have changed.
+            the checkpoint is gone or its weights have changed; states overflow.
     Examples:
         >>> trace = ffkv.trace(ffkv.open("results/tiny"), "The function returns", off="L1.17")
         >>> trace.changes
         {'L1.17': 0.0}
         >>> trace.effect.columns.tolist()[1:4]  # a token, and its probability before and after the change
         ['token', 'before', 'after']
+        >>> trace.changed.contributions.query("name == 'L1.17'")["coefficient"].item()  # the states after the change
+        0.0
     """
     check_run(run)
     check_prompt(text)
@@ -90,27 +98,37 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     states = run_prompt(model, ids, position)
     logits = model.final_logits(states.end)
     token = int(highest(logits[None]).first) if token is None else token
-    layers = describe_layers(run, model, states, token, top, asked.memories, factors)
-    logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
-    effect, divergence = None, None
+    own = _describe(run, model, states, token, top, asked.memories, factors)
+    question: dict[str, Any] = {
+        "run": run.name,
+        "text": prompt.text,
+        "note": prompt.note,
+        "position": position,
+        "token_id": token,
+        "token": run.vocabulary[token],
+        "changes": {memory_name(*named): factor for named, factor in factors.items()},
+        "everywhere": asked.everywhere,
+        "tokens": prompt.tokens,
+    }
+    changed, effect, divergence = None, None, None
     if factors:
-        end = read_end(model, ids, factors, None if asked.everywhere else position)[0, position]
-        after = model.final_logits(end)
-        effect, divergence = effect_table(logits, after, token, top, run.vocabulary)
-    return Trace(
-        run=run.name,
-        text=prompt.text,
-        note=prompt.note,
-        position=position,
-        token_id=token,
-        token=run.vocabulary[token],
-        changes={memory_name(*changed): factor for changed, factor in factors.items()},
-        everywhere=asked.everywhere,
-        tokens=prompt.tokens,
-        final=final_table(logits, token, top, run.vocabulary),
+        del states  # they can be large
+        states = run_prompt(model, ids, position, factors, None if asked.everywhere else position)
+        changed = Trace(**question, **_describe(run, model, states, token, top, asked.memories, factors))
+        effect, divergence = effect_table(logits, model.final_logits(states.end), token, top, run.vocabulary)
+    return Trace(**question, **own, effect=effect, divergence=divergence, changed=changed)
+
+
+def _describe(
+    run: Run, model: RunModel, states: States, token: int, top: int, memories: int, listed: Collection[Place]
+) -> dict[str, Any]:
+    """Returns the attributes of `Trace` that are about states, see `describe_layers`."""
+    logits = model.final_logits(states.end)
+    layers = describe_layers(run, model, states, token, top, memories, listed)
+    logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
+    return {
+        "final": final_table(logits, token, top, run.vocabulary),
         **layers,
-        logits_deviation=logits_deviation,
-        deviation=max(logits_deviation, *layers["sums"]["memories"], *layers["sums"]["residual"]),
-        effect=effect,
-        divergence=divergence,
-    )
+        "logits_deviation": logits_deviation,
+        "deviation": max(logits_deviation, *layers["sums"]["memories"], *layers["sums"]["residual"]),
+    }

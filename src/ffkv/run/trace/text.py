@@ -11,8 +11,13 @@ from ffkv.run.trace.result import POINTS, Trace
 LONGEST = 24  # characters of a token that a table shows
 
 
-def as_text(trace: Trace) -> str:
-    """Returns the trace for a person: the prediction, what changes did, and the layers with their memories."""
+def as_text(trace: Trace, before: bool = False) -> str:
+    """Returns the trace for a person: the prediction, what changes did, and the layers with their memories.
+
+    With changes, layers and memories are those after them, or `before` them.
+    """
+    shown = trace if before or trace.changed is None else trace.changed
+    when = f", {shown.when}" if shown.when else ""
     read = " ".join(
         f"[{_token(row.token)}]" if row.position == trace.position else _token(row.token)
         for row in trace.tokens.itertuples()
@@ -22,34 +27,38 @@ def as_text(trace: Trace) -> str:
         f"Tokens 0 to {len(trace.tokens) - 1}; [position {trace.position}] is the one looked at. {trace.note}",
         f"  {read}",
         "",
-        f"The model predicts after position {trace.position}:",
-        *_table(trace.final, {"rank": str, "token": _token, "probability": _percent}),
     ]
-    if trace.effect is not None and trace.divergence is not None:
+    if trace.effect is None or trace.divergence is None:
+        lines += [
+            f"The model predicts after position {trace.position}:",
+            *_table(trace.final, {"rank": str, "token": _token, "probability": _percent}),
+        ]
+    else:
         changes = ", ".join(f"{name} x {factor:g}" for name, factor in trace.changes.items())
         lines += [
-            "",
-            f"With {changes} {where} (KL divergence {number(trace.divergence)} nats):",
+            f"The model predicts after position {trace.position}, before and after {changes} {where} (KL divergence"
+            f" {number(trace.divergence)} nats):",
             *([f"  {trace.without_effect}"] if trace.without_effect else []),
             *_table(trace.effect, {"token": _token, "before": _percent, "after": _percent, "change": number}),
         ]
     tops = {f"top_{point}": _token for point in POINTS}
     norms = {f"norm_{point}": number for point in POINTS}
-    rest = trace.remainders.assign(name=trace.remainders["part"], size=trace.remainders["norm"])
-    rows = pd.concat([trace.contributions, rest]).sort_values("layer", kind="stable")
+    rest = shown.remainders.assign(name=shown.remainders["part"], size=shown.remainders["norm"])
+    rows = pd.concat([shown.contributions, rest]).sort_values("layer", kind="stable")
     rows = rows.assign(top_token=rows["top_token"].fillna("").astype(str))
     coefficient: dict[str, Callable] = {"coefficient": lambda value: "" if pd.isna(value) else number(value)}
     of_memory: dict[str, Callable] = {"size": number, "share": _percent, "logit": number, "top_token": _token}
     lines += [
         "",
-        f"Layers at position {trace.position}; logit: what y adds to the logit of {_token(trace.token)}:",
-        *_table(trace.layers, {"layer": str, "case": str, **tops, **norms, "active": number, "logit": number}),
+        f"Layers at position {trace.position}{when}; logit: what y adds to the logit of {_token(trace.token)}:",
+        *_table(shown.layers, {"layer": str, "case": str, **tops, **norms, "active": number, "logit": number}),
         "",
-        "Contributions: size |m| |v|, share of y, what they add to the logit, and the top token of the value alone:",
+        f"Contributions{when}: size |m| |v|, share of y, what they add to the logit, and the top token of the value"
+        " alone:",
         *_table(rows, {"layer": str, "name": str, **coefficient, **of_memory}),
         "",
-        f"All sums hold up to a relative deviation of {trace.deviation:.1e} (the model's own logits:"
-        f" {trace.logits_deviation:.1e}).",
+        f"All sums hold up to a relative deviation of {shown.deviation:.1e} (the model's own logits:"
+        f" {shown.logits_deviation:.1e}){when}.",
     ]
     return "\n".join(lines)
 
