@@ -144,7 +144,8 @@ def test_a_change_at_one_token_is_what_a_hook_written_by_hand_does(traced, loade
     def by_hand(memory, factor):
         def hook(module, args):
             state = args[0].clone()
-            state.reshape(-1, state.shape[-1])[trace.position, memory] *= factor
+            if len(rows := state.reshape(-1, state.shape[-1])) > 1:  # else a tap asks for the bias
+                rows[trace.position, memory] *= factor
             return (state,)
 
         return hook
@@ -166,8 +167,9 @@ def test_an_expert_loses_a_memory_at_one_token_as_its_output_loses_the_contribut
     run = traced(kind)
     model, layers = loaded(run).model, run.anatomy.layers
     ids = torch.tensor([ffkv.trace(run, PROMPT, device="cpu").tokens["token_id"].tolist()])
-    matrix = layers[0].second_matrices[0]
-    m = observe(model, layers, ids, "m")[0]["m"][0, 3, : matrix.memories]
+    matrix = next(each for each in layers[0].second_matrices if each.experts)
+    first = sum(each.memories for each in layers[0].second_matrices[: layers[0].second_matrices.index(matrix)])
+    m = observe(model, layers, ids, "m")[0]["m"][0, 3, first : first + matrix.memories]
     memory, units = int(m.abs().argmax()), matrix.memories // matrix.experts
     bank = model.get_submodule(matrix.module)
     v = layout_of(bank).values(memory // units)[memory % units].detach()
@@ -180,7 +182,7 @@ def test_an_expert_loses_a_memory_at_one_token_as_its_output_loses_the_contribut
     handle = bank.register_forward_hook(without)
     y, o = (observe(model, layers, ids, quantity) for quantity in "yo")
     handle.remove()
-    changed = ffkv.trace(run, PROMPT, off=[f"L0.{memory}"], position=3, device="cpu").changed
+    changed = ffkv.trace(run, PROMPT, off=[f"L0.{first + memory}"], position=3, device="cpu").changed
     for layer in range(1, len(layers)):  # what comes after the change; no tap looks into the bank whose output changes
         found = changed.layers.loc[layer, ["norm_ffn", "norm_output"]].tolist()
         expected = [y[layer]["y"][0, 3].norm().item(), o[layer]["o"][0, 3].norm().item()]

@@ -215,7 +215,9 @@ def test_a_trace_becomes_json_and_html(traced):
     html = trace._repr_html_()
     assert "L1.2 × 0 at the chosen token" in html and trace.strongest()["name"][0] in html
     assert "<script" not in html
-    assert repr(trace) == f"<Trace of 'w5 w6 w7' in run: position 3, deviation {trace.deviation:.0e}>"
+    assert (
+        repr(trace) == f"<Trace of 'w5 w6 w7' in run: position 3, before the changes, deviation {trace.deviation:.0e}>"
+    )
 
 
 def test_numbers_that_are_not_finite_are_null_in_json(traced):

@@ -9,8 +9,9 @@ map of a run's page), `examples` (texts of all strengths) and `history` (the las
 files.
 
 It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`; torch is imported
-only then. A page of a memory reads only what it shows. Kept in memory, each made once: statistics of all memories,
-top and bottom tokens of all values, places and patterns of the trigger examples, 64 MiB of coefficients of sampled
-prefixes, the colours of the last 64 memories, what is similar to the last 256, and the cells of the maps. Files stay open, so a run that is
-made again shows its old numbers until the explorer is started again.
+in the background, and the model is loaded when a page asks for it. A page of a memory reads only what it shows. Kept
+in memory, each made once: statistics of all memories, top and bottom tokens of all values, places and patterns of the
+trigger examples, 64 MiB of coefficients of sampled prefixes, the colours of the last 64 memories, what is similar to
+the last 256, the cells of the maps, and the last traces. Files stay open, so a run that is made again shows its old
+numbers until the explorer is started again.
 """

@@ -98,6 +98,8 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     coloured_by = shelf if "colours" in query else None
     sought = held.run.memory(layer, index).seek_patterns() if "patterns" in query else None
     shown = values(held, layer, index, LIVE, coloured_by, "all" in query, sought)
+    if shown["card"].sought is None and not shown["memory"].sampled:
+        held.prepare_to_seek()
     return render("memory.html", held=held, sends=True, runs=[*shelf.runs], kept=page_collections.read(held), **shown)
 
 

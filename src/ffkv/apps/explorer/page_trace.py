@@ -76,6 +76,9 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     if word := asked.get("word", "").replace("␣", " "):
         token = token_of(word)
         options["token" if isinstance(token, str) else "token_id"] = token
+    question = (prompt, *options.items())
+    if found := held.traces.kept(question):  # another view of the same trace
+        return found
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
@@ -83,7 +86,8 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
             held.loading.join()
         from ffkv.run.trace.step import trace as trace_prompt  # torch
 
-        return trace_prompt(held.run, prompt, **options)
+        found = trace_prompt(held.run, prompt, **options)
+        return held.traces.get(question, lambda: found)
     finally:
         shelf.model.release()
 
@@ -125,7 +129,8 @@ def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dic
     `other`: the same prompt on the other side of the changes. Of each cell, `moved` says whether its top token is another
     one there, and `other` which.
     """
-    top, there = (each.predictions.query("point == @point and rank == 0") for each in (shown, other))
+    tables = (each.predictions for each in (shown, other))
+    top, there = (table[(table["point"] == point) & (table["rank"] == 0)] for table in tables)
     top = top.assign(moved=there["token_id"] != top["token_id"], other=there["token"])
     return [
         (int(layer), rows.sort_values("position").to_dict("records"))

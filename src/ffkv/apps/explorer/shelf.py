@@ -18,10 +18,12 @@ from ffkv.base.terminal import plain
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import check_memory, parse_memory_name
 from ffkv.run.results.run import Run, open
+from ffkv.run.results.sought import detector
 
 DIGITS = 8  # of each hash that a page names
 SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
 SAMPLE_BYTES = 2**26  # of these coefficients
+TRACE_ROWS = 2**20  # of the predictions of traces that are kept in memory, some 60 bytes each
 
 
 class NoSuch(UserError):
@@ -68,18 +70,25 @@ class Sample(NamedTuple):
     next_token: np.ndarray  # id of the token that follows [prefix]
 
 
+def _trace_rows(trace: Any) -> int:
+    return len(trace.predictions) + (len(trace.changed.predictions) if trace.changed else 0)
+
+
 @dataclass
 class Held:
     """An open run."""
 
     run: Run
     name: str  # its name in addresses
-    # Coefficients of sampled prefixes by layer, and of all tokens of the trigger examples by memory; similar memories.
+    # Coefficients of sampled prefixes by layer, and of all tokens of the trigger examples by memory; similar memories;
+    # traces by what was asked.
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
     maps: LruCache = field(default_factory=lambda: LruCache(16))  # cells of maps, by quantity and order
+    traces: LruCache = field(default_factory=lambda: LruCache(TRACE_ROWS, _trace_rows))
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
+    measuring: threading.Thread | None = None  # what measures chance before anybody seeks patterns
 
     @functools.cached_property
     def hashes(self) -> dict[str, str]:
@@ -128,17 +137,21 @@ class Held:
             self.sample(layer)
 
     def load_in_background(self) -> None:
-        """Begins to load the model, once, so that the first trace need not. What goes wrong is said by that trace."""
+        """Begins to load the model, once, so that the first trace need not."""
 
         def load() -> None:
-            with contextlib.suppress(UserError):
-                import ffkv.run.trace.step  # noqa: F401  # torch
+            import ffkv.run.trace.step  # noqa: F401  # torch
 
-                self.run.model()
+            model = self.run.model()
+            _ = model.tokenizer, model.head  # which are read when they are asked for
 
         if self.loading is None:
-            self.loading = threading.Thread(target=load, daemon=True)
-            self.loading.start()
+            self.loading = _in_background(load)
+
+    def prepare_to_seek(self) -> None:
+        """Begins to measure, once, what patterns random prefixes show, so that the first search for patterns need not."""
+        if self.measuring is None:
+            self.measuring = _in_background(lambda: detector(self.run.files))
 
     def prepare(self) -> None:
         """Reads what searches need, once. Whoever asks meanwhile waits."""
@@ -178,12 +191,25 @@ def open_shelf(folders: Sequence[Path], history: bool = True) -> Shelf:
 
 
 def prepare_in_background(shelf: Shelf) -> None:
-    """Reads what the first pages would wait for, in a thread. What goes wrong is said by the page that needs it."""
+    """Reads in a thread what the first pages would wait for, and imports what the first trace would."""
 
     def prepare() -> None:
         for held in shelf.runs.values():
             with contextlib.suppress(UserError):
                 held.prepare()
                 held.read_samples()
+        import ffkv.run.trace.step  # noqa: F401  # torch and transformers: some seconds
 
-    threading.Thread(target=prepare, daemon=True).start()
+    _in_background(prepare)
+
+
+def _in_background(work: Callable[[], Any]) -> threading.Thread:
+    """Begins to do something in a thread. A `UserError` is left to the page that needs it."""
+
+    def do() -> None:
+        with contextlib.suppress(UserError):
+            work()
+
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    return thread

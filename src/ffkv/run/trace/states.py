@@ -22,8 +22,8 @@ class States:
     """The states of all layers on one prompt, in float32, each on its layer's device."""
 
     position: int  # the chosen token
-    factors: Mapping[Place, float] = MappingProxyType({})  # of the coefficients that are changed
-    token: int | None = None  # the only token at which they are changed, as a position; None: every token
+    factors: Mapping[Place, float]  # of the coefficients that are changed
+    token: int | None  # the only token at which they are changed, as a position; None: every token
     m: list[Tensor] = field(default_factory=list)  # coefficients at the chosen token [layer][memory]
     # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
     b: list[Tensor] = field(default_factory=list)
