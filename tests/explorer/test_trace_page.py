@@ -107,9 +107,11 @@ def test_line_ends_of_a_form_are_those_of_text(visitor):
     assert json.loads(ask(visitor, prompt="a\r\nb", format="json"))["text"] == "a\nb"
 
 
-def test_while_one_trace_is_computed_the_next_is_told_so(visitor):
+def test_while_one_trace_is_computed_the_next_is_told_so_and_a_kept_one_is_shown(visitor):
+    ask(visitor, prompt=PROMPT)
     with visitor.shelf.model:
-        answer = visitor.client.get("/r/tiny/trace", params={"prompt": PROMPT})
+        ask(visitor, prompt=PROMPT, point="residual")
+        answer = visitor.client.get("/r/tiny/trace", params={"prompt": f"{PROMPT} file"})
     assert answer.status_code == 429 and answer.headers["retry-after"] == "5"
     assert "computes one at a time" in text_of(answer.text)
     ask(visitor, prompt=PROMPT)

@@ -5,6 +5,8 @@ import inspect
 import json
 import re
 import shutil
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -163,6 +165,29 @@ def test_the_model_is_loaded_once_per_run(traced, monkeypatch):
     monkeypatch.setattr("ffkv.model.checkpoint.load.load", None)  # would be called
     assert run.model("cpu") is kept
     assert ffkv.trace(run, PROMPT, device="cpu").note  # uses the same
+
+
+def test_one_thread_at_a_time_loads_a_model(traced, monkeypatch):
+    """Of two runs, too: transformers changes classes of its own meanwhile."""
+    loading, most = [], []
+
+    def slow(folder, device):
+        loading.append(folder)
+        time.sleep(0.05)
+        most.append(len(loading))
+        loading.pop()
+        return traced("gpt2").model("cpu")
+
+    traced("gpt2").model("cpu")
+    monkeypatch.setattr("ffkv.model.checkpoint.load.load", slow)
+    monkeypatch.setattr("ffkv.run.results.run_model.RunModel", lambda **about: about)
+    runs = [ffkv.open(traced("gpt2").folder) for _ in range(3)]
+    threads = [threading.Thread(target=run.model, args=("cpu",)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
 
 
 @pytest.fixture

@@ -82,8 +82,6 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
-        if held.loading is not None:
-            held.loading.join()
         from ffkv.run.trace.step import trace as trace_prompt  # torch
 
         found = trace_prompt(held.run, prompt, **options)

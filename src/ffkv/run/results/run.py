@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -21,6 +22,9 @@ from ffkv.run.results.text import number, percent, summary, table, visible
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
     from ffkv.run.results.run_model import RunModel
+
+# transformers changes classes of its own while it loads a model: two threads at once would leave them changed.
+_loading = threading.Lock()
 
 
 def open(path: Path | str, keep_open: bool = False) -> "Run":
@@ -295,7 +299,8 @@ class Run:
         from ffkv.model.checkpoint.load import load
         from ffkv.run.results.run_model import RunModel
 
-        if not isinstance(device, str) or device not in self._models:
-            folder = self.folder / "model"
-            self._models[device] = RunModel(**vars(load(folder, device)), folder=folder)
-        return self._models[device]
+        with _loading:
+            if not isinstance(device, str) or device not in self._models:
+                folder = self.folder / "model"
+                self._models[device] = RunModel(**vars(load(folder, device)), folder=folder)
+            return self._models[device]
