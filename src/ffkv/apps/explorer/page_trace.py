@@ -77,7 +77,8 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         token = token_of(word)
         options["token" if isinstance(token, str) else "token_id"] = token
     question = (prompt, *options.items())
-    if found := held.traces.kept(question):  # another view of the same trace
+    lists = "@" in f"{options.get('off')}{options.get('scale')}"  # which may have other memories now
+    if not lists and (found := held.traces.kept(question)):  # another view of the same trace
         return found
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
@@ -85,7 +86,7 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         from ffkv.run.trace.step import trace as trace_prompt  # torch
 
         found = trace_prompt(held.run, prompt, **options)
-        return held.traces.get(question, lambda: found)
+        return found if lists else held.traces.get(question, lambda: found)
     finally:
         shelf.model.release()
 
