@@ -26,7 +26,7 @@ from ffkv.base.settings import Batches, Intervention, Model, Triggers
 from ffkv.base.settings import Corpus as CorpusSettings
 from ffkv.branches.intervention.by_layer import Inputs
 from ffkv.branches.intervention.by_layer import keep as keep_few
-from ffkv.branches.intervention.rerun import rerunning
+from ffkv.model.effects.rerun import rerunning
 from ffkv.branches.keys.removal import relative_changes
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.branches.intervention.changes import (
+from ffkv.model.effects.changes import (
     as_long_as_removed,
     choose_kept,
     keep_few,

@@ -9,7 +9,7 @@ from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
 from ffkv.branches.intervention import rerun
-from ffkv.branches.intervention.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
+from ffkv.model.effects.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
 from ffkv.model.tap.hooks import forward, relative_error
 
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.

@@ -35,6 +35,12 @@ class Purpose(IntEnum):
     EXPORTED_SAMPLE = 28
     MACHINE_TEXTS = 29
     MACHINE_MEMORIES = 31
+    BEHAVIOUR_PROMPTS = 32
+    SIGN_FLIPS = 33
+    BEHAVIOUR_CONTROLS = 34
+    BEHAVIOUR_DIRECTIONS = 35
+    RANDOM_SETS = 36
+    BEHAVIOUR_BOOTSTRAP = 37
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -63,7 +63,7 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
     first: dict[str, Any] | None = None
     field, where = corpus.text_field, corpus.where
     lacking = {field, *where}
-    for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
+    for place, row in json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
         first = first or row
@@ -77,7 +77,7 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
         raise no_column(path, lacking, first)
 
 
-def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
+def json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
     """Yields place and content of each row, one per line or all in one list. `numbers`: whether any is needed."""
     for number, line in enumerate(lines_of(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line

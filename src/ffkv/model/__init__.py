@@ -6,7 +6,7 @@ proves the identities of `identities`, `head` makes the head a model of its own.
 layers are built.
 
 Later steps read `model/anatomy.json`, and then `values_file` (the values v_i, made by `value_vectors`), `key_vectors`
-(the keys k_i), `tap` (x, m, y, o of a running model) and `head` (vectors become logits).
+(the keys k_i), `tap` (x, m, y, o of a running model), `head` (vectors become logits) and `effects` (what changes of o do).
 
 `shape` has the sizes of a model before any weight is read, for plans. `architectures` proves a tiny model of every
 model type of transformers. `commands` is `ffkv model` and `ffkv inspect`.

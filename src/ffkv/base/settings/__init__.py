@@ -1,7 +1,7 @@
 """Settings: what can be set, files that set it, and what is wrong with them.
 
 A setting is a field with type, default, limits and description: in `inputs` (model, corpus), `analyses` (what is done
-with them) or `comparison` (several runs). `section` has what all sections share, `analyses` puts them together as the
+with them), `behaviour` (a set of prompts) or `comparison` (several runs). `section` has what all sections share, `analyses` puts them together as the
 settings of a run, `runs` reads a file with several runs, and adds their controls. `yaml_file` reads YAML and names the
 line of an error, `messages` says what is wrong with a value, and what an old name is called now. `reference` writes the
 default settings file, its JSON schema and the reference page (`ffkv settings`, in `commands`). `languages` has the codes of languages.
@@ -20,6 +20,7 @@ from ffkv.base.settings.analyses import Report as Report
 from ffkv.base.settings.analyses import Settings as Settings
 from ffkv.base.settings.analyses import Triggers as Triggers
 from ffkv.base.settings.analyses import Values as Values
+from ffkv.base.settings.behaviour import Behaviour as Behaviour
 from ffkv.base.settings.comparison import Comparison as Comparison
 from ffkv.base.settings.inputs import EMBEDDED as EMBEDDED
 from ffkv.base.settings.inputs import Corpus as Corpus

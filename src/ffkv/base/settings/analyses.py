@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ffkv.base.settings.behaviour import Behaviour, BehaviourName
 from ffkv.base.settings.inputs import Corpus, Embedded, Model
 from ffkv.base.settings.messages import shown
 from ffkv.base.settings.section import Section, Seed, Whole
@@ -196,6 +197,9 @@ class Settings(Section):
     composition: Composition = Composition()
     refinement: Refinement = Refinement()
     intervention: Intervention = Intervention()
+    behaviours: dict[BehaviourName, Behaviour] = Field({})
+    """Name of a behaviour: its settings. For example, `agreement: {prompts: agreement.jsonl}` asks which memories cause what
+    the model does on these prompts."""
     annotation: Annotation = Annotation()
     report: Report = Report()
     seed: Seed = 0
@@ -213,4 +217,6 @@ class Settings(Section):
     def contradictions(self) -> list[str]:
         """Returns the contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
-        return [problem for part in sections for problem in part.contradictions()]
+        found = [problem for part in sections for problem in part.contradictions()]
+        named = self.behaviours.items()
+        return found + [f"behaviours.{name}.{problem}" for name, own in named for problem in own.contradictions()]

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ffkv.base.settings import LARGEST, Comparison, Section, Settings
+from ffkv.base.settings import LARGEST, Behaviour, Comparison, Section, Settings
 from ffkv.base.settings.runs import Configuration
 
 COLUMNS = 110  # of a comment in the settings file
@@ -56,6 +56,10 @@ COMPARISONS = (
     "Each entry under `comparisons:` has a name and these settings. It shows several runs over each other in one report,"
     " `reports/comparisons/<name>/index.html`."
 )
+BEHAVIOURS = (
+    "Each entry under `behaviours:` has a name and these settings. It asks which memories cause what the model does on a set of"
+    " prompts, see [behaviours.md](behaviours.md)."
+)
 INTRODUCTION = f"""# Settings
 
 `ffkv settings` writes this page from `inputs.py` and `analyses.py` in `src/ffkv/base/settings/`. A settings file has these settings at its top level. Under `runs:`
@@ -92,8 +96,9 @@ def _comment(text: str | None, indent: str = "") -> str:
 def page() -> str:
     """Returns the reference page, with one table per section."""
     sections = [f"\n## `{name}`\n\n{model.__doc__}\n\n{_table(model.model_fields)}" for name, model in SECTIONS.items()]
+    behaviours = f"\n## `behaviours`\n\n{BEHAVIOURS}\n\n{_table(Behaviour.model_fields)}"
     comparisons = f"\n## `comparisons`\n\n{COMPARISONS}\n\n{_table(Comparison.model_fields)}"
-    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{comparisons}"
+    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{comparisons}"
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
@@ -108,6 +113,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is dict:
         inside = get_args(field.annotation)[1]
+        if inside is Behaviour:
+            return "a mapping of names to behaviours"
         return "a mapping of devices to sizes" if inside is str else "a mapping of columns to values"
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:

@@ -90,7 +90,7 @@ def untrained(run: str, settings: Settings) -> Settings:
     changes["keys"]["precision"], changes["prefixes"]["extra_states"] = False, []  # nobody reads them of a control
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     jobs = {name: third(getattr(settings, name), 1) for name in ("shards", "layer_groups")}
-    return settings.model_copy(update={**sections, **jobs})
+    return settings.model_copy(update={**sections, **jobs, "behaviours": {}})
 
 
 def third(size: int, least: int) -> int:

@@ -11,15 +11,15 @@ from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.batching import batches
 from ffkv.base.settings import Intervention
-from ffkv.branches.intervention.effects import predict
 from ffkv.branches.intervention.measure import LayerModel, measure_kept, measure_units
-from ffkv.branches.intervention.rerun import Rerun, run_unchanged
 from ffkv.branches.intervention.sample import Place, Unit, choose_silent, sample_units
 from ffkv.branches.intervention.significance import compare_with_controls
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.measured import predict
+from ffkv.model.effects.rerun import Rerun, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.value_vectors import values_in_place
 

@@ -12,7 +12,11 @@ from torch import Tensor
 from ffkv.base.batching import batches
 from ffkv.base.settings import Intervention
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.intervention.changes import (
+from ffkv.branches.intervention.sample import SIDES, Place, Unit
+from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, SIMILAR
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.changes import (
     as_long_as_removed,
     choose_kept,
     keep_few,
@@ -20,12 +24,9 @@ from ffkv.branches.intervention.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.branches.intervention.effects import Effects, Prediction, measure_effects, predict
-from ffkv.branches.intervention.rerun import Rerun, Unchanged, run_unchanged
-from ffkv.branches.intervention.sample import SIDES, Place, Unit
-from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
-from ffkv.model.anatomy import Layer
-from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.measured import Effects, Prediction, predict
+from ffkv.model.effects.reach import REACHES, measure_reaches
+from ffkv.model.effects.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.model.head.head import Head
 
 
@@ -53,21 +54,10 @@ class LayerModel:
         tokens: Sequence[Tensor],
         reaches: Sequence[str] = REACHES,
     ) -> dict[str, list[Effects]]:
-        """Returns the effects of changes of o at the last token of prefixes [prefix][change, d], by reach [prefix].
-
-        Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
-        layer there are none, so that both are the same.
-        """
-        read_as = self.loaded.anatomy.read_as
-        last = self.layer.index == read_as
-        found = {}
-        for reach in reaches[:1] if last else reaches:
-            if last or reach == "direct":
-                ends = [base.end + own.to(base.end.device) for base, own in zip(bases, changes, strict=True)]
-            else:
-                ends = self.rerun(bases, changes)
-            found[reach] = measure_effects(self.head, ends, predictions, tokens, read_as)
-        return dict.fromkeys(reaches, found[reaches[0]]) if last else found
+        """Returns the effects of changes of o, see `measure_reaches`."""
+        return measure_reaches(
+            self.loaded, self.head, self.layer, self.rerun, bases, changes, predictions, tokens, reaches
+        )
 
 
 class Changes(NamedTuple):

@@ -82,8 +82,8 @@ def measure_interventions(
         ['direct', 'total']
     """
     from ffkv.branches.intervention.by_layer import Inputs, intervene, keep
-    from ffkv.branches.intervention.rerun import keeps, rerunning
     from ffkv.model.checkpoint.load import load
+    from ffkv.model.effects.rerun import keeps, rerunning
     from ffkv.model.head.head_file import load_head
     from ffkv.model.placement.precision import running_in_float32
 

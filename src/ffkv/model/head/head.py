@@ -86,6 +86,18 @@ class Head:
             logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
             return torch.autograd.grad(logit, vector)[0]
 
+    def differences(self, vectors: Tensor, first: Tensor, second: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+        """Returns the logit of one token minus that of another [n], and its gradient [n, d], of vectors [n, d] that are read out.
+
+        `first`, `second`: ids of the tokens [n].
+        """
+        with torch.enable_grad():
+            vectors = vectors.detach().to(self._device).float().requires_grad_()
+            logits = self._source.read_out(vectors, layer).float()
+            rows = torch.arange(len(vectors), device=logits.device)
+            found = logits[rows, first.to(logits.device)] - logits[rows, second.to(logits.device)]
+            return found.detach(), torch.autograd.grad(found.sum(), vectors)[0]
+
     def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
         """Tells whether one row of the output embedding gives its token's logit, tried once on a vector [1, d]."""
         if self._mixes_no_logits is None:

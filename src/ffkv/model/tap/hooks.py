@@ -111,12 +111,12 @@ def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
-    """Runs one forward pass over `ids` [sentence, token], without gradients and without a cache.
+def forward(model: nn.Module, ids: Tensor, gradients: bool = False, **arguments: Any) -> Any:
+    """Runs one forward pass over `ids` [sentence, token], without a cache, and with gradients if they are asked for.
 
     `arguments` go to the model, such as `position_ids`. Raises UserError if the memory does not suffice.
     """
-    with torch.no_grad(), enough_memory(lambda: weight_bytes(model)):
+    with torch.set_grad_enabled(gradients), enough_memory(lambda: weight_bytes(model)):
         return model(input_ids=ids, use_cache=False, **arguments)
 
 

@@ -184,8 +184,19 @@ def read_on(
     It needs a model that takes keys and values, a mask [prefix, 1, token, token] and positions. The blocks up to the layer do
     not run.
     """
-    ids = pad_sequence([base.ids[0, -1:].expand(len(own) + 1) for base, own in zip(bases, changes)], True)
     states = pad_sequence([_changed(base.o[-1], own) for base, own in zip(bases, changes)], True)
+    ids, arguments = behind(bases, [len(own) + 1 for own in changes])
+    with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
+        ends = _ends(loaded, ids, **arguments)
+    return [end[: len(own) + 1] for end, own in zip(ends, changes, strict=True)]
+
+
+def behind(bases: Sequence[Unchanged], copies: Sequence[int]) -> tuple[Tensor, dict[str, Any]]:
+    """Returns ids and arguments of a pass over copies of the last token of prefixes, behind the tokens before it.
+
+    No copy sees another one. `copies`: number of copies of each prefix [prefix]. The ids are padded [prefix, copy].
+    """
+    ids = pad_sequence([base.ids[0, -1:].expand(count) for base, count in zip(bases, copies, strict=True)], True)
     cache = DynamicCache()
     for number, of_prefixes in enumerate(zip(*(base.past for base in bases), strict=True)):
         keys, values = (pad_sequence([*each], True).transpose(1, 2) for each in zip(*of_prefixes, strict=True))
@@ -193,10 +204,8 @@ def read_on(
     before = torch.tensor([base.ids.shape[1] - 1 for base in bases], device=ids.device)[:, None]
     first, own = torch.arange(int(before.max()), device=ids.device), torch.eye(ids.shape[1], device=ids.device)
     seen = torch.cat([(first < before)[:, None].expand(-1, len(own), -1), own.bool().expand(len(ids), -1, -1)], -1)
-    mask, positions = attention_mask(seen, states.dtype), before.expand_as(ids)
-    with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
-        ends = _ends(loaded, ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
-    return [end[: len(own) + 1] for end, own in zip(ends, changes, strict=True)]
+    mask = attention_mask(seen, bases[0].o.dtype)
+    return ids, {"attention_mask": mask, "position_ids": before.expand_as(ids), "past_key_values": cache}
 
 
 def row_by_row(

@@ -1,0 +1,54 @@
+"""The settings of a behaviour: a set of prompts, and what is asked about it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ffkv.base.settings.messages import shown
+from ffkv.base.settings.section import Section, Whole
+
+BEHAVIOUR_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+BehaviourName = Annotated[str, Field(pattern=BEHAVIOUR_NAME)]
+
+
+class Behaviour(Section):
+    """What a model does on a set of prompts, and which memories cause it (docs/behaviours.md)."""
+
+    prompts: str = Field(min_length=1)
+    """File of prompts: a JSON object per line. A pair has `clean_prefix`, `patch_prefix`, `clean_answer` and `patch_answer`; a
+    prompt has `prompt`, `answer` and `wrong`; of two lists, a line has `positive` or `negative`. `label` is optional."""
+    chat_template: bool = False
+    """Put each prompt that is text into the chat template of the tokenizer, as what a user says. A prompt that is a list of
+    messages always is."""
+    count: Whole = Field(200, ge=2)
+    """Maximum number of prompts that are read. If the file has more, this many are drawn."""
+    baseline: Literal["patch", "mean", "zero"] = "patch"
+    """What a coefficient becomes when a memory is patched: `patch`: what it is on the other prompt of the pair; `mean`: its mean
+    over the train split; `zero`. Prompts that are no pairs always take the mean."""
+    minimum_accuracy: float = Field(0.6, ge=0, le=1)
+    """Share of prompts on which the answer must have a higher logit than the wrong answer. Below it, the report says that there
+    is nothing to explain."""
+    flips: int = Field(100_000, ge=100, le=10_000_000)
+    """Maximum number of random sign flips of the prompts, for p-values of the contrast. Memories that are plainly not
+    significant take fewer."""
+    candidates: Whole = Field(20, ge=1)
+    """Number of memories with the largest contrast, and of memories with the largest screen, whose exact effects are measured."""
+    effect_prompts: Whole = Field(50, ge=1)
+    """Maximum number of prompts on which exact effects and sets are measured."""
+    controls: int = Field(99, ge=1, le=10_000)
+    """Number of random memories of the same layer per candidate, as a control: a change of the same length along the value of
+    such a memory. The smallest possible p-value is 1 / (controls + 1)."""
+    directions: int = Field(10, ge=0, le=10_000)
+    """Number of random directions per candidate, as a second control of the same length."""
+    sets: list[Annotated[Whole, Field(ge=1)]] = Field([1, 2, 5, 10, 20, 50, 100, 200], min_length=1, max_length=100)
+    """Numbers n: the n memories with the largest screen are patched, or all but them are."""
+    random_sets: int = Field(10, ge=1, le=1000)
+    """Number of random sets beside each set. The contributions of their memories sum up to the same length."""
+    bootstraps: int = Field(200, ge=10, le=100_000)
+    """Number of times that prompts are drawn again, for intervals and for the stability of sets."""
+
+    def contradictions(self) -> list[str]:
+        """Each size is there once, ascending."""
+        if self.sets == sorted({*self.sets}):
+            return []
+        return [f"sets is {shown(self.sets)}: must be different numbers, ascending"]

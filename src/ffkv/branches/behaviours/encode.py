@@ -1,0 +1,123 @@
+"""Prompts as the model reads them: token ids, answers of one token, and which prompts cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.behaviours.prompt_file import Prompt, Said
+from ffkv.corpus.encode import replace_surrogates, tokenize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHOOSE, ESTIMATE = "choose", "estimate"  # the two halves of the prompts
+# Why a prompt is not used; "" if it is.
+SEVERAL, MERGED, SAME, UNKNOWN, LONG, DOUBLED, UNDRAWN = (
+    "an answer has several tokens",
+    "an answer and the prompt make one token",
+    "both answers are the same token",
+    "a token is none of the model",
+    "it is longer than the model reads",
+    "it is there twice",
+    "it was not drawn",
+)
+REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, DOUBLED, UNDRAWN)
+NO_TOKEN = -1
+
+
+class Encoded(NamedTuple):
+    """A prompt as the model reads it."""
+
+    clean: np.ndarray  # ids of its tokens, with what precedes every sentence [token]
+    patch: np.ndarray  # those of the other prompt of a pair; empty without one [token]
+    answer: int  # id of the answer; -1 in lists
+    wrong: int
+    unused: str  # why it is not used; "" if it is
+
+
+def encode_prompts(
+    prompts: Sequence[Prompt],
+    tokenizer: PreTrainedTokenizerBase,
+    beginning: Sequence[int],
+    vocabulary: int,
+    context: int,
+    render: Callable[[Said], str],
+) -> list[Encoded]:
+    """Encodes prompts to the letter. An answer is the token by which it continues its prompt.
+
+    Args:
+        beginning: ids that precede every sentence.
+        vocabulary: number of tokens that the model knows.
+        context: number of tokens that it reads at most.
+        render: turns what a prompt says into text: a chat, by its template.
+    """
+
+    def ids_of(texts: list[str]) -> list[np.ndarray]:
+        found = tokenize([replace_surrogates(text) for text in texts], tokenizer, list(beginning))
+        return [np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)]) for ids, *_ in found]
+
+    clean = [render(prompt.clean) for prompt in prompts]
+    ids = ids_of(clean)
+    paired = [number for number, prompt in enumerate(prompts) if prompt.patch is not None]
+    of_pairs = dict(zip(paired, ids_of([render(prompts[number].patch or "") for number in paired]), strict=True))
+    answered = [number for number, prompt in enumerate(prompts) if prompt.answer]
+    continued = {
+        name: dict(zip(answered, ids_of([clean[n] + getattr(prompts[n], name) for n in answered]), strict=True))
+        for name in ("answer", "wrong")
+    }
+    seen: set[tuple] = set()
+    encoded = []
+    for number, own in enumerate(ids):
+        patch = of_pairs.get(number, np.zeros(0, np.int64))
+        (answer, why), (wrong, why_wrong) = (_answer(own, continued[name].get(number)) for name in ("answer", "wrong"))
+        unused = why or why_wrong or (SAME if answer == wrong != NO_TOKEN else "")
+        if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
+            unused = UNKNOWN
+        elif max(len(own), len(patch)) >= context or not len(own):
+            unused = LONG
+        name = (own.tobytes(), patch.tobytes(), answer, wrong, prompts[number].positive)
+        unused = unused or (DOUBLED if name in seen else "")
+        seen.add(name)
+        encoded.append(Encoded(own, patch, answer, wrong, unused))
+    return encoded
+
+
+def _answer(prompt: np.ndarray, continued: np.ndarray | None) -> tuple[int, str]:
+    """Returns the token by which an answer continues a prompt, and why there is none."""
+    if continued is None:
+        return NO_TOKEN, ""
+    if len(continued) <= len(prompt) or not np.array_equal(continued[: len(prompt)], prompt):
+        return NO_TOKEN, MERGED
+    return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, SEVERAL)
+
+
+def draw(unused: Sequence[str], positive: np.ndarray, labels: Sequence[str], count: int, seed: int) -> np.ndarray:
+    """Draws up to `count` of the prompts that can be used, and puts one half of them into each part.
+
+    Prompts of one list and one label are put into the two halves in turn, in random order. Of two lists, each gets half of the
+    places.
+
+    Args:
+        unused: why each prompt cannot be used; "" if it can [prompt].
+        positive: whether it is of the first of two lists [prompt].
+    Returns:
+        `CHOOSE`, `ESTIMATE`, or "" for a prompt that is not drawn [prompt].
+    """
+    generator = random_stream(seed, Purpose.BEHAVIOUR_PROMPTS)
+    order = generator.permutation(np.flatnonzero([not why for why in unused]))
+    lists = [order[positive[order]], order[~positive[order]]]
+    room = count if min(map(len, lists)) == 0 else count // 2
+    drawn = np.concatenate([own[:room] for own in lists])
+    part = np.full(len(unused), "", object)
+    turn: dict[tuple[bool, str], int] = {}
+    for number in drawn.tolist():
+        group = (bool(positive[number]), labels[number])
+        # Groups begin with either half in turn, so that many small groups make equal halves.
+        turn.setdefault(group, len(turn) % 2)
+        part[number] = (CHOOSE, ESTIMATE)[turn[group] % 2]
+        turn[group] += 1
+    return part

@@ -1,0 +1,193 @@
+"""What memories do on prompts: contributions, and the screen, which is what a patch of each memory would do if all were linear."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.base.batching import batches, pad
+from ffkv.base.errors import UserError
+from ffkv.base.files.datasets import LAYER_OFFSET, dataset
+from ffkv.base.terminal import say
+from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.frozen import Frozen
+from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.head.head import Head
+from ffkv.model.tap.hooks import relative_error
+from ffkv.model.tap.tap import tap
+from ffkv.model.value_vectors import values_in_place
+
+BLOCK = 32  # prompts whose batches are made together, so that shards change no number
+TOLERANCE = 1e-3  # relative: a frozen pass rounds otherwise; a wrong one is off by more than 1e-2
+OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
+
+
+@dataclass(frozen=True)
+class PromptStates:
+    """What `behaviours/<name>/states/<shard>.h5` holds. Quantities by memory are at the last token of each prompt."""
+
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    prompt: np.ndarray = dataset("prompt", "int32", unit="1", about="number of the prompt in `prompts.parquet`")
+    difference: np.ndarray = dataset(
+        "prompt", "float32", unit="1", about="logit of the answer minus that of the wrong answer; NaN in lists"
+    )
+    patch_difference: np.ndarray = dataset(
+        "prompt", "float32", unit="1", about="the same on the other prompt of the pair; NaN without one"
+    )
+    probability: np.ndarray = dataset("prompt", "float32", unit="1", about="probability of the answer; NaN in lists")
+    contribution: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="s m ‖v‖, clean - patch; without pairs clean - mean; in lists clean alone",
+        **OF_MEMORIES,
+    )
+    coefficient: np.ndarray = dataset("prompt memory", "float32", about="the same of m alone", **OF_MEMORIES)
+    screen: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="by how much `difference` falls when the memory is patched, if all is linear; 0 in lists",
+        **OF_MEMORIES,
+    )
+    frozen_screen: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them; 0 in lists",
+        **OF_MEMORIES,
+    )
+
+
+class AtLastToken:
+    """m, the factor s of a norm after each layer, and the end, at the last token of some prompts."""
+
+    def __init__(self, loaded: LoadedModel, rows: Sequence[np.ndarray]):
+        self.layers = loaded.anatomy.layers
+        self.ids = pad(rows, loaded.device)
+        self.last = torch.tensor([len(row) - 1 for row in rows])
+        self.m = torch.zeros(len(rows), loaded.anatomy.layer_offset[-1])
+        self.factor = torch.ones(len(rows), len(self.layers))
+        self.offset = loaded.anatomy.layer_offset
+
+    def receive(self, layer: Layer, quantity: str, tensor: Tensor) -> None:
+        """Notes a quantity, as `tap` hands it out."""
+        found = tensor[torch.arange(len(self.last)), self.last].float().cpu()
+        if quantity == "m":
+            self.m[:, self.offset[layer.index] : self.offset[layer.index + 1]] = found
+        elif quantity == "s":
+            self.factor[:, layer.index] = found[:, 0]
+
+    @property
+    def scaled(self) -> Tensor:
+        """s m [prompt, memory]."""
+        sizes = torch.tensor(np.diff(self.offset))
+        return self.factor.repeat_interleave(sizes, 1) * self.m
+
+
+def read_states(
+    loaded: LoadedModel,
+    head: Head,
+    prompts: Sequence[Encoded],
+    numbers: np.ndarray,
+    mean: np.ndarray,
+    baseline: str,
+    batch_tokens: int,
+) -> PromptStates:
+    """Reads what memories do on prompts.
+
+    Args:
+        prompts: prompts that are used [prompt].
+        numbers: their numbers [prompt].
+        mean: mean coefficients over the train split [memory].
+        baseline: the setting; without pairs "patch" is "mean".
+        batch_tokens: maximum number of tokens per pass, padding included.
+    Raises:
+        UserError: states are not finite, or the model cannot be differentiated.
+    """
+    count, memories, offset = len(prompts), loaded.anatomy.layer_offset[-1], loaded.anatomy.layer_offset
+    of_prompts = {
+        name: np.full(count, np.nan, np.float32) for name in ("difference", "patch_difference", "probability")
+    }
+    names = ("contribution", "coefficient", "screen", "frozen_screen")
+    of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
+    values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
+    norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
+    for start in range(0, count, BLOCK):
+        block = prompts[start : start + BLOCK]
+        lengths = np.array([max(len(each.clean), len(each.patch)) for each in block])
+        for batch in batches(lengths, batch_tokens):
+            chosen = [block[number] for number in batch]
+            rows = start + batch
+            found = _read_batch(loaded, head, chosen, torch.from_numpy(mean), baseline, values)
+            found["contribution"] *= norms
+            for name, tensor in found.items():
+                (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
+    if not all(np.isfinite(of_memories[name]).all() for name in names[:3]):
+        raise UserError(
+            f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use"
+            " model.dtype float32."
+        )
+    return PromptStates(np.asarray(offset), numbers.astype(np.int32), **of_prompts, **of_memories)
+
+
+def _read_batch(
+    loaded: LoadedModel, head: Head, prompts: Sequence[Encoded], mean: Tensor, baseline: str, values: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """Returns the fields of `PromptStates` of one batch, with s m in place of the contribution."""
+    clean = AtLastToken(loaded, [each.clean for each in prompts])
+    read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
+    if prompts[0].answer == NO_TOKEN:  # two lists
+        _run(loaded, clean)
+        return {"contribution": clean.scaled, "coefficient": clean.m}
+    answer, wrong = (torch.tensor([getattr(each, name) for each in prompts]) for name in ("answer", "wrong"))
+
+    def of_end(end: Tensor) -> Tensor:
+        difference, gradient = head.differences(end, answer, wrong, read_as)
+        found["difference"] = difference.cpu()
+        return gradient
+
+    gradients, end = output_gradients(loaded, clean.ids, clean.last, of_end, clean.receive, "ms")
+    logits = head.logits(end, read_as).cpu()
+    found["probability"] = logits.double().softmax(-1)[torch.arange(len(answer)), answer].float()
+    other_m, other_scaled = mean.expand_as(clean.m), clean.factor.new_tensor(0)
+    if len(prompts[0].patch):
+        patch = AtLastToken(loaded, [each.patch for each in prompts])
+        found["patch_difference"] = head.differences(_run(loaded, patch), answer, wrong, read_as)[0].cpu()
+        other_m, other_scaled = patch.m, patch.scaled
+    else:
+        sizes = torch.tensor(np.diff(loaded.anatomy.layer_offset))
+        other_scaled = clean.factor.repeat_interleave(sizes, 1) * mean
+    found["contribution"], found["coefficient"] = clean.scaled - other_scaled, clean.m - other_m
+    base = {"patch": other_m, "mean": mean.expand_as(clean.m), "zero": torch.zeros_like(clean.m)}[baseline]
+    found["screen"] = _screen(clean, base, gradients, values)
+    with Frozen():
+        held, held_end = output_gradients(loaded, clean.ids, clean.last, of_end)
+    if relative_error(held_end, end) < TOLERANCE:
+        found["frozen_screen"] = _screen(clean, base, held, values)
+    else:
+        say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
+        found["frozen_screen"] = torch.full_like(clean.m, torch.nan)
+    return found
+
+
+def _screen(clean: AtLastToken, base: Tensor, gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """Returns (s m - s m_base) v · g of each memory, with the gradient g at the output of its layer [prompt, memory]."""
+    slopes = [(g.to(v.device) @ v.T).cpu() for g, v in zip(gradients, values, strict=True)]
+    sizes = torch.tensor(np.diff(clean.offset))
+    return clean.factor.repeat_interleave(sizes, 1) * (clean.m - base) * torch.cat(slopes, 1)
+
+
+def _run(loaded: LoadedModel, states: AtLastToken) -> Tensor:
+    """Runs prompts without gradients; returns what the head reads at the last token [prompt, d]."""
+    ends: list[Tensor] = []
+
+    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        if layer is loaded.anatomy.layers[-1] and quantity == loaded.anatomy.end:
+            ends.append(tensor[torch.arange(len(states.last)), states.last].float().clone())
+        states.receive(layer, quantity, tensor)
+
+    with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
+        run(states.ids, receive)
+    return ends[0]

@@ -1,0 +1,6 @@
+"""What a change of a layer's output at one token does to the prediction.
+
+`changes` has the vectors by which memories are removed, scaled or set, and those of controls. `rerun` runs the blocks
+after the layer again, `measured` reads out what changed. `gradient` says for all layers at once, by one backward pass, how
+much any small change would do; `frozen` holds norms and attention patterns while it does.
+"""
