@@ -14,7 +14,7 @@ from ffkv.model.effects.changes import (
     similar_memories,
 )
 from ffkv.branches.intervention.sample import choose_silent
-from ffkv.branches.intervention.significance import permutation_p
+from ffkv.model.effects.controls import permutation_p
 
 VALUE = torch.tensor([3.0, 4.0])
 

@@ -41,6 +41,7 @@ wildcard_constraints:
     split="train|validation",
     shard=r"\d+",
     group=r"\d+",
+    behaviour=r"[A-Za-z0-9][A-Za-z0-9._-]*",
     kind="model|dataset",
     comparison=r"[A-Za-z0-9][A-Za-z0-9._-]*",
 

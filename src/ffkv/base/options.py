@@ -194,6 +194,12 @@ def part_options(name: str) -> Callable:
     return lambda command: index(count(command))
 
 
+def section_of(name: str) -> type[Section]:
+    """Returns the class of a section of the settings; of a mapping, such as `behaviours`, that of its entries."""
+    annotation: Any = Settings.model_fields[name].annotation
+    return get_args(annotation)[1] if get_origin(annotation) is dict else annotation
+
+
 PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 
 
@@ -205,11 +211,13 @@ def step_options(step: Step) -> Callable:
     of_work = {name: attribute for name, attribute in WORK.items() if name in step.settings}
     parts = {name: part for name, part in PARTS.items() if name in step.settings}
     chosen: dict[type[Section], list[str]] = {}
+    names_of: dict[type[Section], str] = {}
     for name in step.settings:
         section_name, _, key = name.partition("/")
         if section_name not in ("seed", *PARTS) and name not in of_work:
-            model: Any = Settings.model_fields[section_name].annotation
+            model = section_of(section_name)
             chosen.setdefault(model, []).extend([key] if key else model.model_fields)
+            names_of[model] = section_name
 
     def decorate(command: Callable) -> Callable:
         @functools.wraps(command)
@@ -230,10 +238,9 @@ def step_options(step: Step) -> Callable:
         decorated = seed_option(decorated) if "seed" in step.settings else decorated
         for name in of_work:
             section_name, _, key = name.partition("/")
-            work_section: Any = Settings.model_fields[section_name].annotation
-            decorated = setting(work_section, key)(decorated)
+            decorated = setting(section_of(section_name), key)(decorated)
         for model, names in reversed(chosen.items()):
-            decorated = takes(model, *names)(decorated)
+            decorated = takes(model, *names, argument=names_of[model])(decorated)
         return decorated
 
     return decorate

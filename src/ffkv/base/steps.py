@@ -9,24 +9,26 @@ from types import MappingProxyType
 from typing import Any
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.files.columns import GROUP, Table
+from ffkv.base.files.columns import WILD, Table
 from ffkv.base.parts import WHOLE, Part
 
 UNTRACKED = ("model/max_memory",)  # settings that change no number, so that a change repeats no rule
-EVERY_GROUP = "*"  # after the name of what a step reads: the files of all groups of layers
+EVERY_GROUP = "*"  # after the name of what a step reads: all files of the name
 
 
 @dataclass(frozen=True)
 class File:
     """A file that a step writes and that is no table."""
 
-    path: str  # its path below the folder of the run; with "{group}" if each group of layers has a file of its own
+    path: str  # its path below the folder of the run; with "{group}", "{shard}", "{behaviour}" if each one has its own
     writer: str  # "module:function" of what writes it, from its path and what the step returns
 
     @property
     def name(self) -> str:
         """The name of the file: of a file by group, the name of its folder."""
-        return self.path.split("/")[-2] if GROUP in self.path else self.path.split("/")[-1].partition(".")[0]
+        *_, folder, file = self.path.split("/")
+        name = file.partition(".")[0]
+        return folder if WILD.fullmatch(name) else name
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Step:
 
     function: str  # "module:function" of the function that a notebook can call, too
     about: str = ""  # what the command does, for its help
-    # the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the files of all
-    # groups of layers.
+    # the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for all files of the
+    # name: those of all groups of layers, shards or behaviours.
     reads: tuple[str, ...] = ()
     # the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of the top
     # level such as "seed"

@@ -1,10 +1,11 @@
 """One description per branch of the analysis: its steps, its tables, and its words in the report."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ffkv.base.files.columns import GROUP, Table
+from ffkv.base.files.columns import WILD, Table
 from ffkv.base.steps import Step
 
 if TYPE_CHECKING:
@@ -49,5 +50,12 @@ class Branch:
         """Yields the files of a run with such settings, below its folder."""
         for each in (each for step in self.steps.values() for each in step.writes):
             if self.is_in(settings) and (not isinstance(each, Table) or each.applies(settings)):
-                groups = range(settings.layer_groups) if GROUP in each.path else range(1)
-                yield from (each.path.format(group=group) for group in groups)
+                yield from _paths(each.path, settings)
+
+
+def _paths(path: str, settings: "Settings") -> Iterator[str]:
+    """Yields the files that a path with wild parts stands for."""
+    parts = {"group": range(settings.layer_groups), "shard": range(settings.shards), "behaviour": settings.behaviours}
+    names = WILD.findall(path)
+    for values in itertools.product(*(parts[name] for name in names)):
+        yield path.format(**dict(zip(names, values)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.base.files.columns import GROUP, Column, Table
+from ffkv.base.files.columns import WILD, Column, Table
 from ffkv.base.files.datasets import datasets_of
 
 DATASETS = "<!-- datasets: written by `ffkv formats` -->", "<!-- end of datasets -->"
@@ -16,6 +16,7 @@ def described_files() -> dict[str, type]:
     from ffkv.activations.prefix_file import SampledPrefixes
     from ffkv.activations.resume import SavedState
     from ffkv.activations.trigger_file import Triggers
+    from ffkv.branches.behaviours.states import PromptStates
     from ffkv.branches.values.projections import Projections
     from ffkv.corpus.corpus_file import Corpus
     from ffkv.model.checkpoint.vocabulary import Vocabulary
@@ -31,6 +32,7 @@ def described_files() -> dict[str, type]:
             SampledPrefixes
         ),
         "`values/projections/<group>.h5`": Projections,
+        "`behaviours/<behaviour>/states/<shard>.h5`": PromptStates,
     }
 
 
@@ -57,7 +59,8 @@ def column_tables() -> str:
 
 def _lines(table: Table) -> list[str]:
     only = f" It is there {table.only}." if table.only else ""
-    head = [f"### `{table.path.replace(GROUP, '<group>')}`", "", f"A row is: {table.about}{only}", ""]
+    path = WILD.sub(r"<\1>", table.path)
+    head = [f"### `{path}`", "", f"A row is: {table.about}{only}", ""]
     return [*head, "| column | type | unit | meaning |", "|---|---|---|---|", *map(_row, table.columns), ""]
 
 

@@ -84,7 +84,14 @@ class Runs:
         settings = self.settings
         if rule == "train":
             settings = ByRun({run: training_settings(own) for run, own in settings.items()})
-        return lambda wildcards: command_line(settings[wildcards.run], *STEPS[rule].tracked)
+
+        def options(wildcards: Wildcards) -> str:
+            own = settings[wildcards.run]
+            if hasattr(wildcards, "behaviour"):
+                own = own | {"behaviours": own["behaviours"][wildcards.behaviour]}
+            return command_line(own, *STEPS[rule].tracked)
+
+        return options
 
     def changed(self, wildcards: Wildcards) -> str:
         """Returns the settings of the job's run that are not the defaults, as JSON: a reason that a person can read."""
@@ -114,7 +121,21 @@ class Runs:
         return lambda wildcards: self._every(path, wildcards, "group", "layer_groups")
 
     def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
-        return expand(path, run=wildcards.run, **{part: range(self.settings[wildcards.run][parts])})
+        return expand(path, **{**dict(wildcards.items()), part: range(self.settings[wildcards.run][parts])})
+
+    def every_behaviour(self, path: str) -> InputFunction:
+        """Returns the files of all behaviours of the job's run, and of all shards of them if there are such."""
+
+        def files(wildcards: Wildcards) -> list[str]:
+            own = self.settings[wildcards.run]
+            return expand(path, run=wildcards.run, behaviour=own["behaviours"], shard=range(own["shards"]))
+
+        return files
+
+    def prompts(self, wildcards: Wildcards) -> list[str]:
+        """Returns the file of prompts of the job's behaviour, if it is there: else the step says that it is not."""
+        path = self.settings[wildcards.run]["behaviours"][wildcards.behaviour]["prompts"]
+        return [path] if Path(path).is_file() else []
 
     def commit(self, *kinds: str) -> InputFunction:
         """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""
@@ -195,12 +216,14 @@ class Runs:
         """Returns the local files of the job's run.
 
         Args:
-            what: "checkpoint", unless the workflow trains it; "corpus"; or "annotations", what people and machines said.
+            what: "checkpoint", unless the workflow trains it; "corpus"; or "prompts", of its behaviour; or
+                "annotations", what people and machines said.
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
             "corpus": lambda settings, job: corpus_files(settings, job.split),
             "annotations": lambda settings, job: annotation_files(settings, job.run),
+            "prompts": lambda settings, job: self.prompts(job),
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 

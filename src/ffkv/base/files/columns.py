@@ -11,6 +11,7 @@ tables, types of what is read, docs/formats.md, and the made-up tables of tests.
     )
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # rules read descriptions at every start, without pandas
     from ffkv.base.settings import Settings
 
 GROUP = "{group}"  # in the path of a table that is written in parts, one for each group of layers
+# Parts of a path that stand for many files: groups of layers, shards of prompts, behaviours.
+WILD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ WILSON = interval("Wilson interval (95 %)")
 class Table:
     """What a table holds."""
 
-    path: str  # its file below the folder of the run; with "{group}" if each group of layers has a file of its own
+    path: str  # its file below the folder of the run; with "{group}", "{shard}", "{behaviour}" if each one has its own
     about: str  # one sentence that says what a row is
     columns: tuple[Column, ...]  # its columns, in their order
     split: str = ""  # the split of the corpus that it is about; "" for that of its branch
@@ -117,7 +120,7 @@ class Table:
     def name(self) -> str:
         """The name of the table: of a table by group, the name of its folder."""
         path = PurePath(self.path)
-        return path.parent.name if path.stem == GROUP else path.stem
+        return path.parent.name if WILD.fullmatch(path.stem) else path.stem
 
     @property
     def names(self) -> list[str]:

@@ -9,23 +9,12 @@ import numpy as np
 
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.prompt_file import Prompt, Said
+from ffkv.branches.behaviours.words import CHOOSE, DOUBLED, ESTIMATE, LONG, MERGED, SAME, SEVERAL, UNKNOWN
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CHOOSE, ESTIMATE = "choose", "estimate"  # the two halves of the prompts
-# Why a prompt is not used; "" if it is.
-SEVERAL, MERGED, SAME, UNKNOWN, LONG, DOUBLED, UNDRAWN = (
-    "an answer has several tokens",
-    "an answer and the prompt make one token",
-    "both answers are the same token",
-    "a token is none of the model",
-    "it is longer than the model reads",
-    "it is there twice",
-    "it was not drawn",
-)
-REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, DOUBLED, UNDRAWN)
 NO_TOKEN = -1
 
 

@@ -93,7 +93,8 @@ def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Pro
         return [Prompt(place, row[name], None, "", "", label, name == "positive") for name in named]
     if kind == PROMPTS:
         return [Prompt(place, row["prompt"], None, row["answer"], row["wrong"], label, True)]
-    return [Prompt(place, *(row[name] for name in FIELDS[PAIRS]), label, True)]
+    clean, patch, answer, wrong = (row[name] for name in FIELDS[PAIRS])
+    return [Prompt(place, clean, patch, answer, wrong, label, True)]
 
 
 def _check(value: Any, name: str, where: str) -> None:

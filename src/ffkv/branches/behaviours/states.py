@@ -1,7 +1,8 @@
 """What memories do on prompts: contributions, and the screen, which is what a patch of each memory would do if all were linear."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +27,12 @@ TOLERANCE = 1e-3  # relative: a frozen pass rounds otherwise; a wrong one is off
 OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PromptStates:
     """What `behaviours/<name>/states/<shard>.h5` holds. Quantities by memory are at the last token of each prompt."""
 
     layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
     prompt: np.ndarray = dataset("prompt", "int32", unit="1", about="number of the prompt in `prompts.parquet`")
     difference: np.ndarray = dataset(
         "prompt", "float32", unit="1", about="logit of the answer minus that of the wrong answer; NaN in lists"
@@ -46,6 +48,12 @@ class PromptStates:
         **OF_MEMORIES,
     )
     coefficient: np.ndarray = dataset("prompt memory", "float32", about="the same of m alone", **OF_MEMORIES)
+    change: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="by how much s m falls when the memory is patched, s held; 0 in lists",
+        **OF_MEMORIES,
+    )
     screen: np.ndarray = dataset(
         "prompt memory",
         "float32",
@@ -58,6 +66,7 @@ class PromptStates:
         about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them; 0 in lists",
         **OF_MEMORIES,
     )
+    attributes: dict[str, Any]  # the attributes of the file
 
 
 class AtLastToken:
@@ -79,11 +88,9 @@ class AtLastToken:
         elif quantity == "s":
             self.factor[:, layer.index] = found[:, 0]
 
-    @property
-    def scaled(self) -> Tensor:
-        """s m [prompt, memory]."""
-        sizes = torch.tensor(np.diff(self.offset))
-        return self.factor.repeat_interleave(sizes, 1) * self.m
+    def times_factor(self, m: Tensor) -> Tensor:
+        """Returns s m of each memory, with the factors s of these prompts [prompt, memory]."""
+        return self.factor.repeat_interleave(torch.tensor(np.diff(self.offset)), 1) * m
 
 
 def read_states(
@@ -94,6 +101,7 @@ def read_states(
     mean: np.ndarray,
     baseline: str,
     batch_tokens: int,
+    attributes: Mapping[str, Any],
 ) -> PromptStates:
     """Reads what memories do on prompts.
 
@@ -103,6 +111,7 @@ def read_states(
         mean: mean coefficients over the train split [memory].
         baseline: the setting; without pairs "patch" is "mean".
         batch_tokens: maximum number of tokens per pass, padding included.
+        attributes: of the file.
     Raises:
         UserError: states are not finite, or the model cannot be differentiated.
     """
@@ -110,7 +119,7 @@ def read_states(
     of_prompts = {
         name: np.full(count, np.nan, np.float32) for name in ("difference", "patch_difference", "probability")
     }
-    names = ("contribution", "coefficient", "screen", "frozen_screen")
+    names = ("contribution", "coefficient", "change", "screen", "frozen_screen")
     of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
     norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
@@ -124,12 +133,19 @@ def read_states(
             found["contribution"] *= norms
             for name, tensor in found.items():
                 (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
-    if not all(np.isfinite(of_memories[name]).all() for name in names[:3]):
+    if not all(np.isfinite(of_memories[name]).all() for name in names[:4]):
         raise UserError(
             f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use"
             " model.dtype float32."
         )
-    return PromptStates(np.asarray(offset), numbers.astype(np.int32), **of_prompts, **of_memories)
+    return PromptStates(
+        layer_offset=np.asarray(offset),
+        norm=norms.numpy(),
+        prompt=numbers.astype(np.int32),
+        attributes={**attributes},
+        **of_prompts,
+        **of_memories,
+    )
 
 
 def _read_batch(
@@ -140,43 +156,39 @@ def _read_batch(
     read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
     if prompts[0].answer == NO_TOKEN:  # two lists
         _run(loaded, clean)
-        return {"contribution": clean.scaled, "coefficient": clean.m}
-    answer, wrong = (torch.tensor([getattr(each, name) for each in prompts]) for name in ("answer", "wrong"))
+        return {"contribution": clean.times_factor(clean.m), "coefficient": clean.m}
+    pairs = torch.tensor([(each.answer, each.wrong) for each in prompts])
 
     def of_end(end: Tensor) -> Tensor:
-        difference, gradient = head.differences(end, answer, wrong, read_as)
+        difference, gradient = head.difference_gradients(end, pairs, read_as)
         found["difference"] = difference.cpu()
         return gradient
 
     gradients, end = output_gradients(loaded, clean.ids, clean.last, of_end, clean.receive, "ms")
     logits = head.logits(end, read_as).cpu()
-    found["probability"] = logits.double().softmax(-1)[torch.arange(len(answer)), answer].float()
-    other_m, other_scaled = mean.expand_as(clean.m), clean.factor.new_tensor(0)
+    found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1])[:, 0].float()
+    other_m, other_scaled = mean.expand_as(clean.m), clean.times_factor(mean)
     if len(prompts[0].patch):
         patch = AtLastToken(loaded, [each.patch for each in prompts])
-        found["patch_difference"] = head.differences(_run(loaded, patch), answer, wrong, read_as)[0].cpu()
-        other_m, other_scaled = patch.m, patch.scaled
-    else:
-        sizes = torch.tensor(np.diff(loaded.anatomy.layer_offset))
-        other_scaled = clean.factor.repeat_interleave(sizes, 1) * mean
-    found["contribution"], found["coefficient"] = clean.scaled - other_scaled, clean.m - other_m
+        found["patch_difference"] = head.differences(_run(loaded, patch), pairs, read_as).cpu()
+        other_m, other_scaled = patch.m, patch.times_factor(patch.m)
+    found["contribution"], found["coefficient"] = clean.times_factor(clean.m) - other_scaled, clean.m - other_m
     base = {"patch": other_m, "mean": mean.expand_as(clean.m), "zero": torch.zeros_like(clean.m)}[baseline]
-    found["screen"] = _screen(clean, base, gradients, values)
+    change = found["change"] = clean.times_factor(clean.m - base)
+    found["screen"] = change * _slopes(gradients, values)
     with Frozen():
         held, held_end = output_gradients(loaded, clean.ids, clean.last, of_end)
     if relative_error(held_end, end) < TOLERANCE:
-        found["frozen_screen"] = _screen(clean, base, held, values)
+        found["frozen_screen"] = change * _slopes(held, values)
     else:
         say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
         found["frozen_screen"] = torch.full_like(clean.m, torch.nan)
     return found
 
 
-def _screen(clean: AtLastToken, base: Tensor, gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    """Returns (s m - s m_base) v · g of each memory, with the gradient g at the output of its layer [prompt, memory]."""
-    slopes = [(g.to(v.device) @ v.T).cpu() for g, v in zip(gradients, values, strict=True)]
-    sizes = torch.tensor(np.diff(clean.offset))
-    return clean.factor.repeat_interleave(sizes, 1) * (clean.m - base) * torch.cat(slopes, 1)
+def _slopes(gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """Returns v · g of each memory, with the gradient g at the output of its layer [prompt, memory]."""
+    return torch.cat([(g.to(v.device) @ v.T).cpu() for g, v in zip(gradients, values, strict=True)], 1)
 
 
 def _run(loaded: LoadedModel, states: AtLastToken) -> Tensor:
@@ -191,3 +203,18 @@ def _run(loaded: LoadedModel, states: AtLastToken) -> Tensor:
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
         run(states.ids, receive)
     return ends[0]
+
+
+def read_base(
+    loaded: LoadedModel, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str, batch_tokens: int
+) -> np.ndarray:
+    """Returns what the coefficient of each memory becomes when it is patched [prompt, memory]. Arguments: see `read_states`."""
+    if baseline == "zero":
+        return np.zeros((len(prompts), len(mean)), np.float32)
+    base = np.tile(mean.astype(np.float32), (len(prompts), 1))
+    paired = np.array([n for n, each in enumerate(prompts) if baseline == "patch" and len(each.patch)], int)
+    for batch in batches(np.array([len(prompts[n].patch) for n in paired.tolist()]), batch_tokens):
+        patch = AtLastToken(loaded, [prompts[n].patch for n in paired[batch].tolist()])
+        _run(loaded, patch)
+        base[paired[batch]] = patch.m.numpy()
+    return base

@@ -24,8 +24,8 @@ from ffkv.model.effects.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.model.effects.measured import Effects, Prediction, predict
-from ffkv.model.effects.reach import REACHES, measure_reaches
+from ffkv.model.effects.measured import Effects, Prediction, measure_effects, predict
+from ffkv.model.effects.reach import REACHES, changed_ends
 from ffkv.model.effects.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.model.head.head import Head
 
@@ -54,10 +54,14 @@ class LayerModel:
         tokens: Sequence[Tensor],
         reaches: Sequence[str] = REACHES,
     ) -> dict[str, list[Effects]]:
-        """Returns the effects of changes of o, see `measure_reaches`."""
-        return measure_reaches(
-            self.loaded, self.head, self.layer, self.rerun, bases, changes, predictions, tokens, reaches
-        )
+        """Returns the effects of changes of o at the last token of prefixes [prefix][change, d], by reach [prefix]."""
+        ends = changed_ends(self.loaded, self.layer, self.rerun, bases, changes, reaches)
+        found: dict[int, list[Effects]] = {}  # the last layer has one list of ends for both
+        for own in ends.values():
+            if id(own) not in found:
+                read_as = self.loaded.anatomy.read_as
+                found[id(own)] = measure_effects(self.head, own, predictions, tokens, read_as)
+        return {reach: found[id(own)] for reach, own in ends.items()}
 
 
 class Changes(NamedTuple):

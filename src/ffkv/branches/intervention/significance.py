@@ -7,14 +7,10 @@ import pandas as pd
 
 from ffkv.base.multiple_tests import q_values
 from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
+from ffkv.model.effects.controls import permutation_p
 
 if TYPE_CHECKING:
     from ffkv.branches.intervention.measure import UnitResults
-
-
-def permutation_p(own: float, controls: np.ndarray) -> float:
-    """Computes the share of controls, with the memory, whose effect is as large: (1 + #{|E_j| >= |E_i|}) / (R + 1)."""
-    return float((1 + (np.abs(controls) >= abs(own)).sum()) / (len(controls) + 1))
 
 
 def compare_with_controls(unit: "UnitResults") -> list[dict]:

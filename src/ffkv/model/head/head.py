@@ -75,27 +75,40 @@ class Head:
         """
         if not len(vectors) or not self._one_row_suffices(vectors[:1], layer):
             return torch.cat([vectors.new_zeros(0), *(logits[:, token] for _, logits in self.chunks(vectors, layer))])
-        with self._one_row(token):
+        with self._rows(torch.tensor([token])):
             return self.logits(vectors, layer)[:, 0]
 
     def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
         """Returns the gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
         one = self._one_row_suffices(vector[None], layer)
-        with torch.enable_grad(), self._one_row(token) if one else contextlib.nullcontext():
+        with torch.enable_grad(), self._rows(torch.tensor([token])) if one else contextlib.nullcontext():
             vector = vector.detach().to(self._device).float().requires_grad_()
             logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
             return torch.autograd.grad(logit, vector)[0]
 
-    def differences(self, vectors: Tensor, first: Tensor, second: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
-        """Returns the logit of one token minus that of another [n], and its gradient [n, d], of vectors [n, d] that are read out.
+    def differences(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> Tensor:
+        """Returns the logit of one token minus that of another [n], of vectors [n, d]. `pairs`: ids of both tokens [n, 2].
 
-        `first`, `second`: ids of the tokens [n].
+        Where the output embedding is one plain matrix, only the rows of the tokens are used.
         """
+        found, few = vectors.new_zeros(len(vectors)), len(vectors) > 0 and self._one_row_suffices(vectors[:1], layer)
+        tokens, columns = pairs.unique(return_inverse=True)
+        columns = columns.to(found.device)
+        with self._rows(tokens) if few else contextlib.nullcontext():
+            width = len(tokens) if few else self.vocabulary
+            step = max(1, CHUNK_BYTES // (4 * width))
+            for start in range(0, len(vectors), step):
+                logits = self.logits(vectors[start : start + step], layer).to(found.device)
+                both = logits.gather(1, (columns if few else pairs.to(found.device))[start : start + step])
+                found[start : start + step] = both[:, 0] - both[:, 1]
+        return found
+
+    def difference_gradients(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+        """Returns what `differences` does, and its gradient with respect to the vectors [n, d]."""
         with torch.enable_grad():
             vectors = vectors.detach().to(self._device).float().requires_grad_()
-            logits = self._source.read_out(vectors, layer).float()
-            rows = torch.arange(len(vectors), device=logits.device)
-            found = logits[rows, first.to(logits.device)] - logits[rows, second.to(logits.device)]
+            both = self._source.read_out(vectors, layer).float().gather(1, pairs.to(self._device))
+            found = both[:, 0] - both[:, 1]
             return found.detach(), torch.autograd.grad(found.sum(), vectors)[0]
 
     def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
@@ -110,19 +123,19 @@ class Head:
             return False
         expected = self.logits(vector, layer)[:, token]
         try:
-            with self._one_row(token):
+            with self._rows(torch.tensor([token])):
                 found = self.logits(vector, layer)
         except (RuntimeError, IndexError, ValueError):  # the model's own code needs all logits
             return False
         return found.shape == (1, 1) and torch.allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
 
     @contextlib.contextmanager
-    def _one_row(self, token: int) -> Iterator[None]:
-        """Inside the `with` statement, the output embedding has one row: that of a token."""
+    def _rows(self, tokens: Tensor) -> Iterator[None]:
+        """Inside the `with` statement, the output embedding has the rows of some tokens alone."""
         parameters = self._source.output_module._parameters
         whole = {name: parameter for name, parameter in parameters.items() if parameter is not None}
         for name, parameter in whole.items():
-            parameters[name] = nn.Parameter(parameter.detach()[token : token + 1], False)
+            parameters[name] = nn.Parameter(parameter.detach()[tokens.to(parameter.device)], False)
         try:
             yield
         finally:

@@ -94,8 +94,9 @@ def unknown(word: str, name: object, valid: list[str]) -> UserError:
 
 
 def _names(settings: dict[str, Any]) -> set[str]:
-    """Returns the names of all settings, such as "triggers.per_key"."""
-    sections = {name: value if isinstance(value, dict) else {"": None} for name, value in settings.items()}
+    """Returns the names of all settings, such as "triggers.per_key". Behaviours have names of their own."""
+    named = settings.items()
+    sections = {k: v if isinstance(v, dict) and k != "behaviours" else {"": None} for k, v in named}
     return {f"{name}.{key}".rstrip(".") for name, keys in sections.items() for key in keys}
 
 

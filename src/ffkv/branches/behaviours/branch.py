@@ -1,0 +1,92 @@
+"""What the branch `behaviours` is made of."""
+
+from typing import Any
+
+from ffkv.base.steps import File, Step
+from ffkv.branches.behaviours import tables
+from ffkv.branches.branch import Branch
+
+STEP = "ffkv.branches.behaviours.step"
+TOKENS = 20  # of a prompt, for plans
+STATES = File("behaviours/{behaviour}/states/{shard}.h5", "ffkv.branches.behaviours.step:write_states")
+RUNS_MODEL = ("batches/tokens", "model/device", "model/max_memory", "shards")
+
+
+def _read(run: Any) -> tuple[float, float]:
+    """Returns the operations of the passes over prompts: three forward, two of them also backward; and numbers written."""
+    prompts = sum(each.count for each in run.settings.behaviours.values())
+    return 5 * prompts * TOKENS * run.shape.body, 5 * prompts * run.shape.memories
+
+
+def _measured(run: Any) -> tuple[float, float]:
+    """Returns the operations of the blocks after candidates, of sets and of the head; and rows."""
+    total = 0.0
+    for its in run.settings.behaviours.values():
+        changes = 2 * its.candidates * (1 + its.controls + its.directions) * its.effect_prompts
+        copies = 2 * (len(its.sets) * (1 + its.random_sets) + 1) * its.effect_prompts
+        total += changes * (run.shape.body / 2 + 2 * run.shape.head) + copies * (2 * run.shape.body + run.shape.head)
+    return total, 0
+
+
+BRANCH = Branch(
+    name="behaviours",
+    about="Behaviours: which memories cause what the model does on a set of prompts.",
+    split="train",
+    steps={
+        "encode": Step(
+            f"{STEP}:encode_behaviour",
+            "Encode the prompts of a behaviour, and draw those that are used.",
+            reads=("model", "train"),
+            settings=("behaviours", "seed"),
+            writes=(tables.PROMPTS,),
+            imports="model",
+        ),
+        "read": Step(
+            f"{STEP}:read_behaviour",
+            "Read contributions and screen of every memory on the prompts of a behaviour.",
+            reads=("model", "encode", "triggers"),
+            settings=("behaviours", *RUNS_MODEL),
+            writes=(STATES,),
+            imports="model",
+            amount=_read,
+        ),
+        "choose": Step(
+            f"{STEP}:choose_memories",
+            "Test the contrast of every memory, and choose those whose exact effects are measured.",
+            reads=("encode", "read*"),
+            settings=("behaviours", "seed"),
+            writes=(tables.MEMORIES, tables.ANSWERS, tables.STABILITY),
+        ),
+        "measure": Step(
+            f"{STEP}:measure_behaviour",
+            "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
+            reads=("model", "encode", "memories", "answers", "triggers"),
+            settings=("behaviours", "seed", *RUNS_MODEL),
+            writes=(tables.EFFECTS, tables.SETS),
+            imports="model",
+            amount=_measured,
+        ),
+        "summarize": Step(
+            f"{STEP}:summarize_behaviours",
+            "Write the tables of the report's section of behaviours.",
+            reads=("model", "encode*", "memories*", "answers*", "stability*", "effects*", "sets*", "projections*"),
+            settings=("seed",),
+            writes=(
+                tables.SUMMARY,
+                tables.UNUSED,
+                tables.BY_LAYER,
+                tables.OF_MEMORIES,
+                tables.OF_SETS,
+                tables.OF_STABILITY,
+            ),
+        ),
+    },
+    heading="Behaviours",
+    introduction="A behaviour is what the model does on a set of prompts: it gives one answer a higher logit than another one. "
+    "Which memories make it do so? One half of the prompts chooses memories, the other half tells what they do.",
+    figures={
+        "behaviour_layers": "Where the memories of a behaviour are",
+        "behaviour_sets": "How many memories carry a behaviour",
+    },
+    applies=lambda settings: bool(settings.behaviours),
+)

@@ -1,0 +1,398 @@
+"""Behaviours as functions on files: prompts become states, candidates, effects and tables."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.trigger_file import read_triggers
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Behaviour
+from ffkv.base.settings import Corpus as CorpusSettings
+from ffkv.base.steps import Work
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
+from ffkv.branches.behaviours import summaries, words
+from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts
+from ffkv.branches.behaviours.prompt_file import LISTS, PAIRS, PROMPTS, Said, read_prompts
+from ffkv.branches.behaviours.tables import (
+    ANSWERS,
+    BY_LAYER,
+    EFFECTS,
+    MEMORIES,
+    OF_MEMORIES,
+    OF_SETS,
+    OF_STABILITY,
+    SETS,
+    STABILITY,
+    SUMMARY,
+    UNUSED,
+)
+from ffkv.branches.behaviours.tables import PROMPTS as PROMPTS_TABLE
+from ffkv.branches.values.projections import read_projections
+from ffkv.corpus.chat import chat_renderer
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
+
+if TYPE_CHECKING:
+    from ffkv.branches.behaviours.states import PromptStates
+
+KIND = "behaviour states"
+BLOCK = 32  # prompts whose batches are made together, so that shards change no number
+
+
+def encode_behaviour(
+    model: Path | str, train: Path | str, settings: Behaviour, name: str, seed: int = 0
+) -> pd.DataFrame:
+    """Encodes the prompts of a behaviour, and draws those that are used (docs/behaviours.md).
+
+    Args:
+        model: folder of the model step.
+        train: file `corpus/train.h5`, which says what precedes a text.
+        settings: of the behaviour.
+        name: of the behaviour.
+        seed: the run's seed.
+    Returns:
+        The table `PROMPTS` of `ffkv.branches.behaviours.tables`.
+    Raises:
+        UserError: the file of prompts is missing or malformed; a chat has no template; or fewer than two prompts can be used.
+    """
+    from ffkv.base.errors import UserError
+    from ffkv.model.checkpoint.tokenizer import load_tokenizer
+
+    anatomy = read_anatomy(model)
+    corpus = read_corpus(Path(train), {"tokenizer_hash": anatomy.tokenizer_hash})
+    tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
+    _, prompts = read_prompts(settings.prompts)
+    chats = chat_renderer(tokenizer, CorpusSettings(chat_template=True)) if _has_chats(prompts, settings) else None
+
+    def render(said: Said) -> str:
+        if isinstance(said, str) and not settings.chat_template:
+            return said
+        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    if chats is not None:
+        chats([{"role": "user", "content": "a"}])  # says what is wrong with the template
+    encoded = encode_prompts(prompts, tokenizer, corpus.bos, anatomy.vocabulary, anatomy.context, render)
+    positive = np.array([prompt.positive for prompt in prompts])
+    labels = [prompt.label for prompt in prompts]
+    part = draw([each.unused for each in encoded], positive, labels, settings.count, seed)
+    frame = PROMPTS_TABLE.frame(
+        [
+            {
+                "behaviour": name,
+                "prompt": number,
+                "line": prompt.line,
+                "label": prompt.label,
+                "positive": prompt.positive,
+                "part": part[number],
+                "unused": own.unused or ("" if part[number] else words.UNDRAWN),
+                "text": render(prompt.clean),
+                "clean": own.clean.tolist(),
+                "patch": own.patch.tolist(),
+                "answer": own.answer,
+                "wrong": own.wrong,
+            }
+            for number, (prompt, own) in enumerate(zip(prompts, encoded, strict=True))
+        ]
+    )
+    counts = frame["unused"].value_counts().to_dict()
+    say(f"{counts.pop('', 0)} of {len(frame)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()))
+    for half in (words.CHOOSE, words.ESTIMATE):
+        of_half = positive[part == half]
+        if len({*of_half.tolist()}) < len({*positive.tolist()}):
+            reasons = "".join(f" {n} because {why}." for why, n in counts.items())
+            raise UserError(
+                f"{settings.prompts} has too few prompts that can be used: each half needs one, of two lists one of each."
+                f" {len(frame)} are there.{reasons}"
+            )
+    return tables.identify(frame, corpus.attributes)
+
+
+def _has_chats(prompts: Sequence, settings: Behaviour) -> bool:
+    return settings.chat_template or any(not isinstance(each.clean, str) for each in prompts)
+
+
+def read_behaviour(
+    model: Path | str, encode: Path | str, triggers: Path | str, settings: Behaviour, name: str, work: Work = Work()
+) -> "PromptStates":
+    """Reads contributions and screen of every memory on the prompts of a behaviour, in the model's own number type.
+
+    Args:
+        model: folder of the model step.
+        encode: the table `behaviours/<name>/prompts.parquet`.
+        triggers: file `triggers.h5`, for mean coefficients.
+        settings: of the behaviour.
+        name: of the behaviour.
+        work: the device, tokens per pass, and the shard of the prompts.
+    Returns:
+        What `write_states` writes.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; states are not finite; or the model cannot be
+            differentiated.
+    """
+    from ffkv.branches.behaviours.states import read_states
+    from ffkv.model.checkpoint.load import load
+    from ffkv.model.head.head_file import load_head
+
+    anatomy = read_anatomy(model)
+    examples = read_triggers(triggers, anatomy.identity)
+    frame = _used(encode, anatomy)
+    loaded = load(model, work.device, work.max_memory)
+    head = load_head(Path(model), work.device)
+    rows = _rows_of_shard(len(frame), work)
+    own = frame.iloc[rows]
+    say(f"{name}: prompts {rows.start} to {rows.stop - 1} of {len(frame)}")
+    attributes = {**examples.attributes, "settings": settings.model_dump(), "shard": work.part.index}
+    how = (examples.mean, settings.baseline, work.batch_tokens, attributes)
+    return read_states(loaded, head, _encoded(own), own["prompt"].to_numpy(), *how)
+
+
+def write_states(path: Path | str, states: "PromptStates") -> None:
+    """Writes `behaviours/<name>/states/<shard>.h5`."""
+    largest = int(np.diff(states.layer_offset).max())
+    with hdf5.create(path, KIND, states.attributes) as file:
+        datasets.write(file, states, {"largest_layer": largest})
+
+
+def _rows_of_shard(count: int, work: Work) -> range:
+    """Returns the prompts of a shard: whole blocks."""
+    blocks = work.part.of(-(-count // BLOCK))
+    return range(blocks.start * BLOCK, min(blocks.stop * BLOCK, count))
+
+
+def _used(encode: Path | str, anatomy: Anatomy) -> pd.DataFrame:
+    frame = tables.read_all([encode], anatomy.identity)
+    return frame[frame["part"] != ""].reset_index(drop=True)
+
+
+def _encoded(frame: pd.DataFrame) -> list[Encoded]:
+    return [
+        Encoded(np.asarray(row.clean, np.int64), np.asarray(row.patch, np.int64), int(row.answer), int(row.wrong), "")
+        for row in frame.itertuples()
+    ]
+
+
+def choose_memories(
+    encode: Path | str,
+    read: Iterable[Path | str],
+    settings: Behaviour,
+    name: str,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Tests the contrast of every memory on one half of the prompts, estimates it on the other, and chooses candidates.
+
+    Args:
+        encode: the table `behaviours/<name>/prompts.parquet`.
+        read: the files `behaviours/<name>/states/<shard>.h5`, each once.
+        settings: of the behaviour.
+        name: of the behaviour.
+        seed: the run's seed.
+    Returns:
+        The tables `MEMORIES`, `ANSWERS` and `STABILITY` of `ffkv.branches.behaviours.tables`.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; or prompts are missing.
+    """
+    from ffkv.base.errors import UserError
+    from ffkv.branches.behaviours.choose import join, measure_memories, measure_stability
+    from ffkv.branches.behaviours.states import PromptStates
+
+    frame = tables.read_all([encode])
+    parts = []
+    for path in read:
+        with hdf5.open(path, KIND, frame.attrs) as file:
+            parts.append(datasets.read(file, PromptStates, attributes=dict(file.attrs)))
+    states = join(parts)
+    attributes = states.attributes
+    frame = frame[frame["part"] != ""].reset_index(drop=True)
+    if states.prompt.tolist() != frame["prompt"].tolist():
+        raise UserError(f"The files of --read do not have the prompts of {encode}, each once and in their order.")
+    part, positive = frame["part"].to_numpy(str), frame["positive"].to_numpy(bool)
+    labels = frame["label"].to_numpy(str)
+    memories = measure_memories(states, part, positive, settings, seed).assign(behaviour=name)
+    answers = frame[["prompt", "label", "part"]].assign(
+        behaviour=name,
+        difference=states.difference,
+        patch_difference=states.patch_difference,
+        probability=states.probability,
+    )
+    stability = pd.DataFrame(measure_stability(states, part, positive, labels, settings, seed)).assign(behaviour=name)
+    return (
+        tables.identify(MEMORIES.frame(memories), attributes),
+        tables.identify(ANSWERS.frame(answers), attributes),
+        tables.identify(STABILITY.frame(stability), attributes),
+    )
+
+
+def measure_behaviour(
+    model: Path | str,
+    encode: Path | str,
+    memories: Path | str,
+    answers: Path | str,
+    triggers: Path | str,
+    settings: Behaviour,
+    name: str,
+    seed: int = 0,
+    work: Work = Work(),
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Patches candidates, and sets of memories, on prompts of the second half, beside controls of equal length.
+
+    The model computes in float32. Nothing is measured of two lists, nor of a behaviour that the model does not have: its accuracy
+    is below `minimum_accuracy`.
+
+    Args:
+        model: folder of the model step.
+        encode: the table `behaviours/<name>/prompts.parquet`.
+        memories: the table `behaviours/<name>/memories.parquet`.
+        answers: the table `behaviours/<name>/answers.parquet`.
+        triggers: file `triggers.h5`, for mean coefficients.
+        settings: of the behaviour.
+        name: of the behaviour.
+        seed: the run's seed.
+        work: the device, tokens per pass, and the shard of the prompts.
+    Returns:
+        The tables `EFFECTS` and `SETS` of `ffkv.branches.behaviours.tables`.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; or the model cannot be changed while it runs.
+    """
+    from ffkv.branches.behaviours.effects import draw_controls, measure_candidates
+    from ffkv.branches.behaviours.sets import choose_sets, measure_sets
+    from ffkv.branches.behaviours.states import read_base
+    from ffkv.model.value_vectors import values_in_place
+
+    anatomy = read_anatomy(model)
+    examples = read_triggers(triggers, anatomy.identity)
+    frame = _used(encode, anatomy)
+    chosen = tables.read_all([memories], anatomy.identity)
+    accuracy = summaries.accuracy_of(tables.read_all([answers], anatomy.identity))
+    effects, of_sets = list[dict](), list[dict]()
+    if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
+        frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)
+        rows = _rows_of_shard(len(frame), work)
+        screen, sizes = (chosen[column].to_numpy(np.float64) for column in (words.BY_SCREEN, "size"))
+        generator = random_stream(seed, Purpose.RANDOM_SETS)
+        sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
+        picked = chosen[chosen["by_contrast"] | chosen["by_screen"]]
+        with _running(model, work) as running:
+            candidates = {}
+            for layer, of_layer in picked.groupby("layer"):
+                v = values_in_place(running.loaded.model, anatomy.layers[layer])[0]
+                norms = v.double().norm(dim=1).cpu().numpy()
+                numbers = of_layer["memory"].tolist()
+                candidates[layer] = draw_controls(layer, numbers, norms, anatomy.width, settings, seed)
+            with progress(len(rows), "prompts", name) as bar:
+                for start in range(rows.start, rows.stop, BLOCK):
+                    block = frame.iloc[start : min(start + BLOCK, rows.stop)]
+                    prompts, numbers = _encoded(block), block["prompt"].tolist()
+                    base = read_base(running.loaded, prompts, examples.mean, settings.baseline, work.batch_tokens)
+                    effects += measure_candidates(running, candidates, prompts, numbers, base)
+                    of_sets += measure_sets(running, sets, prompts, numbers, base)
+                    bar.update(len(block))
+    return (
+        tables.identify(EFFECTS.frame(pd.DataFrame(effects).assign(behaviour=name)), examples.attributes),
+        tables.identify(SETS.frame(pd.DataFrame(of_sets).assign(behaviour=name)), examples.attributes),
+    )
+
+
+@contextlib.contextmanager
+def _running(model: Path | str, work: Work) -> Iterator[Any]:
+    """Inside the `with` statement, the model can be changed while it runs, in float32."""
+    from ffkv.branches.behaviours.effects import Running
+    from ffkv.model.checkpoint.load import load
+    from ffkv.model.effects.rerun import keeps, rerunning
+    from ffkv.model.head.head_file import load_head
+    from ffkv.model.placement.precision import running_in_float32
+
+    loaded = load(model, work.device, work.max_memory)
+    head = load_head(Path(model), work.device)
+    half = loaded.anatomy.dtype != "float32"
+    with running_in_float32(loaded.model) if half else contextlib.nullcontext():
+        keeping = keeps(loaded)
+        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
+        yield Running(loaded, head, keeping, reruns, work.batch_tokens)
+
+
+def summarize_behaviours(
+    model: Path | str,
+    encode: Iterable[Path | str],
+    memories: Iterable[Path | str],
+    answers: Iterable[Path | str],
+    stability: Iterable[Path | str],
+    effects: Iterable[Path | str],
+    sets: Iterable[Path | str],
+    projections: Iterable[Path | str],
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all behaviours for the report's section of behaviours.
+
+    Args:
+        model: folder of the model step.
+        encode: the tables `behaviours/<name>/prompts.parquet`, each once.
+        memories: the tables `behaviours/<name>/memories.parquet`, each once.
+        answers: the tables `behaviours/<name>/answers.parquet`, each once.
+        stability: the tables `behaviours/<name>/stability.parquet`, each once.
+        effects: the tables `behaviours/<name>/effects/<shard>.parquet`, each once.
+        sets: the tables `behaviours/<name>/sets/<shard>.parquet`, each once.
+        projections: the files `values/projections/<group>.h5`, each once.
+        seed: the run's seed.
+    Returns:
+        The tables by the stem of their file.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model.
+    """
+    anatomy = read_anatomy(Path(model))
+    every = {
+        key: tables.read_all(paths, anatomy.identity)
+        for key, paths in {
+            "encode": encode,
+            "memories": memories,
+            "answers": answers,
+            "stability": stability,
+            "effects": effects,
+            "sets": sets,
+        }.items()
+    }
+    vocabulary = read_vocabulary(Path(model))
+    top_token = {
+        (layer, memory): token
+        for each in (read_projections(path, anatomy.identity) for path in projections)
+        for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
+    }
+    made: dict[str, list[pd.DataFrame]] = {
+        each.name: [] for each in (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_STABILITY)
+    }
+    for name in every["encode"]["behaviour"].drop_duplicates():
+        own = {key: table[table["behaviour"] == name] for key, table in every.items()}
+        of_memories = summaries.summarize_effects(own["effects"], own["memories"], top_token, vocabulary)
+        of_sets = summaries.summarize_sets(own["sets"], own["answers"], seed) if len(own["sets"]) else pd.DataFrame()
+        row = summaries.summarize_behaviour(own["answers"], own["memories"], of_memories, of_sets)
+        counts = own["encode"]["unused"].value_counts(sort=False)
+        found = {
+            SUMMARY: pd.DataFrame([{**row, "kind": _kind(own["encode"]), "lines": len(own["encode"])}]),
+            UNUSED: pd.DataFrame({"unused": counts.index, "prompts": counts.to_numpy()}),
+            BY_LAYER: summaries.summarize_layers(own["memories"]),
+            OF_MEMORIES: of_memories,
+            OF_SETS: of_sets,
+            OF_STABILITY: summaries.summarize_stability(own["stability"]),
+        }
+        for table, frame in found.items():
+            if len(frame):
+                made[table.name].append(frame.assign(behaviour=name))
+    described = {each.name: each for each in (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_STABILITY)}
+    return {
+        name: described[name].frame(pd.concat(frames, ignore_index=True) if frames else [])
+        for name, frames in made.items()
+    }
+
+
+def _kind(prompts: pd.DataFrame) -> str:
+    """Returns what the file of prompts has."""
+    if (prompts["patch"].map(len) > 0).any():
+        return PAIRS
+    return LISTS if (prompts["answer"] == NO_TOKEN).all() and not prompts["positive"].all() else PROMPTS

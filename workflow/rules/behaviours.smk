@@ -1,0 +1,202 @@
+"""Behaviours: which memories cause what the model does on a set of prompts.
+
+Needs: the model, triggers.h5, the projections of the values, the train split, files of prompts.
+Makes: results/<run>/behaviours/<behaviour>/: encoded prompts, states and effects by shard of the prompts, tables by memory; and
+in results/<run>/behaviours/ the tables of the report's section. Runs without `behaviours` do not use them.
+"""
+
+
+rule behaviours_encode:
+    input:
+        runs.files("prompts"),
+        model="results/{run}/model",
+        train="results/{run}/corpus/train.h5",
+    output:
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+    log:
+        "results/{run}/logs/behaviours_encode/{behaviour}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_encode/{behaviour}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    params:
+        options=runs.options("behaviours_encode"),
+        content=runs.content("prompts"),
+        code=code("behaviours_encode"),
+    message:
+        "Encode the prompts of the behaviour {wildcards.behaviour} of {wildcards.run}."
+    shell:
+        """
+        ffkv behaviours encode {params.options} \
+            --name {wildcards.behaviour} \
+            --model {input.model:q} \
+            --train {input.train:q} \
+            --output {output.prompts:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule behaviours_read:
+    input:
+        model="results/{run}/model",
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+        triggers="results/{run}/triggers.h5",
+    output:
+        states="results/{run}/behaviours/{behaviour}/states/{shard}.h5",
+    log:
+        "results/{run}/logs/behaviours_read/{behaviour}/{shard}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_read/{behaviour}/{shard}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=True),
+    params:
+        options=runs.options("behaviours_read"),
+        memory=runs.memory_limits(),
+        code=code("behaviours_read"),
+    message:
+        "Read memories on the prompts of {wildcards.behaviour} in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv behaviours read {params.options} {params.memory} \
+            --name {wildcards.behaviour} \
+            --model {input.model:q} \
+            --encode {input.prompts:q} \
+            --triggers {input.triggers:q} \
+            --shard {wildcards.shard} \
+            --threads {threads} \
+            --output {output.states:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule behaviours_choose:
+    input:
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+        read=runs.every_shard("results/{run}/behaviours/{behaviour}/states/{shard}.h5"),
+    output:
+        memories="results/{run}/behaviours/{behaviour}/memories.parquet",
+        answers="results/{run}/behaviours/{behaviour}/answers.parquet",
+        stability="results/{run}/behaviours/{behaviour}/stability.parquet",
+    log:
+        "results/{run}/logs/behaviours_choose/{behaviour}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_choose/{behaviour}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    params:
+        read=repeated("read"),
+        options=runs.options("behaviours_choose"),
+        code=code("behaviours_choose"),
+    message:
+        "Choose the memories of the behaviour {wildcards.behaviour} of {wildcards.run}."
+    shell:
+        """
+        ffkv behaviours choose {params.options} {params.read:q} \
+            --name {wildcards.behaviour} \
+            --encode {input.prompts:q} \
+            --output-memories {output.memories:q} \
+            --output-answers {output.answers:q} \
+            --output-stability {output.stability:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule behaviours_measure:
+    input:
+        model="results/{run}/model",
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+        memories="results/{run}/behaviours/{behaviour}/memories.parquet",
+        answers="results/{run}/behaviours/{behaviour}/answers.parquet",
+        triggers="results/{run}/triggers.h5",
+    output:
+        effects="results/{run}/behaviours/{behaviour}/effects/{shard}.parquet",
+        sets="results/{run}/behaviours/{behaviour}/sets/{shard}.parquet",
+    log:
+        "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_measure/{behaviour}/{shard}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=True),
+    params:
+        options=runs.options("behaviours_measure"),
+        memory=runs.memory_limits(),
+        code=code("behaviours_measure"),
+    message:
+        "Patch memories on the prompts of {wildcards.behaviour} in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv behaviours measure {params.options} {params.memory} \
+            --name {wildcards.behaviour} \
+            --model {input.model:q} \
+            --encode {input.prompts:q} \
+            --memories {input.memories:q} \
+            --answers {input.answers:q} \
+            --triggers {input.triggers:q} \
+            --shard {wildcards.shard} \
+            --threads {threads} \
+            --output-effects {output.effects:q} \
+            --output-sets {output.sets:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule behaviours_summarize:
+    input:
+        model="results/{run}/model",
+        encode=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/prompts.parquet"
+        ),
+        memories=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/memories.parquet"
+        ),
+        answers=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/answers.parquet"
+        ),
+        stability=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/stability.parquet"
+        ),
+        effects=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/effects/{shard}.parquet"
+        ),
+        sets=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/sets/{shard}.parquet"
+        ),
+        projections=runs.every_layer_group(
+            "results/{run}/values/projections/{group}.h5"
+        ),
+    output:
+        tables("behaviours"),
+    log:
+        "results/{run}/logs/behaviours_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_summarize.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    params:
+        folder=subpath(output[0], parent=True),
+        encode=repeated("encode"),
+        memories=repeated("memories"),
+        answers=repeated("answers"),
+        stability=repeated("stability"),
+        effects=repeated("effects"),
+        sets=repeated("sets"),
+        projections=repeated("projections"),
+        options=runs.options("behaviours_summarize"),
+        code=code("behaviours_summarize"),
+    message:
+        "Summarize the behaviours of {wildcards.run} for the report."
+    shell:
+        """
+        ffkv behaviours summarize {params.options} \
+            {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
+            {params.effects:q} {params.sets:q} {params.projections:q} \
+            --model {input.model:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """
