@@ -54,7 +54,7 @@ def summarize_effects(
 
 def _effect(rows: pd.DataFrame) -> dict:
     """Returns the effect of one candidate by one reach beside its controls; NaN if it was not measured."""
-    names = ("effect", "low", "high", "random_memories", "random_directions", "effect_p")
+    names = ("effect", "low", "high", "random_memories", "random_directions", "chance", "effect_p")
     if not len(rows):
         return {"prompts": 0} | dict.fromkeys(names, np.nan)
     own = rows.loc[rows["source"] == OWN, "effect"].to_numpy(np.float64)
@@ -68,6 +68,7 @@ def _effect(rows: pd.DataFrame) -> dict:
         "high": high,
         "random_memories": by_control.mean() if len(by_control) else np.nan,
         "random_directions": directions.mean() if len(directions) else np.nan,
+        "chance": np.quantile(np.abs(by_control), 0.95) if len(by_control) else np.nan,
         "effect_p": permutation_p(float(own.mean()), by_control),
     }
 

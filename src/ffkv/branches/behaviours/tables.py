@@ -186,6 +186,7 @@ OF_MEMORIES = table(
     *INTERVAL,
     number("random_memories", "the same for changes of equal length along values of random memories", LOGITS),
     number("random_directions", "the same in random directions", LOGITS),
+    number("chance", "size up to which the effects of 95 % of the random memories are", LOGITS, lowest=0),
     share("effect_p", "share of random memories with an effect as large, one added to both counts"),
     share("effect_q", "the same, adjusted for all candidates"),
     flag("disagrees", "whether screen and exact total effect differ by more than half of the larger one"),
