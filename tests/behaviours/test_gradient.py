@@ -28,9 +28,9 @@ def ends(loaded, layer=None, change=None) -> torch.Tensor:
         states[PLACES] += change
         return states.reshape(o.shape)
 
-    with contextlib.nullcontext() if layer is None else with_output(loaded.model, layer, add):
-        with tap(loaded.model, loaded.anatomy.layers[-1:], loaded.anatomy.end) as run:
-            run(pad(ROWS), lambda layer, quantity, tensor: found.append(tensor[PLACES].clone()))
+    changed = contextlib.nullcontext() if layer is None else with_output(loaded.model, layer, add)
+    with changed, tap(loaded.model, loaded.anatomy.layers[-1:], loaded.anatomy.end) as run:
+        run(pad(ROWS), lambda layer, quantity, tensor: found.append(tensor[PLACES].clone()))
     return found[0]
 
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffkv.branches.intervention.sample import choose_silent
 from ffkv.model.effects.changes import (
     as_long_as_removed,
     choose_kept,
@@ -13,7 +14,6 @@ from ffkv.model.effects.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.branches.intervention.sample import choose_silent
 from ffkv.model.effects.controls import permutation_p
 
 VALUE = torch.tensor([3.0, 4.0])

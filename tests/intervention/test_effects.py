@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.distributions import Categorical, kl_divergence
 
+from ffkv.model.checkpoint.load import load
 from ffkv.model.effects.changes import scaled
 from ffkv.model.effects.measured import measure_effects, predict
-from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
 
 

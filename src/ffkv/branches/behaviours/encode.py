@@ -46,6 +46,8 @@ def encode_prompts(
     """
 
     def ids_of(texts: list[str]) -> list[np.ndarray]:
+        if not texts:
+            return []
         found = tokenize([replace_surrogates(text) for text in texts], tokenizer, list(beginning))
         return [np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)]) for ids, *_ in found]
 

@@ -222,7 +222,9 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
             )
             continue
         correlation = row["pearson"]
-        agrees = "" if np.isnan(correlation) else f" The screen agrees with exact effects (correlation {correlation:.2f})."
+        agrees = (
+            "" if np.isnan(correlation) else f" The screen agrees with exact effects (correlation {correlation:.2f})."
+        )
         told.append(
             f"{name}: the answer has a higher logit than the wrong answer on {accuracy}. All memories together, patched at the last "
             f"token, carry {percent(row['by_memories'])} of it ({percent(row['by_memories_low'])} to "

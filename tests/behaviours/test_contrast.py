@@ -1,0 +1,101 @@
+"""The contrast: exact p-values by hand and by brute force, uniform p-values without an effect, and the two lists."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ffkv.branches.behaviours.contrast import assignments, contrast, estimate, p_values, weights_of
+from ffkv.branches.behaviours.sets import choose_sets
+from ffkv.branches.behaviours.stability import jaccard, rank_biased_overlap, resampled
+
+ALL_TRUE = np.ones(20, bool)
+
+
+def generator():
+    return np.random.default_rng(0)
+
+
+def test_p_values_of_few_prompts_are_exact():
+    """All 2**5 assignments of signs by hand: of five equal numbers, two have a mean as large."""
+    values = np.array([[1, 0, 3], [1, 0, -1], [1, 0, 2], [1, 0, 0.5], [1, 0, -4]], np.float32)
+    positive = np.ones(5, bool)
+    expected = []
+    for column in values.T:
+        means = [np.dot(signs, column) for signs in itertools.product((-1, 1), repeat=5)]
+        expected.append(np.mean(np.abs(means) >= abs(column.sum()) - 1e-6))
+    assert p_values(values, positive, 1000, generator()) == pytest.approx(expected)
+    assert expected[:2] == [2 / 32, 1]
+
+
+def test_p_values_without_an_effect_are_uniform():
+    """2,000 memories of 20 prompts: the share of p <= 0.05 is 0.05 with a standard error of 0.005; four of them are allowed."""
+    values = generator().standard_t(4, (20, 2000)).astype(np.float32)
+    p = p_values(values, ALL_TRUE, 10_000, np.random.default_rng(1))
+    for level in (0.05, 0.2, 0.5):
+        assert abs((p <= level).mean() - level) < 4 * np.sqrt(level * (1 - level) / 2000)
+    halves = values[:10], values[10:]
+    found = contrast(*halves, (np.ones(10, bool), np.ones(10, bool)), 10_000, generator())
+    assert (found["q_value"] <= 0.05).mean() <= 0.05
+    covered = (found["estimate_low" if "estimate_low" in found else "low"] <= 0) & (found["high"] >= 0)
+    assert 0.93 < covered.mean() < 0.99  # heavy tails make the t interval a little long
+
+
+def test_a_memory_with_an_effect_takes_all_flips():
+    values = generator().normal(0, 1, (20, 50)).astype(np.float32)
+    values[:, 7] += 3
+    p = p_values(values, ALL_TRUE, 50_000, np.random.default_rng(1))
+    assert p[7] == pytest.approx(1 / 50_001) and p.argmin() == 7
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 10_000, 12_345])
+def test_rounds_add_up(count):
+    assert sum(map(len, assignments(ALL_TRUE, count, generator()))) == count
+
+
+def test_two_lists_change_places():
+    """Three and two prompts: a difference that only the true assignment and its like have, by brute force."""
+    positive = np.array([True, True, True, False, False])
+    values = np.array([5, 6, 7, 0, 1], np.float32)[:, None]
+    assert weights_of(positive) @ values == pytest.approx(5.5)
+    every = [*itertools.combinations(range(5), 3)]
+    differences = [values[[*one], 0].mean() - np.delete(values[:, 0], one).mean() for one in every]
+    expected = np.mean(np.abs(differences) >= 5.5 - 1e-6)
+    assert p_values(values, positive, 20_000, generator())[0] == pytest.approx(expected, abs=0.015)  # random places
+    assert estimate(values, positive).mean[0] == pytest.approx(5.5)
+
+
+def test_one_prompt_has_no_interval():
+    found = estimate(np.array([[2.0]]), np.array([True]))
+    assert found.mean[0] == 2 and np.isnan(found.low[0]) and np.isnan(found.high[0])
+
+
+def test_overlaps_by_hand():
+    first, same, other = np.array([3, 1, 2]), np.array([3, 1, 2]), np.array([7, 8, 9])
+    assert (jaccard(first, same), jaccard(first, other)) == (1, 0)
+    assert rank_biased_overlap(first, same) == pytest.approx(1) and rank_biased_overlap(first, other) == 0
+    # One in common, on the first rank of both: overlaps 1, 1/2, 1/3.
+    p = 0.9
+    expected = (1 - p) * (1 + p / 2 + p**2 / 3) + p**3 / 3
+    assert rank_biased_overlap(first, np.array([3, 8, 9])) == pytest.approx(expected)
+    assert jaccard(first, np.array([3, 8, 9])) == 1 / 5
+
+
+def test_resampled_sets_are_stable_where_memories_differ():
+    values = generator().normal(0, 0.01, (30, 40)).astype(np.float32)
+    values[:, [4, 9]] += [[2, 1]]
+    assert all(found.tolist() == [4, 9] for found in resampled(values, 2, 20, generator()))
+
+
+def test_random_sets_have_the_same_summed_length():
+    sizes = np.abs(generator().normal(0, 1, 500))
+    sizes[:100] = 0
+    screen = np.where(np.arange(500) >= 100, sizes, 0)
+    sets = choose_sets(screen, sizes, [5, 900], 4, generator())
+    own = [each for each in sets if each.choice == "screen"]
+    assert own[0].memories.tolist() == sorted(np.argsort(-screen, kind="stable")[:5].tolist())
+    assert len(own[1].memories) == 500
+    for each in (each for each in sets if each.choice == "random" and each.size == 5):
+        assert sizes[each.memories].sum() == pytest.approx(sizes[own[0].memories].sum(), abs=sizes.max() / 2)
+        assert sizes[each.memories].all()
+    assert sets[-1].choice == "all" and len(sets[-1].memories) == 500
