@@ -92,7 +92,9 @@ def test_halves_are_equal_within_labels():
     for label in ("x", "y"):
         of_label = [half for half, own in zip(part, labels) if own == label]
         assert abs(of_label.count(words.CHOOSE) - of_label.count(words.ESTIMATE)) <= 1
-    assert [*draw([""] * 12, np.ones(12, bool), labels, 100, 3)] == [*draw([""] * 12, np.ones(12, bool), labels, 100, 3)]
+    assert [*draw([""] * 12, np.ones(12, bool), labels, 100, 3)] == [
+        *draw([""] * 12, np.ones(12, bool), labels, 100, 3)
+    ]
     assert (draw([""] * 12, np.ones(12, bool), labels, 4, 3) != "").sum() == 4
     lists = draw([""] * 12, np.arange(12) < 9, [""] * 12, 6, 3)
     assert (lists[:9] != "").sum() == 3 == (lists[9:] != "").sum()

@@ -13,6 +13,7 @@ from ffkv.base.process.recover import note_owner
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.system.disk import check_disk, describe_full, full, temporary_folders
 from ffkv.base.terminal import plain, say
+from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import find_corpus_files, moves
 from ffkv.workflow.live import hide_progress, show_progress
@@ -73,15 +74,22 @@ def check_places():
         raise WorkflowError(plain(str(error)))
 
 
-def check_corpora():
-    """Before a run: the text of each corpus that is still to be read is there. A model may be trained before it is read."""
+def check_texts():
+    """Before a run: the text of each corpus and the prompts that are still to be read are there.
+
+    A model may be trained before they are read.
+    """
     for job in workflow.dag.needrun_jobs():
-        if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
-            settings, split = runs.settings[job.wildcards.run], job.wildcards.split
-            try:
-                find_corpus_files(settings, split)
-            except UserError as error:
-                raise WorkflowError(plain(str(error)))
+        settings = (
+            runs.settings[job.wildcards.run] if hasattr(job.wildcards, "run") else {}
+        )
+        try:
+            if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
+                find_corpus_files(settings, job.wildcards.split)
+            if job.rule.name == "behaviours_encode":
+                read_prompts(settings["behaviours"][job.wildcards.behaviour]["prompts"])
+        except UserError as error:
+            raise WorkflowError(plain(str(error)))
 
 
 def show_running_jobs():

@@ -15,7 +15,7 @@ RUNS_MODEL = ("batches/tokens", "model/device", "model/max_memory", "shards")
 def _read(run: Any) -> tuple[float, float]:
     """Returns the operations of the passes over prompts: three forward, two of them also backward; and numbers written."""
     prompts = sum(each.count for each in run.settings.behaviours.values())
-    return 5 * prompts * TOKENS * run.shape.body, 5 * prompts * run.shape.memories
+    return 5 * prompts * TOKENS * run.shape.body, 5 * prompts * run.shape.all_memories
 
 
 def _measured(run: Any) -> tuple[float, float]:

@@ -103,7 +103,12 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
     for name, panel in panels:
         for style, (choice, label) in enumerate(styles.items()):
             own = rows(table, behaviour=name, choice=choice)
-            look = {"color": drawing.colours(3)[style], "ls": drawing.LINES[style], "label": label, "ms": 4}
+            look: dict[str, Any] = {
+                "color": drawing.colours(3)[style],
+                "ls": drawing.LINES[style],
+                "label": label,
+                "ms": 4,
+            }
             panel.plot(own["size"], own["completeness"], drawing.MARKERS[style], **look)
             limits = own["completeness_low"], own["completeness_high"]
             panel.fill_between(own["size"], *limits, color=look["color"], alpha=0.2, linewidth=0)
