@@ -8,7 +8,7 @@ import torch
 from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
-from ffkv.branches.intervention import rerun
+from ffkv.model.effects import rerun
 from ffkv.model.effects.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
 from ffkv.model.tap.hooks import forward, relative_error
 

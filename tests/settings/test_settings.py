@@ -69,7 +69,7 @@ def test_what_a_file_says_is_not_changed():
     [
         (
             one(modle={}),
-            "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, comparisons,",
+            "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, behaviours,",
         ),
         (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
         (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),

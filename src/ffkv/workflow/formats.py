@@ -16,7 +16,7 @@ def described_files() -> dict[str, type]:
     from ffkv.activations.prefix_file import SampledPrefixes
     from ffkv.activations.resume import SavedState
     from ffkv.activations.trigger_file import Triggers
-    from ffkv.branches.behaviours.states import PromptStates
+    from ffkv.branches.behaviours.states_file import PromptStates
     from ffkv.branches.values.projections import Projections
     from ffkv.corpus.corpus_file import Corpus
     from ffkv.model.checkpoint.vocabulary import Vocabulary

@@ -1,7 +1,7 @@
 """Which memories cause what a model does on a set of prompts.
 
 `prompt_file` reads the prompts, `encode` makes token ids of them and says which cannot be used. `states` reads what
-memories do on each prompt: contributions, and a screen by one backward pass. `contrast` tests which memories differ
+memories do on each prompt (`states_file`): contributions, and a screen by one backward pass. `contrast` tests which memories differ
 between the prompts of pairs, `stability` how alike the sets of other prompts are; `choose` does both and chooses candidates.
 `effects` measures exactly what patching each candidate does, `sets` what patching many does, both beside controls of equal
 length. `summaries` sums up. `words` and `tables` describe the tables, `step` has the functions on files. docs/behaviours.md

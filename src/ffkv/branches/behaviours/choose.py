@@ -13,7 +13,7 @@ from ffkv.base.settings import Behaviour
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.contrast import contrast, p_values, weights_of
 from ffkv.branches.behaviours.stability import jaccard, largest, rank_biased_overlap, resampled
-from ffkv.branches.behaviours.states import PromptStates
+from ffkv.branches.behaviours.states_file import PromptStates
 from ffkv.branches.behaviours.words import (
     BOOTSTRAPS,
     BY_CONTRAST,
@@ -34,6 +34,12 @@ def join(parts: Sequence[PromptStates]) -> PromptStates:
     names = {field.name for field in fields(PromptStates)} - {"layer_offset", "norm", "attributes"}
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return replace(parts[0], **joined)
+
+
+def accuracy_of(answers: pd.DataFrame) -> float:
+    """Returns the share of prompts on which the answer has a higher logit than the wrong answer; NaN in lists."""
+    known = answers["difference"].dropna()
+    return float((known > 0).mean()) if len(known) else np.nan
 
 
 def measure_memories(

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,10 @@ from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours import summaries, words
+from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories, measure_stability
 from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts
 from ffkv.branches.behaviours.prompt_file import LISTS, PAIRS, PROMPTS, Said, read_prompts
+from ffkv.branches.behaviours.states_file import PromptStates
 from ffkv.branches.behaviours.tables import (
     ANSWERS,
     BY_LAYER,
@@ -38,9 +40,6 @@ from ffkv.corpus.chat import chat_renderer
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-
-if TYPE_CHECKING:
-    from ffkv.branches.behaviours.states import PromptStates
 
 KIND = "behaviour states"
 BLOCK = 32  # prompts whose batches are made together, so that shards change no number
@@ -121,7 +120,7 @@ def _has_chats(prompts: Sequence, settings: Behaviour) -> bool:
 
 def read_behaviour(
     model: Path | str, encode: Path | str, triggers: Path | str, settings: Behaviour, name: str, work: Work = Work()
-) -> "PromptStates":
+) -> PromptStates:
     """Reads contributions and screen of every memory on the prompts of a behaviour, in the model's own number type.
 
     Args:
@@ -154,7 +153,7 @@ def read_behaviour(
     return read_states(loaded, head, _encoded(own), own["prompt"].to_numpy(), *how)
 
 
-def write_states(path: Path | str, states: "PromptStates") -> None:
+def write_states(path: Path | str, states: PromptStates) -> None:
     """Writes `behaviours/<name>/states/<shard>.h5`."""
     largest = int(np.diff(states.layer_offset).max())
     with hdf5.create(path, KIND, states.attributes) as file:
@@ -200,8 +199,6 @@ def choose_memories(
         UserError: a file is missing or damaged, or belongs to another model; or prompts are missing.
     """
     from ffkv.base.errors import UserError
-    from ffkv.branches.behaviours.choose import join, measure_memories, measure_stability
-    from ffkv.branches.behaviours.states import PromptStates
 
     frame = tables.read_all([encode])
     parts = []
@@ -270,7 +267,7 @@ def measure_behaviour(
     examples = read_triggers(triggers, anatomy.identity)
     frame = _used(encode, anatomy)
     chosen = tables.read_all([memories], anatomy.identity)
-    accuracy = summaries.accuracy_of(tables.read_all([answers], anatomy.identity))
+    accuracy = accuracy_of(tables.read_all([answers], anatomy.identity))
     effects, of_sets = list[dict](), list[dict]()
     if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
         frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)

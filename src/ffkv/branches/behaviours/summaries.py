@@ -8,16 +8,11 @@ import pandas as pd
 from ffkv.base.intervals import mean_interval, wilson
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.behaviours.choose import accuracy_of
 from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OWN
 from ffkv.model.effects.controls import permutation_p
 
 BOOTSTRAPS = 1000  # of prompts, for intervals of shares
-
-
-def accuracy_of(answers: pd.DataFrame) -> float:
-    """Returns the share of prompts on which the answer has a higher logit than the wrong answer; NaN in lists."""
-    known = answers["difference"].dropna()
-    return float((known > 0).mean()) if len(known) else np.nan
 
 
 def summarize_effects(
