@@ -145,31 +145,50 @@ def _caption_sets(run: Run) -> Caption:
     return Caption(" ".join(told), text, "Lines by number of memories, a panel per behaviour.")
 
 
-def _behaviours(run: Run) -> list[TableBlock]:
-    """The behaviours: whether the model has them."""
-    summary = data_table(run, SUMMARY)
-    return [
-        TableBlock(
-            "behaviours-asked",
-            "Behaviours",
-            table=summary,
-            folded=[("Prompts that are not used", data_table(run, PROMPTS)), ("Layers", data_table(run, LAYERS))],
-        )
-    ]
+def _asked(run: Run) -> PageTable:
+    """Returns what was asked, whether the model does it, and how much of it memories carry."""
+    table, memories = run.table(SUMMARY), rows(run.table(MEMORIES), reach="total")
+    effects = memories.groupby("behaviour")["effect_q"].agg(lambda q: (q <= SIGNIFICANT).sum())
+    columns = {
+        "prompts": table["prompts"].map(number),
+        "accuracy": table["accuracy"].map(_share),
+        "logit difference": table["difference"].map(_plain),
+        "memories with an effect": table["behaviour"].map(effects).fillna(0).map(number),
+        "carried by all memories": table["by_memories"].map(_share),
+        "screen and effect": table["pearson"].map(_plain),
+    }
+    cells = [table["behaviour"].map(visible), *columns.values()]
+    lines = [list(row) for row in zip(*cells, strict=True)]
+    return PageTable(SUMMARY, ["behaviour", *columns], [False, *[True] * len(columns)], lines)
 
 
-def _memories(run: Run) -> list[TableBlock]:
-    """The candidates of each behaviour: what they detect, what they write, what they cause."""
-    blocks = []
-    for name in run.table(SUMMARY)["behaviour"]:
-        blocks.append(TableBlock(f"behaviour-{name}", f"Memories of {name}", table=_named(run, name)))
+def _share(value: float) -> str:
+    return "–" if np.isnan(value) else percent(value)
+
+
+def _plain(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3g}".replace("-", MINUS)
+
+
+def _tables(run: Run) -> list[TableBlock]:
+    """The behaviours; the candidates of each: what they detect, what they write, what they cause; how stable they are."""
+    asked = [("Prompts that are not used", data_table(run, PROMPTS)), ("Layers", data_table(run, LAYERS))]
+    asked.append(("All columns", data_table(run, SUMMARY)))
     folded = [("All columns", data_table(run, MEMORIES)), ("Sets", data_table(run, SETS))]
     return [
-        *blocks,
+        TableBlock("behaviours-asked", "Behaviours", ASKED_TEXT, _asked(run), asked),
+        *(
+            TableBlock(f"behaviour-{number}", f"Memories of {name}", table=_named(run, name))
+            for number, name in enumerate(run.table(SUMMARY)["behaviour"])
+        ),
         TableBlock("behaviour-stability", "Stability", STABILITY_TEXT, data_table(run, STABILITY), folded),
     ]
 
 
+ASKED_TEXT = (
+    "Accuracy: the answer has a higher logit than the wrong answer. Memories with an effect: candidates whose exact total effect is "
+    "larger than those of random memories. Screen and effect: the correlation of the two over candidates."
+)
 STABILITY_TEXT = (
     "How alike the sets of memories are that other prompts give: prompts that are drawn again, the two halves, two labels; and "
     "sets of random memories. 1 means the same memories."
@@ -244,6 +263,5 @@ SECTION = Section(
         "behaviour_sets": Figure((SETS,), draw_sets, _caption_sets),
     },
     summarize,
-    before=_behaviours,
-    after=_memories,
+    after=_tables,
 )
