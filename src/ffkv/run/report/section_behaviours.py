@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import ScalarFormatter
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report import drawing
@@ -116,7 +117,12 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
             panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
         drawing.share_axis(panel, "share of the behaviour that is lost")
         panel.set_ylim(auto=True)
-        drawing.count_axis(panel, "n memories are patched")
+        sizes = rows(table, behaviour=name, choice=SCREEN)["size"]
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter(ScalarFormatter())
+        if len(sizes):
+            panel.set_xlim(sizes.min() / 1.2, sizes.max() * 1.2)
+        panel.set_xlabel("n memories are patched")
     drawing.legend(figure, panels[0][1])
     return figure
 
@@ -157,7 +163,7 @@ def _asked(run: Run) -> PageTable:
         "carried by all memories": table["by_memories"].map(_share),
         "screen and effect": table["pearson"].map(_plain),
     }
-    cells = [table["behaviour"].map(visible), *columns.values()]
+    cells = [[*map(visible, table["behaviour"])], *columns.values()]
     lines = [list(row) for row in zip(*cells, strict=True)]
     return PageTable(SUMMARY, ["behaviour", *columns], [False, *[True] * len(columns)], lines)
 
@@ -222,8 +228,10 @@ def _named(run: Run, name: str) -> PageTable:
 
 
 def _pattern(run: Run, layer: int, memory: int) -> Any:
-    patterns = run.memory(int(layer), int(memory)).patterns
-    return visible(str(patterns.iloc[0]["label"])) if patterns is not None and len(patterns) else "–"
+    """Returns the pattern of most trigger examples; a dash if there is none. It is sought if the memory was not analysed."""
+    its = run.memory(int(layer), int(memory))
+    patterns = its.patterns if its.sampled else its.seek_patterns()
+    return visible(str(patterns["label"].iloc[0])) if len(patterns) else "–"
 
 
 def summarize(run: Run, control: Run | None = None) -> list[str]:
