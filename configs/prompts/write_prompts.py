@@ -61,7 +61,7 @@ FRAMES = {
     "city of": "The main city and capital of {country} is called",
     "government": "The government of {country} meets in its capital city,",
 }
-FUNCTIONS = ["list", "string", "file", "module", "function", "class", "object", "method"]
+FUNCTIONS = ["list", "string", "file", "module", "function", "value", "object", "method"]
 
 
 def agreement() -> Iterator[dict]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from report.made_up import HOSTILE, KEPT, write_corpora, write_model, write_some_triggers
-from report.made_up_rows import made_up
+from report.made_up_rows import BEHAVIOUR, made_up
 from report.made_up_tables import (
     write_composition,
     write_costs,
@@ -30,7 +30,9 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     signed: the model has negative coefficients, and they were kept. gated: its memories have gates.
     """
     generator = np.random.default_rng(7)
-    settings = Settings.model_validate({"triggers": {"per_key": KEPT}, **overrides})
+    settings = Settings.model_validate(
+        {"triggers": {"per_key": KEPT}, "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}}, **overrides}
+    )
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(settings.model_dump_json())
     write_model(folder, layers, signed, gated)

@@ -22,6 +22,9 @@ IN_ORDER = (
 )
 
 
+BEHAVIOUR = "agreement"
+
+
 def made_up(table: Table, layers: int, generator: np.random.Generator, rows: int = 18) -> pd.DataFrame:
     """A table with a row per layer and combination of words; of `rows` rows if it has no layer of its own."""
     named = [column for column in table.columns if column.choices]
@@ -32,6 +35,8 @@ def made_up(table: Table, layers: int, generator: np.random.Generator, rows: int
     for column in table.columns:
         if column.name not in frame and not column.optional:
             frame[column.name] = _values(column, len(frame), generator)
+    if table.name == "behaviours":  # a row per behaviour
+        frame = frame.head(1)
     for names in IN_ORDER:
         if all(name in frame and pd.api.types.is_numeric_dtype(frame[name]) for name in names):
             frame[[*names]] = np.sort(frame[[*names]].to_numpy(float), axis=1)
@@ -39,6 +44,8 @@ def made_up(table: Table, layers: int, generator: np.random.Generator, rows: int
 
 
 def _values(column: Column, count: int, generator: np.random.Generator) -> list:
+    if column.name == "behaviour":
+        return [BEHAVIOUR] * count
     if column.foreign:
         return [
             (VOCABULARY[n % len(VOCABULARY)], "".join(HOSTILE[: n % 9 + 1]))[column.name == "text"]

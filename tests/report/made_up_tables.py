@@ -8,6 +8,7 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
+from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.run.report.section_keys import CATEGORIES
 from ffkv.run.report.section_refinement import CASES
 
@@ -67,6 +68,11 @@ def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> Non
         ]
     )  # fmt: skip
     tables.write(found, folder / "keys/patterns/0.parquet")
+    every = pd.MultiIndex.from_product([range(layers), range(MEMORIES)], names=["layer", "memory"]).to_frame(
+        index=False
+    )
+    examples = BY_PREFIX.frame(every.assign(sample="trigger", rank=0, category=CATEGORIES[0]))  # all were analysed
+    tables.write(examples, folder / "keys/by_prefix/0.parquet")
     (folder / "keys/patterns/1.parquet").write_text("of an earlier run, with more groups of layers")
 
 

@@ -156,7 +156,9 @@ def test_the_csv_links_are_the_tables(page, folder):
     links = {each["download"]: each["href"] for each in page.attributes("a") if "download" in each}
     names = {table for name in FIGURES for table in load_figure(name).tables}
     others = {"table_2_predictive_values", "table_2_predictive_layers", "activity", "prediction_changes"} | {
-        "intervention_memories"
+        "intervention_memories",
+        "behaviours",
+        "behaviour_prompts",
     }
     assert set(links) == {f"{name}.csv" for name in names | others}
     for name, link in links.items():

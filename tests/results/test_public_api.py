@@ -38,7 +38,11 @@ def test_settings_are_sections_of_ffkv_settings():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "7\n"
     sections = [value for value in vars(ffkv.settings.Settings()).values() if isinstance(value, ffkv.settings.Section)]
     written = yaml.safe_load((ROOT / "config.yaml").read_text())
-    groups = {name for name, value in written.items() if isinstance(value, dict)} - {"runs", "comparisons"}
+    groups = {name for name, value in written.items() if isinstance(value, dict)} - {
+        "runs",
+        "comparisons",
+        "behaviours",
+    }
     assert {type(section).__name__.lower() for section in sections} == groups
     assert all(getattr(ffkv.settings, type(section).__name__) is type(section) for section in sections)
 

@@ -135,10 +135,11 @@ def _caption_sets(run: Run) -> Caption:
             told.append(f"{name}: no set was measured.")
             continue
         largest = own.iloc[-1]
-        chance = rows(table, behaviour=name, choice=RANDOM, size=int(largest["size"]))["completeness"].iloc[0]
+        chance = rows(table, behaviour=name, choice=RANDOM, size=int(largest["size"]))["completeness"]
+        beside = "".join(f", random sets {percent(share)}" for share in chance)
         told.append(
             f"{name}: {number(largest['size'])} memories carry {percent(largest['completeness'])} of it "
-            f"({percent(largest['completeness_low'])} to {percent(largest['completeness_high'])}), random sets {percent(chance)}."
+            f"({percent(largest['completeness_low'])} to {percent(largest['completeness_high'])}){beside}."
         )
     text = (
         "The memories are chosen by their screen on one half of the prompts and patched on the other half: at the last token, in all "
@@ -165,7 +166,7 @@ def _asked(run: Run) -> PageTable:
     }
     cells = [[*map(visible, table["behaviour"])], *columns.values()]
     lines = [list(row) for row in zip(*cells, strict=True)]
-    return PageTable(SUMMARY, ["behaviour", *columns], [False, *[True] * len(columns)], lines)
+    return PageTable("behaviours asked", ["behaviour", *columns], [False, *[True] * len(columns)], lines)
 
 
 def _share(value: float) -> str:
@@ -178,16 +179,14 @@ def _plain(value: float) -> str:
 
 def _tables(run: Run) -> list[TableBlock]:
     """The behaviours; the candidates of each: what they detect, what they write, what they cause; how stable they are."""
-    asked = [("Prompts that are not used", data_table(run, PROMPTS)), ("Layers", data_table(run, LAYERS))]
-    asked.append(("All columns", data_table(run, SUMMARY)))
-    folded = [("All columns", data_table(run, MEMORIES)), ("Sets", data_table(run, SETS))]
+    asked = [("Prompts that are not used", data_table(run, PROMPTS)), ("All columns", data_table(run, SUMMARY))]
     return [
         TableBlock("behaviours-asked", "Behaviours", ASKED_TEXT, _asked(run), asked),
         *(
             TableBlock(f"behaviour-{number}", f"Memories of {name}", table=_named(run, name))
             for number, name in enumerate(run.table(SUMMARY)["behaviour"])
         ),
-        TableBlock("behaviour-stability", "Stability", STABILITY_TEXT, data_table(run, STABILITY), folded),
+        TableBlock("behaviour-stability", "Stability", STABILITY_TEXT, data_table(run, STABILITY)),
     ]
 
 
@@ -219,7 +218,7 @@ def _named(run: Run, name: str) -> PageTable:
     tokens = [chip(text) for text in found["token"]]
     columns = [names, patterns, tokens, *numbers.values()]
     return PageTable(
-        name=MEMORIES,
+        name=f"memories of {name}",
         headers=["memory", "pattern", "top token", *numbers],
         numeric=[False, False, False, *[True] * len(numbers)],
         rows=[list(row) for row in zip(*columns, strict=True)],
