@@ -26,12 +26,12 @@ from ffkv.base.settings import Batches, Intervention, Model, Triggers
 from ffkv.base.settings import Corpus as CorpusSettings
 from ffkv.branches.intervention.by_layer import Inputs
 from ffkv.branches.intervention.by_layer import keep as keep_few
-from ffkv.model.effects.rerun import rerunning
 from ffkv.branches.keys.removal import relative_changes
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.effects.rerun import rerunning
 from ffkv.model.head.head_file import load_head
 from ffkv.model.step import prove
 
