@@ -35,6 +35,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "ffkv.run.trace.commands:trace",
             "Run one prompt through the model of a run, with memories switched off.",
         ),
+        "behaviour": (
+            "ffkv.run.trace.commands:behaviour",
+            "Ask which memories of a run cause what its model does on a set of prompts.",
+        ),
+        "generate": (
+            "ffkv.run.trace.commands:generate",
+            "Let the model of a run write text, untouched and with memories switched off.",
+        ),
         "collect": ("ffkv.run.results.commands:collect", "Put memories into a named list of a run, or take them out."),
         "collections": ("ffkv.run.results.commands:collections", "Print the named lists and notes of a run as CSV."),
         "annotate": ("ffkv.apps.machine.commands:annotate", "Annotation: what people and machines say about keys."),

@@ -134,6 +134,7 @@ def values(
         "labels": memory.labels.to_dict("records"),
         "explanations": [(row["annotator"], row["label"], scores_of(row)) for row in explained],
         "effects": memory.effects.to_dict("records"),
+        "behaviours": memory.behaviours.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
         "python": f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})",
     }

@@ -131,18 +131,18 @@ def _read_batch(
     found["contribution"], found["coefficient"] = clean.times_factor(clean.m) - other_scaled, clean.m - other_m
     base = {"patch": other_m, "mean": mean.expand_as(clean.m), "zero": torch.zeros_like(clean.m)}[baseline]
     change = found["change"] = clean.times_factor(clean.m - base)
-    found["screen"] = change * _slopes(gradients, values)
+    found["screen"] = change * slopes(gradients, values)
     with Frozen():
         held, held_end = output_gradients(loaded, clean.ids, clean.last, of_end)
     if relative_error(held_end, end) < TOLERANCE:
-        found["frozen_screen"] = change * _slopes(held, values)
+        found["frozen_screen"] = change * slopes(held, values)
     else:
         say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
         found["frozen_screen"] = torch.full_like(clean.m, torch.nan)
     return found
 
 
-def _slopes(gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+def slopes(gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
     """Returns v · g of each memory, with the gradient g at the output of its layer [prompt, memory]."""
     return torch.cat([(g.to(v.device) @ v.T).cpu() for g, v in zip(gradients, values, strict=True)], 1)
 

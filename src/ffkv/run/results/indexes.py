@@ -11,11 +11,12 @@ import pandas as pd
 from ffkv.activations.trigger_file import FIXED_POINT, NONE
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.branches.behaviours.tables import OF_MEMORIES
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run_files import RunFiles
+from ffkv.run.results.run_files import RunFiles, read_table
 
 PLACE = ["annotator", "layer", "memory"]
 SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
@@ -158,6 +159,13 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
     if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
         raise UserError(f"{files.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again.")
     return by_memory
+
+
+def behaviours(files: RunFiles) -> pd.DataFrame:
+    """Returns the candidates of all behaviours in the order of the memories; without rows if the run has none."""
+    there = bool(files.settings.behaviours)
+    table = read_table(files.table_files[OF_MEMORIES.name]) if there else OF_MEMORIES.frame([])
+    return _with_row(files, table).sort_values("row", kind="stable")
 
 
 def has_effects(files: RunFiles) -> bool:

@@ -241,6 +241,17 @@ class Memory:
         return table.iloc[own].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
+    def behaviours(self) -> pd.DataFrame:
+        """The behaviours of which the memory is a candidate, and its exact effects on them (docs/behaviours.md).
+
+        There are no rows if the run has no behaviours, or if the memory is a candidate of none.
+
+        Columns:
+            those of the table `behaviour_memories`, see docs/formats.md.
+        """
+        return self._own(indexes.behaviours(self.run.files))
+
+    @functools.cached_property
     def effects(self) -> pd.DataFrame:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
 

@@ -7,4 +7,6 @@ number.
 
 Many texts (`texts`) run in batches: `predict` compares the predictions behind all tokens with and without changes,
 `coefficients` computes memories on every token, and the logits of values.
+
+`behaviour` asks which memories cause what the model does on a set of prompts. `generate` writes text.
 """

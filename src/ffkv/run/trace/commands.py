@@ -1,16 +1,19 @@
-"""`ffkv trace`."""
+"""`ffkv trace`, `ffkv behaviour` and `ffkv generate`."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_bytes
 from ffkv.base.options import FOLDER, READABLE, WRITABLE, setting, takes, threads_option
-from ffkv.base.settings import Model
+from ffkv.base.settings import Behaviour, Model
 from ffkv.base.terminal import announce, say
-from ffkv.run.trace.settings import TraceOptions
+from ffkv.run.trace.settings import GenerateOptions, TraceOptions
+
+ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # which is an argument
 
 
 @click.command(context_settings={"default_map": {"top": 5, "memories": 5}})  # as much as a person reads in a terminal
@@ -59,6 +62,57 @@ def trace(
         for name, table in step.trace_all(run, texts, device=device, **given).items():
             tables.write(table, output / f"{name}.csv")
             say(output / f"{name}.csv")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("file", type=READABLE)
+@setting(Behaviour, *ASKED)
+@click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files.")
+@setting(Model, "device")
+@threads_option
+def behaviour(results: Path, file: Path, output: Path | None, device: str, threads: int, **options: Any) -> None:
+    """Ask which memories of a finished run cause what its model does on a set of prompts.
+
+    RESULTS is the folder of the run, such as results/demo. FILE has the prompts, a JSON object per line. docs/behaviours.md says
+    what each number means.
+    """
+    announce(f"Loading the model of {results}")
+    from ffkv.base.process.runtime import torch_with
+
+    torch_with(threads)
+    from ffkv.base.files import tables
+    from ffkv.run.results.run import open
+    from ffkv.run.trace import behaviour as asked
+    from ffkv.run.trace.text import behaviour_as_text
+
+    found = asked.behaviour(open(results), file, device=device, **options)
+    say(behaviour_as_text(found))
+    for name, table in found.items() if output is not None else ():
+        tables.write(table, Path(output or "", f"{name}.csv"))
+        say(f"{output}/{name}.csv")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("text")
+@takes(GenerateOptions, argument="options")
+@setting(Model, "device")
+@threads_option
+def generate(results: Path, text: str, options: GenerateOptions, device: str, threads: int) -> None:
+    """Let the model of a finished run write text behind a prompt: untouched, and with memories switched off or scaled.
+
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt.
+    """
+    announce(f"Loading the model of {results}")
+    from ffkv.base.process.runtime import torch_with
+
+    torch_with(threads)
+    from ffkv.run.results.run import open
+    from ffkv.run.trace import generate as writing
+
+    for row in writing.generate(open(results), text, device=device, **options.model_dump()).itertuples():
+        say(f"{row.changes or 'untouched'}:\n{text}{row.text}\n")
 
 
 def _read_lines(path: Path) -> list[str]:

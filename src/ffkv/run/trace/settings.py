@@ -1,4 +1,4 @@
-"""The options of a trace. `ffkv.trace`, `ffkv.predict`, `ffkv trace` and the explorer take them from here."""
+"""The options of a trace and of written text, for functions, commands and the explorer."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator
 
-from ffkv.base.settings import LARGEST, Section
+from ffkv.base.settings import LARGEST, Section, Seed
 
 
 def _memories(given: Any) -> Any:
@@ -64,3 +64,16 @@ class TraceOptions(Changes):
         """See `Section`."""
         both = self.token is not None and self.token_id is not None
         return ["token and token_id name one token. Give one of them."] if both else []
+
+
+class GenerateOptions(Changes):
+    """How text is written, and which memories change at every token."""
+
+    tokens: Annotated[int, Field(ge=1, le=10_000)] = 40
+    """Number of tokens to write at most. A text ends earlier with the token that ends documents."""
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """0 takes the token with the highest logit each time. Above 0, tokens are drawn; logits are divided by this number first."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Draw only among the most probable tokens that together have this probability."""
+    seed: Seed = 0
+    """Seed of what is drawn. All texts are drawn with the same random numbers."""

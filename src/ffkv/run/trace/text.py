@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pandas as pd
 
 from ffkv.base.terminal import plain
+from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened
 from ffkv.run.trace.result import POINTS, Trace
 
 LONGEST = 24  # characters of a token that a table shows
+SHOWN = 20  # memories of a behaviour
 
 
 def as_text(trace: Trace, before: bool = False) -> str:
@@ -76,3 +78,22 @@ def _percent(share: float) -> str:
 def _token(text: str) -> str:
     """Returns a token whose blanks and controls show, in one line, as wide as the terminal shows it."""
     return plain(shortened(text, LONGEST).replace(" ", BLANK)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def behaviour_as_text(found: dict[str, pd.DataFrame]) -> str:
+    """Returns what `ffkv.behaviour` found, for a person: whether the model has the behaviour, and its memories."""
+    its = found["behaviours"].iloc[0]
+    memories = found["behaviour_memories"].query("reach == 'total'")
+    lines = [f"{number(its['prompts'])} of {number(its['lines'])} prompts ({its['kind']})."]
+    if its["kind"] != "lists":
+        lines.append(f"The answer has a higher logit than the wrong answer on {percent(its['accuracy'])} of them.")
+    if its["explained"]:
+        lines.append(f"All memories, patched at the last token, carry {percent(its['by_memories'])} of the behaviour.")
+    elif its["kind"] != "lists":
+        lines.append("That is below the minimum accuracy: there is nothing to explain.")
+    strength, q = ("effect", "effect_q") if its["explained"] else ("estimate", "q_value")
+    best = memories.sort_values(strength, key=abs, ascending=False).head(SHOWN)
+    best = best.assign(name=[memory_name(row.layer, row.memory) for row in best.itertuples()])
+    columns: dict[str, Callable] = {"name": str, "token": _token, strength: number, q: number}
+    columns |= {"random_memories": number, "screen_estimate": number} if its["explained"] else {"contrast": number}
+    return "\n".join([*lines, "", *_table(best, columns)])
