@@ -24,6 +24,7 @@ class Made(NamedTuple):
     stability: pd.DataFrame
     effects: pd.DataFrame
     sets: pd.DataFrame
+    side_effects: pd.DataFrame
     summaries: dict[str, pd.DataFrame]
     states: list[Path]
 
@@ -36,7 +37,7 @@ def write_prompts(path: Path, rows: list[dict]) -> Path:
 
 def make(folder: Path, files: tuple[Path, ...], shards: int = 1, **settings) -> Made:
     """Takes a behaviour through all steps, in some shards. `files`: those of `write_inputs`."""
-    model, triggers, projections, _, train, _ = files
+    model, triggers, projections, sampled, train, validation = files
     folder.mkdir(parents=True, exist_ok=True)
     its = Behaviour(**settings)
 
@@ -52,15 +53,26 @@ def make(folder: Path, files: tuple[Path, ...], shards: int = 1, **settings) -> 
         step.write_states(states[-1], step.read_behaviour(model, encode, triggers, its, "planted", work))
     chosen = step.choose_memories(encode, states, its, "planted")
     memories, answers, stability = map(write, ("memories", "answers", "stability"), chosen)
-    effects, sets = [], []
+    effects, sets, side = [], [], []
     for number, work in enumerate(works):
-        found = step.measure_behaviour(model, encode, memories, answers, triggers, its, "planted", work=work)
+        found = step.measure_behaviour(
+            model, encode, memories, answers, triggers, sampled, validation, its, "planted", work=work
+        )
         effects.append(write(f"effects-{number}", found[0]))
         sets.append(write(f"sets-{number}", found[1]))
+        side.append(write(f"side-{number}", found[2]))
     summaries = step.summarize_behaviours(
-        model, [encode], [memories], [answers], [stability], effects, sets, [projections]
+        model, [encode], [memories], [answers], [stability], effects, sets, side, [projections]
     )
-    return Made(tables.read(encode), *chosen, tables.read_all(effects), tables.read_all(sets), summaries, states)
+    return Made(
+        tables.read(encode),
+        *chosen,
+        tables.read_all(effects),
+        tables.read_all(sets),
+        tables.read_all(side),
+        summaries,
+        states,
+    )
 
 
 @pytest.fixture(scope="session")

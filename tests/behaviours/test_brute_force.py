@@ -10,7 +10,7 @@ from support import LAYER_KINDS
 from ffkv.base.settings import Behaviour
 from ffkv.branches.behaviours.effects import Running, draw_controls, measure_candidates
 from ffkv.branches.behaviours.encode import Encoded
-from ffkv.branches.behaviours.sets import MemorySet, measure_sets
+from ffkv.branches.behaviours.sets import MemorySet, measure_sets, measure_side_effects
 from ffkv.branches.behaviours.states import AtLastToken, read_states
 from ffkv.model.effects.rerun import keeps, rerunning
 from ffkv.model.head.head_file import load_head
@@ -43,13 +43,18 @@ def running(proven, load_kind, tmp_path):
     return get
 
 
-def difference(loaded, prompt: Encoded, factors: dict) -> float:
-    """The logit difference of the model's own forward pass, with coefficients multiplied at the last token."""
+def log_p(loaded, prompt: Encoded, factors: dict) -> torch.Tensor:
+    """Log-probabilities of the model's own forward pass, with coefficients multiplied at the last token."""
     ids, token = torch.from_numpy(prompt.clean)[None], len(prompt.clean) - 1
     changed = scaled(loaded.model, loaded.anatomy.layers, factors, token) if factors else contextlib.nullcontext()
     with changed:
-        logits = forward(loaded.model, ids).logits[0, -1]
-    return float(logits[prompt.answer] - logits[prompt.wrong])
+        return forward(loaded.model, ids).logits[0, -1].log_softmax(-1)
+
+
+def difference(loaded, prompt: Encoded, factors: dict) -> float:
+    """The logit difference of such a pass."""
+    found = log_p(loaded, prompt, factors)
+    return float(found[prompt.answer] - found[prompt.wrong])
 
 
 def chosen_memories(loaded) -> list[tuple[int, int]]:
@@ -100,6 +105,27 @@ def test_sets_are_those_of_forward_passes(kind, running):
         assert row["patched"] == pytest.approx(difference(loaded, prompt, dict.fromkeys(places, 0.0)), abs=2e-4)
         rest = dict.fromkeys([place for place in every if place not in places], 0.0)
         assert row["kept"] == pytest.approx(difference(loaded, prompt, rest), abs=2e-4)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind not in HELD])
+def test_side_effects_are_those_of_forward_passes(kind, running):
+    """KL divergence and loss of the next token, from whole passes. Tolerance: as above."""
+    model = running(kind)
+    loaded, places = model.loaded, chosen_memories(model.loaded)
+    offset = loaded.anatomy.layer_offset
+    flat = np.sort([offset[layer] + memory for layer, memory in places])
+    rows = measure_side_effects(
+        model,
+        [MemorySet("screen", 0, len(flat), flat)],
+        [each.clean for each in PROMPTS],
+        [each.answer for each in PROMPTS],
+        [0, 1],
+        np.zeros(offset[-1], np.float32),
+    )
+    for row, prompt in zip(rows, PROMPTS, strict=True):
+        before, after = (log_p(loaded, prompt, factors) for factors in ({}, dict.fromkeys(places, 0.0)))
+        assert row["divergence"] == pytest.approx(float((before.exp() * (before - after)).sum()), abs=2e-4)
+        assert row["loss"] == pytest.approx(float(before[prompt.answer] - after[prompt.answer]), abs=2e-4)
 
 
 @pytest.mark.parametrize("kind", LAYER_KINDS)

@@ -109,6 +109,14 @@ def test_sets_of_causes_carry_the_behaviour(planted):
     assert everything["faithfulness"] == pytest.approx(1, abs=1e-3)
 
 
+def test_side_effects(planted):
+    """Prefixes whose last word is no a: the causes are silent, and their mean on the corpus moves b a little."""
+    sides = planted.summaries["behaviour_side_effects"].set_index(["choice", "size"])
+    assert (sides["divergence"] >= 0).all() and (sides["prefixes"] > 1).all()
+    assert sides.loc[("screen", 1), "divergence"] < sides.loc[("screen", 3), "divergence"]
+    assert sides.loc[("all", 12), "divergence"] > 0
+
+
 def test_identities(planted):
     """Screen and contrast by hand: x has 4 at the last word, so m is 4 on clean prompts and 0 on patch prompts."""
     rows = planted.memories.set_index(["layer", "memory"])
@@ -126,7 +134,7 @@ def test_shards_change_no_byte(planted_inputs, tmp_path, baseline):
     one, three = (
         make(tmp_path / str(shards), planted_inputs, shards, baseline=baseline, **settings) for shards in (1, 3)
     )
-    for name in ("memories", "answers", "stability", "effects", "sets"):
+    for name in ("memories", "answers", "stability", "effects", "sets", "side_effects"):
         left, right = getattr(one, name), getattr(three, name)
         assert left.equals(right) and len(left), name
 

@@ -5,9 +5,11 @@ import subprocess
 
 import pytest
 import yaml
+from explorer.conftest import Visitor
 from support import ROOT, snakemake
 
 import ffkv
+from ffkv.apps.explorer.shelf import open_shelf
 
 pytestmark = pytest.mark.workflow
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
@@ -30,6 +32,10 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
     assert summary["behaviour"] == "number" and summary["prompts"] == summary["lines"] == 40
     effects = run.table("behaviour_memories")
     assert effects["effect"].notna().all() and set(effects["reach"]) == {"direct", "total"}
+    for place in {*zip(effects["layer"], effects["memory"])}:
+        assert run.memory(*map(int, place)).behaviours["reach"].tolist() == ["direct", "total"]
+    page = Visitor(open_shelf([tmp_path / "results/tiny"])).get(f"/r/tiny/m/{place[0]}/{place[1]}")
+    assert "The memory is a candidate of these behaviours" in page and "number" in page
     checked = subprocess.run(["ffkv", "check", tmp_path / "results/tiny"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     page = (tmp_path / "reports/tiny/index.html").read_text()

@@ -1,6 +1,6 @@
 """Behaviours: which memories cause what the model does on a set of prompts.
 
-Needs: the model, triggers.h5, the projections of the values, the train split, files of prompts.
+Needs: the model, triggers.h5, the projections of the values, sampled_prefixes.h5, both splits, files of prompts.
 Makes: results/<run>/behaviours/<behaviour>/: encoded prompts, states and effects by shard of the prompts, tables by memory; and
 in results/<run>/behaviours/ the tables of the report's section. Runs without `behaviours` do not use them.
 """
@@ -111,9 +111,12 @@ rule behaviours_measure:
         memories="results/{run}/behaviours/{behaviour}/memories.parquet",
         answers="results/{run}/behaviours/{behaviour}/answers.parquet",
         triggers="results/{run}/triggers.h5",
+        prefixes="results/{run}/sampled_prefixes.h5",
+        validation="results/{run}/corpus/validation.h5",
     output:
         effects="results/{run}/behaviours/{behaviour}/effects/{shard}.parquet",
         sets="results/{run}/behaviours/{behaviour}/sets/{shard}.parquet",
+        side_effects="results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet",
     log:
         "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
     benchmark:
@@ -138,10 +141,13 @@ rule behaviours_measure:
             --memories {input.memories:q} \
             --answers {input.answers:q} \
             --triggers {input.triggers:q} \
+            --prefixes {input.prefixes:q} \
+            --validation {input.validation:q} \
             --shard {wildcards.shard} \
             --threads {threads} \
             --output-effects {output.effects:q} \
             --output-sets {output.sets:q} \
+            --output-side-effects {output.side_effects:q} \
             >{log:q} 2>&1
         """
 
@@ -167,6 +173,9 @@ rule behaviours_summarize:
         sets=runs.every_behaviour(
             "results/{run}/behaviours/{behaviour}/sets/{shard}.parquet"
         ),
+        side_effects=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet"
+        ),
         projections=runs.every_layer_group(
             "results/{run}/values/projections/{group}.h5"
         ),
@@ -186,6 +195,7 @@ rule behaviours_summarize:
         stability=repeated("stability"),
         effects=repeated("effects"),
         sets=repeated("sets"),
+        side_effects=repeated("side_effects"),
         projections=repeated("projections"),
         options=runs.options("behaviours_summarize"),
         code=code("behaviours_summarize"),
@@ -195,7 +205,7 @@ rule behaviours_summarize:
         """
         ffkv behaviours summarize {params.options} \
             {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
-            {params.effects:q} {params.sets:q} {params.projections:q} \
+            {params.effects:q} {params.sets:q} {params.side_effects:q} {params.projections:q} \
             --model {input.model:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1

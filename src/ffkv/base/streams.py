@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     BEHAVIOUR_DIRECTIONS = 35
     RANDOM_SETS = 36
     BEHAVIOUR_BOOTSTRAP = 37
+    SIDE_EFFECT_PREFIXES = 38
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -190,9 +190,11 @@ def _csv(found: Found) -> Iterator[str]:
 
 
 def _safe(value: object) -> object:
-    """Returns a value that a spreadsheet shows as it is."""
+    """Returns a value that a spreadsheet shows as it is: nothing for NaN."""
     if isinstance(value, str):
         return safe_text(value)
+    if pd.isna(value):
+        return ""
     return value.item() if isinstance(value, np.generic) else value
 
 

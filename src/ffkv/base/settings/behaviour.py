@@ -44,6 +44,8 @@ class Behaviour(Section):
     """Numbers n: the n memories with the largest screen are patched, or all but them are."""
     random_sets: int = Field(10, ge=1, le=1000)
     """Number of random sets beside each set. The contributions of their memories sum up to the same length."""
+    side_effect_prefixes: Whole = Field(50, ge=1)
+    """Maximum number of sampled validation prefixes on which the sets are patched too, for their side effects."""
     bootstraps: int = Field(200, ge=10, le=100_000)
     """Number of times that prompts are drawn again, for intervals and for the stability of sets."""
 

@@ -159,7 +159,8 @@ def documents(model: type[Section]) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        signature, fields = inspect.signature(function), model.model_fields.items()
+        signature = inspect.signature(function)
+        fields = [(name, each) for name, each in model.model_fields.items() if name not in signature.parameters]
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)

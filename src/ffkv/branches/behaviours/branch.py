@@ -23,7 +23,8 @@ def _measured(run: Any) -> tuple[float, float]:
     total = 0.0
     for its in run.settings.behaviours.values():
         changes = 2 * its.candidates * (1 + its.controls + its.directions) * its.effect_prompts
-        copies = 2 * (len(its.sets) * (1 + its.random_sets) + 1) * its.effect_prompts
+        sets = len(its.sets) * (1 + its.random_sets) + 1
+        copies = sets * (2 * its.effect_prompts + its.side_effect_prefixes)
         total += changes * (run.shape.body / 2 + 2 * run.shape.head) + copies * (2 * run.shape.body + run.shape.head)
     return total, 0
 
@@ -39,7 +40,7 @@ BRANCH = Branch(
             reads=("model", "train"),
             settings=("behaviours", "seed"),
             writes=(tables.PROMPTS,),
-            imports="model",
+            imports="head",
         ),
         "read": Step(
             f"{STEP}:read_behaviour",
@@ -60,16 +61,26 @@ BRANCH = Branch(
         "measure": Step(
             f"{STEP}:measure_behaviour",
             "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
-            reads=("model", "encode", "memories", "answers", "triggers"),
+            reads=("model", "encode", "memories", "answers", "triggers", "prefixes", "validation"),
             settings=("behaviours", "seed", *RUNS_MODEL),
-            writes=(tables.EFFECTS, tables.SETS),
+            writes=(tables.EFFECTS, tables.SETS, tables.SIDE_EFFECTS),
             imports="model",
             amount=_measured,
         ),
         "summarize": Step(
             f"{STEP}:summarize_behaviours",
             "Write the tables of the report's section of behaviours.",
-            reads=("model", "encode*", "memories*", "answers*", "stability*", "effects*", "sets*", "projections*"),
+            reads=(
+                "model",
+                "encode*",
+                "memories*",
+                "answers*",
+                "stability*",
+                "effects*",
+                "sets*",
+                "side_effects*",
+                "projections*",
+            ),
             settings=("seed",),
             writes=(
                 tables.SUMMARY,
@@ -77,6 +88,7 @@ BRANCH = Branch(
                 tables.BY_LAYER,
                 tables.OF_MEMORIES,
                 tables.OF_SETS,
+                tables.OF_SIDE_EFFECTS,
                 tables.OF_STABILITY,
             ),
         ),

@@ -1,6 +1,6 @@
 """Sets of memories, patched together in all layers at the last token, beside random sets of equal summed length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +13,9 @@ from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.stability import largest
 from ffkv.branches.behaviours.words import ALL, BY_SCREEN, RANDOM
 from ffkv.model.anatomy import Layer
+from ffkv.model.effects.measured import measure_effects, predict
 from ffkv.model.effects.patched import patched_ends
-from ffkv.model.effects.rerun import run_unchanged
+from ffkv.model.effects.rerun import Unchanged, run_unchanged
 from ffkv.model.value_vectors import values_in_place
 
 
@@ -53,6 +54,42 @@ def choose_sets(
     return [*sets, MemorySet(ALL, 0, len(screen), np.arange(len(screen)))]
 
 
+def _inside(sets: Sequence[MemorySet], memories: int) -> Tensor:
+    """Tells which memories are in each set [set, memory]."""
+    inside = torch.zeros(len(sets), memories, dtype=torch.bool)
+    for row, each in zip(inside, sets, strict=True):
+        row[torch.from_numpy(each.memories)] = True
+    return inside
+
+
+def _patched(
+    running: Running, patched: Tensor, rows: Sequence[np.ndarray], base: np.ndarray
+) -> Iterator[tuple[np.ndarray, list[Unchanged], Tensor]]:
+    """Yields some prompts, what the unchanged model does on them, and what the head reads in each copy [prompt, copy, d].
+
+    Args:
+        patched: which memories are patched in each copy [copy, memory].
+        rows: tokens of each prompt [prompt][token].
+        base: what the coefficient of each memory becomes [prompt, memory].
+    """
+    loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
+    layers, copies = loaded.anatomy.layers, len(patched)
+    values = [values_in_place(loaded.model, layer)[0] for layer in layers]
+    room = max(1, running.batch_tokens // copies) if running.keeps else 1
+    for group in batches(np.array([len(row) for row in rows]), running.batch_tokens):
+        for few in np.split(group, range(room, len(group), room)):
+            (bases,) = run_unchanged(loaded, layers[-1:], [rows[n] for n in few], running.keeps)
+            to = torch.from_numpy(base[few])
+
+            def edit(layer: Layer, m: Tensor, factor: Tensor, to: Tensor = to) -> Tensor:
+                place = slice(offset[layer.index], offset[layer.index + 1])
+                wanted = to[:, place].repeat_interleave(copies, 0).to(m)
+                change = (wanted - m) * patched[:, place].to(m.device).repeat(len(to), 1)
+                return (factor * change) @ values[layer.index]
+
+            yield few, bases, patched_ends(loaded, layers, bases, copies, edit, running.keeps)
+
+
 def measure_sets(
     running: Running, sets: Sequence[MemorySet], prompts: Sequence[Encoded], numbers: Sequence[int], base: np.ndarray
 ) -> list[dict]:
@@ -62,34 +99,50 @@ def measure_sets(
         numbers: numbers of the prompts [prompt].
         base: what the coefficient of each memory becomes [prompt, memory].
     """
-    loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
-    layers = loaded.anatomy.layers
-    values = [values_in_place(loaded.model, layer)[0] for layer in layers]
-    inside = torch.zeros(len(sets), offset[-1], dtype=torch.bool)
-    for row, each in zip(inside, sets, strict=True):
-        row[torch.from_numpy(each.memories)] = True
+    inside, rows = _inside(sets, base.shape[1]), dict[int, list[dict]]()
     patched = torch.cat([inside, ~inside])  # in each copy: the set, then all but it [copy, memory]
-    copies, rows = len(patched), list[dict]()
-    room = max(1, running.batch_tokens // copies) if running.keeps else 1
-    lengths = np.array([len(each.clean) for each in prompts])
-    for group in batches(lengths, running.batch_tokens):
-        for few in np.split(group, range(room, len(group), room)):
-            (bases,) = run_unchanged(loaded, layers[-1:], [prompts[n].clean for n in few], running.keeps)
-            to = torch.from_numpy(base[few])
+    for few, _, ends in _patched(running, patched, [each.clean for each in prompts], base):
+        for n, of_prompt in zip(few.tolist(), ends, strict=True):
+            pairs = torch.tensor([[prompts[n].answer, prompts[n].wrong]]).expand(len(patched), 2)
+            found = running.head.differences(of_prompt, pairs, running.loaded.anatomy.read_as).tolist()
+            rows[n] = [
+                {"prompt": numbers[n]} | _named(each) | {"patched": found[place], "kept": found[place + len(sets)]}
+                for place, each in enumerate(sets)
+            ]
+    return [row for n in sorted(rows) for row in rows[n]]
 
-            def edit(layer: Layer, m: Tensor, factor: Tensor, to: Tensor = to) -> Tensor:
-                place = slice(offset[layer.index], offset[layer.index + 1])
-                wanted = to[:, place].repeat_interleave(copies, 0).to(m)
-                change = (wanted - m) * patched[:, place].to(m.device).repeat(len(to), 1)
-                return (factor * change) @ values[layer.index]
 
-            ends = patched_ends(loaded, layers, bases, copies, edit, running.keeps)
-            for n, of_prompt in zip(few, ends, strict=True):
-                pairs = torch.tensor([[prompts[n].answer, prompts[n].wrong]]).expand(copies, 2)
-                found = running.head.differences(of_prompt, pairs, loaded.anatomy.read_as).tolist()
-                for place, each in enumerate(sets):
-                    own = {"choice": each.choice, "draw": each.draw, "size": each.size, "memories": len(each.memories)}
-                    own |= {"patched": found[place], "kept": found[place + len(sets)]}
-                    rows.append({"prompt": numbers[n]} | own)
-    order = {number: place for place, number in enumerate(numbers)}
-    return sorted(rows, key=lambda row: order[row["prompt"]])
+def measure_side_effects(
+    running: Running,
+    sets: Sequence[MemorySet],
+    prefixes: Sequence[np.ndarray],
+    next_tokens: Sequence[int],
+    numbers: Sequence[int],
+    base: np.ndarray,
+) -> list[dict]:
+    """Patches each set on prefixes of other text; returns rows of the table `SIDE_EFFECTS`, without the behaviour.
+
+    Args:
+        prefixes: tokens of each prefix [prefix][token].
+        next_tokens: the token that follows [prefix].
+        numbers: numbers of the prefixes [prefix].
+        base: what the coefficient of each memory becomes [memory].
+    """
+    rows, read_as = dict[int, list[dict]](), running.loaded.anatomy.read_as
+    every = np.broadcast_to(base, (len(prefixes), len(base)))
+    for few, bases, ends in _patched(running, _inside(sets, len(base)), prefixes, every):
+        predictions = predict(running.head, torch.stack([each.end for each in bases]), read_as)
+        tokens = [torch.tensor([next_tokens[n]], device=predictions[0].p.device) for n in few]
+        measured = measure_effects(running.head, [*ends], predictions, tokens, read_as)
+        for n, effects in zip(few.tolist(), measured, strict=True):
+            found = zip(sets, effects.divergence.tolist(), (-effects.log_p[:, 0]).tolist(), strict=True)
+            rows[n] = [
+                {"prefix": numbers[n]} | _named(each) | {"divergence": divergence, "loss": loss}
+                for each, divergence, loss in found
+            ]
+    return [row for n in sorted(rows) for row in rows[n]]
+
+
+def _named(each: MemorySet) -> dict:
+    """Returns the columns that name a set."""
+    return {"choice": each.choice, "draw": each.draw, "size": each.size, "memories": len(each.memories)}

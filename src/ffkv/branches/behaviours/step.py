@@ -28,8 +28,10 @@ from ffkv.branches.behaviours.tables import (
     MEMORIES,
     OF_MEMORIES,
     OF_SETS,
+    OF_SIDE_EFFECTS,
     OF_STABILITY,
     SETS,
+    SIDE_EFFECTS,
     STABILITY,
     SUMMARY,
     UNUSED,
@@ -42,6 +44,7 @@ from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 KIND = "behaviour states"
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
 BLOCK = 32  # prompts whose batches are made together, so that shards change no number
 
 
@@ -233,11 +236,13 @@ def measure_behaviour(
     memories: Path | str,
     answers: Path | str,
     triggers: Path | str,
+    prefixes: Path | str,
+    validation: Path | str,
     settings: Behaviour,
     name: str,
     seed: int = 0,
     work: Work = Work(),
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Patches candidates, and sets of memories, on prompts of the second half, beside controls of equal length.
 
     The model computes in float32. Nothing is measured of two lists, nor of a behaviour that the model does not have: its accuracy
@@ -249,17 +254,19 @@ def measure_behaviour(
         memories: the table `behaviours/<name>/memories.parquet`.
         answers: the table `behaviours/<name>/answers.parquet`.
         triggers: file `triggers.h5`, for mean coefficients.
+        prefixes: file `sampled_prefixes.h5`, for side effects.
+        validation: file `corpus/validation.h5`.
         settings: of the behaviour.
         name: of the behaviour.
         seed: the run's seed.
-        work: the device, tokens per pass, and the shard of the prompts.
+        work: the device, tokens per pass, and the shard of the prompts, and of the prefixes.
     Returns:
-        The tables `EFFECTS` and `SETS` of `ffkv.branches.behaviours.tables`.
+        The tables `EFFECTS`, `SETS` and `SIDE_EFFECTS` of `ffkv.branches.behaviours.tables`.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; or the model cannot be changed while it runs.
     """
     from ffkv.branches.behaviours.effects import draw_controls, measure_candidates
-    from ffkv.branches.behaviours.sets import choose_sets, measure_sets
+    from ffkv.branches.behaviours.sets import choose_sets, measure_sets, measure_side_effects
     from ffkv.branches.behaviours.states import read_base
     from ffkv.model.value_vectors import values_in_place
 
@@ -268,7 +275,8 @@ def measure_behaviour(
     frame = _used(encode, anatomy)
     chosen = tables.read_all([memories], anatomy.identity)
     accuracy = accuracy_of(tables.read_all([answers], anatomy.identity))
-    effects, of_sets = list[dict](), list[dict]()
+    effects, of_sets, side_effects = list[dict](), list[dict](), list[dict]()
+    others = _draw_prefixes(prefixes, validation, anatomy, settings.side_effect_prefixes, seed)
     if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
         frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)
         rows = _rows_of_shard(len(frame), work)
@@ -291,10 +299,28 @@ def measure_behaviour(
                     effects += measure_candidates(running, candidates, prompts, numbers, base)
                     of_sets += measure_sets(running, sets, prompts, numbers, base)
                     bar.update(len(block))
+            mean = np.zeros_like(examples.mean) if settings.baseline == "zero" else examples.mean.astype(np.float32)
+            for start in range(0, len(own := [others[n] for n in _rows_of_shard(len(others), work)]), BLOCK):
+                numbers, ids, following = zip(*own[start : start + BLOCK], strict=True)
+                side_effects += measure_side_effects(running, sets, ids, following, numbers, mean)
     return (
         tables.identify(EFFECTS.frame(pd.DataFrame(effects).assign(behaviour=name)), examples.attributes),
         tables.identify(SETS.frame(pd.DataFrame(of_sets).assign(behaviour=name)), examples.attributes),
+        tables.identify(SIDE_EFFECTS.frame(pd.DataFrame(side_effects).assign(behaviour=name)), examples.attributes),
     )
+
+
+def _draw_prefixes(
+    prefixes: Path | str, validation: Path | str, anatomy: Anatomy, count: int, seed: int
+) -> list[tuple[int, np.ndarray, int]]:
+    """Draws sampled prefixes: number, ids of the tokens with what precedes every sentence, and the token that follows."""
+    with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
+        sentence, position, following = (file[name][...] for name in ("sentence", "position", "next_token"))
+        corpus = read_corpus(Path(validation), dict(file.attrs))
+    generator = random_stream(seed, Purpose.SIDE_EFFECT_PREFIXES)
+    drawn = np.sort(generator.choice(len(sentence), min(count, len(sentence)), replace=False)).tolist()
+    rows = [np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence[n])[: position[n]]]) for n in drawn]
+    return [(n, ids, int(following[n])) for n, ids in zip(drawn, rows, strict=True)]
 
 
 @contextlib.contextmanager
@@ -323,6 +349,7 @@ def summarize_behaviours(
     stability: Iterable[Path | str],
     effects: Iterable[Path | str],
     sets: Iterable[Path | str],
+    side_effects: Iterable[Path | str],
     projections: Iterable[Path | str],
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
@@ -336,6 +363,7 @@ def summarize_behaviours(
         stability: the tables `behaviours/<name>/stability.parquet`, each once.
         effects: the tables `behaviours/<name>/effects/<shard>.parquet`, each once.
         sets: the tables `behaviours/<name>/sets/<shard>.parquet`, each once.
+        side_effects: the tables `behaviours/<name>/side_effects/<shard>.parquet`, each once.
         projections: the files `values/projections/<group>.h5`, each once.
         seed: the run's seed.
     Returns:
@@ -353,6 +381,7 @@ def summarize_behaviours(
             "stability": stability,
             "effects": effects,
             "sets": sets,
+            "side_effects": side_effects,
         }.items()
     }
     vocabulary = read_vocabulary(Path(model))
@@ -361,9 +390,7 @@ def summarize_behaviours(
         for each in (read_projections(path, anatomy.identity) for path in projections)
         for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
     }
-    made: dict[str, list[pd.DataFrame]] = {
-        each.name: [] for each in (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_STABILITY)
-    }
+    made: dict[str, list[pd.DataFrame]] = {each.name: [] for each in SUMMARIES}
     for name in every["encode"]["behaviour"].drop_duplicates():
         own = {key: table[table["behaviour"] == name] for key, table in every.items()}
         of_memories = summaries.summarize_effects(own["effects"], own["memories"], top_token, vocabulary)
@@ -376,12 +403,13 @@ def summarize_behaviours(
             BY_LAYER: summaries.summarize_layers(own["memories"]),
             OF_MEMORIES: of_memories,
             OF_SETS: of_sets,
+            OF_SIDE_EFFECTS: summaries.summarize_side_effects(own["side_effects"]),
             OF_STABILITY: summaries.summarize_stability(own["stability"]),
         }
         for table, frame in found.items():
             if len(frame):
                 made[table.name].append(frame.assign(behaviour=name))
-    described = {each.name: each for each in (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_STABILITY)}
+    described = {each.name: each for each in SUMMARIES}
     return {
         name: described[name].frame(pd.concat(frames, ignore_index=True) if frames else [])
         for name, frames in made.items()

@@ -113,6 +113,19 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, seed: int) -> pd.D
     return pd.DataFrame(rows)
 
 
+def summarize_side_effects(side_effects: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of the table `OF_SIDE_EFFECTS` of one behaviour, from the table `SIDE_EFFECTS`."""
+    rows = []
+    for (choice, size), own in side_effects.groupby(["choice", "size"], sort=False):
+        by_prefix = own.groupby("prefix")[["divergence", "loss", "memories"]].mean()
+        row = {"choice": choice, "size": size, "memories": by_prefix["memories"].mean(), "prefixes": len(by_prefix)}
+        for name in ("divergence", "loss"):
+            low, high = mean_interval(by_prefix[name].to_numpy(np.float64))
+            row |= {name: by_prefix[name].mean(), f"{name}_low": low, f"{name}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def summarize_behaviour(
     answers: pd.DataFrame, memories: pd.DataFrame, of_memories: pd.DataFrame, of_sets: pd.DataFrame
 ) -> dict:

@@ -32,6 +32,9 @@ PROMPT = count("prompt", "number of the prompt in its file, from 0")
 PART = word("part", "which half of the prompts it is in; empty if it is not used", CHOOSE, ESTIMATE, "")
 REACH = word("reach", "`direct`: in the last residual alone; `total`: the blocks after it run again", *REACHES)
 LOGITS = "logit"
+CHOICE = word(
+    "choice", "`screen`: the memories with the largest screen; `random`; `all` memories", BY_SCREEN, RANDOM, "all"
+)
 INTERVAL = (
     number("low", "lower end of its interval over prompts (95 %)", LOGITS),
     number("high", "upper end", LOGITS),
@@ -132,6 +135,19 @@ SETS = table(
     number("kept", "logit difference when all memories but the set are patched", LOGITS, "float32"),
 )
 
+SIDE_EFFECTS = table(
+    f"{OF}/side_effects/{{shard}}.parquet",
+    "A sampled validation prefix and a set of memories that is patched at its last token.",
+    BEHAVIOUR,
+    count("prefix", "number of the sampled prefix"),
+    CHOICE,
+    count("draw", "number of the random set, from 0", "int32"),
+    count("size", "n, of random sets the n of the set that they are compared with"),
+    count("memories", "memories in the set"),
+    number("divergence", "KL divergence of the new prediction from the old one", "nat", "float32", lowest=0),
+    number("loss", "by how much the loss of the next token rises", "nat", "float32"),
+)
+
 SUMMARY = table(
     "behaviours/behaviours.csv",
     "A behaviour.",
@@ -207,6 +223,22 @@ OF_SETS = table(
     number("faithfulness", "share of the behaviour that is left when all memories but the set are patched"),
     number("faithfulness_low", "lower end of its interval over prompts (95 %)"),
     number("faithfulness_high", "upper end"),
+)
+OF_SIDE_EFFECTS = table(
+    "behaviours/behaviour_side_effects.csv",
+    "A behaviour, a choice and a size of sets that are patched on other text.",
+    BEHAVIOUR,
+    CHOICE,
+    count("size", "n, of random sets the n of the set that they are compared with"),
+    number("memories", "memories in the set; of random sets their mean", lowest=0),
+    count("prefixes", "sampled validation prefixes"),
+    number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
+    number("divergence_low", "lower end of its interval over prefixes (95 %)", "nat"),
+    number("divergence_high", "upper end", "nat"),
+    number("loss", "mean rise of the loss of the next token", "nat"),
+    number("loss_low", "lower end of its interval over prefixes (95 %)", "nat"),
+    number("loss_high", "upper end", "nat"),
+    split="validation",
 )
 OF_STABILITY = table(
     "behaviours/behaviour_stability.csv",

@@ -23,7 +23,7 @@ SUMMARY, MEMORIES, SETS, STABILITY = (
     "behaviour_sets",
     "behaviour_stability",
 )
-LAYERS, PROMPTS = "behaviour_layers", "behaviour_prompts"
+LAYERS, PROMPTS, SIDE = "behaviour_layers", "behaviour_prompts", "behaviour_side_effects"
 SCREEN, RANDOM, ALL = "screen", "random", "all"  # choices of sets
 SHOWN = 25  # memories of each behaviour that the page shows
 
@@ -186,6 +186,7 @@ def _tables(run: Run) -> list[TableBlock]:
             TableBlock(f"behaviour-{number}", f"Memories of {name}", table=_named(run, name))
             for number, name in enumerate(run.table(SUMMARY)["behaviour"])
         ),
+        TableBlock("behaviour-side-effects", "Side effects", SIDE_TEXT, data_table(run, SIDE)),
         TableBlock("behaviour-stability", "Stability", STABILITY_TEXT, data_table(run, STABILITY)),
     ]
 
@@ -193,6 +194,10 @@ def _tables(run: Run) -> list[TableBlock]:
 ASKED_TEXT = (
     "Accuracy: the answer has a higher logit than the wrong answer. Memories with an effect: candidates whose exact total effect is "
     "larger than those of random memories. Screen and effect: the correlation of the two over candidates."
+)
+SIDE_TEXT = (
+    "What else changes when the sets are patched: the KL divergence of the prediction, and the rise of the loss of the next token, in "
+    "nats, on validation prefixes that have nothing to do with the behaviour."
 )
 STABILITY_TEXT = (
     "How alike the sets of memories are that other prompts give: prompts that are drawn again, the two halves, two labels; and "

@@ -58,11 +58,21 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
         step.write_states(states, step.read_behaviour(model, encoded, triggers, its, name, work))
         chosen = step.choose_memories(encoded, [states], its, name, run.settings.seed)
         memories, answers, stability = map(write, ("memories", "answers", "stability"), chosen)
+        text = run.folder / "sampled_prefixes.h5", run.folder / "corpus/validation.h5"
         measured = step.measure_behaviour(
-            model, encoded, memories, answers, triggers, its, name, run.settings.seed, work
+            model, encoded, memories, answers, triggers, *text, its, name, run.settings.seed, work
         )
-        effects, sets = map(write, ("effects", "sets"), measured)
+        effects, sets, side = map(write, ("effects", "sets", "side_effects"), measured)
         summaries = step.summarize_behaviours(
-            model, [encoded], [memories], [answers], [stability], [effects], [sets], projections, run.settings.seed
+            model,
+            [encoded],
+            [memories],
+            [answers],
+            [stability],
+            [effects],
+            [sets],
+            [side],
+            projections,
+            run.settings.seed,
         )
     return {**summaries, "memories": chosen[0]}

@@ -12,9 +12,9 @@ from transformers import DynamicCache
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
-from ffkv.model.effects.rerun import keeps
+from ffkv.model.effects.rerun import TOLERANCE, keeps
 from ffkv.model.tap.change import Place, scaled
-from ffkv.model.tap.hooks import forward
+from ffkv.model.tap.hooks import forward, relative_error
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
 from ffkv.run.results.run_model import RunModel
@@ -68,21 +68,30 @@ def write_tokens(
 ) -> list[int]:
     """Returns ids that the model writes behind others, with coefficients multiplied by factors at every token.
 
-    Keys and values of earlier tokens are kept, if the model can (`keeps`). They were computed with the changes, too.
+    Keys and values of earlier tokens are kept, computed with the changes, too. Where the first token that is read behind them does
+    not follow as in a pass over all tokens, every token has such a pass.
 
     `ids`: those in front [token]. `factors`: see `scaled`.
     """
-    ends = {each for each in (model.tokenizer.eos_token_id,) if each is not None}
-    generator = torch.Generator().manual_seed(options.seed)
+    end, generator = model.tokenizer.eos_token_id, torch.Generator().manual_seed(options.seed)
     written: list[int] = []
     cache = DynamicCache() if keeps(model) else None
+
+    def logits(new: list[int], **given: Any) -> Tensor:
+        output = forward(model.model, torch.tensor([new], device=model.device), **given)
+        return output.logits[0, -1].float().cpu()
+
     with scaled(model.model, model.anatomy.layers, factors) if factors else contextlib.nullcontext():
         while len(written) < options.tokens:
-            new = [*ids.tolist(), *written] if cache is None or not written else written[-1:]
-            given: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
-            output = forward(model.model, torch.tensor([new], device=model.device), **given)
-            token = _choose(output.logits[0, -1].float().cpu(), options, generator)
-            if token in ends:
+            whole = [*ids.tolist(), *written]
+            if cache is not None:
+                found = logits(written[-1:] or whole, past_key_values=cache)
+                if len(written) == 1 and relative_error(found, logits(whole)) > TOLERANCE:
+                    cache = None
+            if cache is None:
+                found = logits(whole)
+            token = _choose(found, options, generator)
+            if token == end:
                 break
             written.append(token)
     return written
