@@ -238,7 +238,6 @@ OF_SIDE_EFFECTS = table(
     number("loss", "mean rise of the loss of the next token", "nat"),
     number("loss_low", "lower end of its interval over prefixes (95 %)", "nat"),
     number("loss_high", "upper end", "nat"),
-    split="validation",
 )
 OF_STABILITY = table(
     "behaviours/behaviour_stability.csv",
