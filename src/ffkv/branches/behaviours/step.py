@@ -105,7 +105,9 @@ def encode_behaviour(
         ]
     )
     counts = frame["unused"].value_counts().to_dict()
-    say(f"{counts.pop('', 0)} of {len(frame)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()))
+    used = counts.pop("", 0)
+    if counts:
+        say(f"{used} of {len(frame)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()) + ".")
     for half in (words.CHOOSE, words.ESTIMATE):
         of_half = positive[part == half]
         if len({*of_half.tolist()}) < len({*positive.tolist()}):
@@ -150,7 +152,6 @@ def read_behaviour(
     head = load_head(Path(model), work.device)
     rows = _rows_of_shard(len(frame), work)
     own = frame.iloc[rows]
-    say(f"{name}: prompts {rows.start} to {rows.stop - 1} of {len(frame)}")
     attributes = {**examples.attributes, "settings": settings.model_dump(), "shard": work.part.index}
     how = (examples.mean, settings.baseline, work.batch_tokens, attributes)
     return read_states(loaded, head, _encoded(own), own["prompt"].to_numpy(), *how)

@@ -121,7 +121,7 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(ScalarFormatter())
         if len(sizes):
-            panel.set_xlim(sizes.min() / 1.2, sizes.max() * 1.2)
+            panel.set_xlim(max(1, sizes.min()) / 1.2, max(1, sizes.max()) * 1.2)
         panel.set_xlabel("n memories are patched")
     drawing.legend(figure, panels[0][1])
     return figure
