@@ -7,11 +7,14 @@ import pytest
 import torch
 from support import LAYER_KINDS
 
+from ffkv.base.errors import UserError
 from ffkv.base.settings import Behaviour
+from ffkv.branches.behaviours import sets
 from ffkv.branches.behaviours.effects import Running, draw_controls, measure_candidates
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.sets import MemorySet, measure_sets, measure_side_effects
 from ffkv.branches.behaviours.states import AtLastToken, read_states
+from ffkv.model.effects.patched import patched_ends
 from ffkv.model.effects.rerun import keeps, rerunning
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.change import scaled
@@ -105,6 +108,26 @@ def test_sets_are_those_of_forward_passes(kind, running):
         assert row["patched"] == pytest.approx(difference(loaded, prompt, dict.fromkeys(places, 0.0)), abs=2e-4)
         rest = dict.fromkeys([place for place in every if place not in places], 0.0)
         assert row["kept"] == pytest.approx(difference(loaded, prompt, rest), abs=2e-4)
+
+
+def test_a_model_that_keeps_no_keys_and_values_reads_whole_prompts(running, monkeypatch):
+    """Passes behind kept keys and values predict otherwise here: it is noticed, and the numbers are those of whole passes."""
+    model = running("llama")
+    flat = np.array([1, 30])
+    base = np.zeros((2, model.loaded.anatomy.layer_offset[-1]), np.float32)
+    expected = measure_sets(model, [MemorySet("screen", 0, 2, flat)], PROMPTS, [0, 1], base)
+
+    def nonsense(loaded, layers, bases, copies, edit, keep):
+        ends = patched_ends(loaded, layers, bases, copies, edit, keep)
+        return ends + 1 if keep else ends
+
+    monkeypatch.setattr(sets, "patched_ends", nonsense)
+    found = measure_sets(model, [MemorySet("screen", 0, 2, flat)], PROMPTS, [0, 1], base)
+    for own, other in zip(found, expected, strict=True):
+        assert own["patched"] == pytest.approx(other["patched"], abs=1e-4)
+    monkeypatch.setattr(sets, "patched_ends", lambda *given: patched_ends(*given) + 1)
+    with pytest.raises(UserError, match="cannot be changed while it runs"):
+        measure_sets(model, [MemorySet("screen", 0, 2, flat)], PROMPTS, [0, 1], base)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind not in HELD])

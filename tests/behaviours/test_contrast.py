@@ -48,6 +48,13 @@ def test_a_memory_with_an_effect_takes_all_flips():
     assert p[7] == pytest.approx(1 / 50_001) and p.argmin() == 7
 
 
+def test_a_round_of_as_many_flips_as_there_are_assignments_is_not_exact():
+    """15 prompts have 2**15 assignments. After 10,000 random flips, a round of that many is random too: no p-value is 0."""
+    values = np.full((15, 1), 1.0, np.float32)
+    most = 10_000 + 2**15
+    assert p_values(values, np.ones(15, bool), most, generator())[0] >= 1 / (most + 1)
+
+
 @pytest.mark.parametrize("count", [999, 1000, 1001, 10_000, 12_345])
 def test_rounds_add_up(count):
     assert sum(map(len, assignments(ALL_TRUE, count, generator()))) == count

@@ -7,9 +7,11 @@ import pytest
 from support import WORDS, word_tokenizer
 
 import ffkv
+from ffkv.base.settings import Corpus
 from ffkv.branches.behaviours import words
 from ffkv.branches.behaviours.encode import draw, encode_prompts
 from ffkv.branches.behaviours.prompt_file import read_prompts
+from ffkv.corpus.chat import chat_renderer
 
 PAIR = {"clean_prefix": "a b", "patch_prefix": "a c", "clean_answer": " d", "patch_answer": " e"}
 PROMPT = {"prompt": "a b", "answer": " d", "wrong": " e"}
@@ -79,6 +81,24 @@ def test_answers_are_the_token_that_continues_the_prompt(tmp_path):
     assert [each.unused for each in found] == reasons
     first = found[0]
     assert (first.clean.tolist(), first.patch.tolist(), first.answer, first.wrong) == ([0, 1, 2], [0, 1, 3], 4, 5)
+
+
+def test_a_prompt_without_a_token(tmp_path):
+    _, prompts = read_prompts(write(tmp_path / "p.jsonl", {**PAIR, "clean_prefix": " "}, {**PAIR, "patch_prefix": " "}))
+    found = encode_prompts(prompts, word_tokenizer(WORDS, bos=False), [], 17, 16, str)
+    assert [each.unused for each in found] == [words.EMPTY, words.EMPTY]
+
+
+def test_chats_are_written_up_to_the_answer(tmp_path):
+    tokenizer = word_tokenizer(WORDS)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.content }} {% endfor %}{% if add_generation_prompt %}p{% endif %}"
+    )
+    render = chat_renderer(tokenizer, Corpus(chat_template=True), answer=True)
+    assert render([{"role": "user", "content": "a b"}]) == "a b p"
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    with pytest.raises(ffkv.UserError, match="refuses"):
+        chat_renderer(tokenizer, Corpus(chat_template=True), answer=True)
 
 
 def test_a_token_that_the_model_does_not_know(tmp_path):

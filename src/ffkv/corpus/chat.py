@@ -61,8 +61,10 @@ def _check_messages(value: Any, place: str) -> None:
             raise UserError(f"{place}, message {number}: its content is {kind}, not text. {REMEDY}")
 
 
-def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Render | None:
+def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus, answer: bool = False) -> Render | None:
     """Returns the function that turns a chat into text; None if the corpus contains text.
+
+    `answer`: whether the text goes on to where the model's answer begins.
 
     The function raises UserError if the template refuses the chat. This raises it if the tokenizer has no chat
     template, or it does not work.
@@ -81,7 +83,8 @@ def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Rende
 
     def render(messages: list[Message]) -> str:
         try:
-            return str(tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False))
+            given: Any = {"chat_template": template, "tokenize": False, "add_generation_prompt": answer}
+            return str(tokenizer.apply_chat_template(messages, **given))
         except Exception as error:  # a template is code, and may do anything
             reason = (" ".join(str(error).split()) or type(error).__name__)[:300].removesuffix(".")
             raise UserError(f"The chat template of the tokenizer refuses these messages: {reason}.") from error

@@ -24,7 +24,7 @@ class Behaviour(Section):
     """Maximum number of prompts that are read. If the file has more, this many are drawn."""
     baseline: Literal["patch", "mean", "zero"] = "patch"
     """What a coefficient becomes when a memory is patched: `patch`: what it is on the other prompt of the pair; `mean`: its mean
-    over the train split; `zero`. Prompts that are no pairs always take the mean."""
+    over the train split; `zero`. Prompts that are no pairs take the mean in place of `patch`."""
     minimum_accuracy: float = Field(0.6, ge=0, le=1)
     """Share of prompts on which the answer must have a higher logit than the wrong answer. Below it, the report says that there
     is nothing to explain."""
@@ -46,8 +46,8 @@ class Behaviour(Section):
     """Number of random sets beside each set. The contributions of their memories sum up to the same length."""
     side_effect_prefixes: Whole = Field(50, ge=1)
     """Maximum number of sampled validation prefixes on which the sets are patched too, for their side effects."""
-    bootstraps: int = Field(200, ge=10, le=100_000)
-    """Number of times that prompts are drawn again, for intervals and for the stability of sets."""
+    bootstraps: int = Field(200, ge=10, le=1000)
+    """Number of times that prompts are drawn again, for the stability of sets. They are compared two by two."""
 
     def contradictions(self) -> list[str]:
         """Each size is there once, ascending."""

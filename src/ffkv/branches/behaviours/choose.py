@@ -26,7 +26,6 @@ from ffkv.branches.behaviours.words import (
 )
 
 LEAST_OF_LABEL = 3  # prompts that a label must have to be compared with others
-MOST_PAIRS = 200  # pairs of bootstraps that are compared
 
 
 def join(parts: Sequence[PromptStates]) -> PromptStates:
@@ -102,7 +101,7 @@ def measure_stability(
         pairs: list[tuple[str, str, str, np.ndarray, np.ndarray]] = []
         first = part == CHOOSE
         signed = values[first] * (np.where(positive[first], 1, -1)[:, None] if not positive.all() else 1)
-        drawn = resampled(signed.astype(np.float32), count, min(settings.bootstraps, 2 * MOST_PAIRS), generator)
+        drawn = resampled(signed.astype(np.float32), count, settings.bootstraps, generator)
         pairs += [(BOOTSTRAPS, "", "", one, other) for one, other in zip(drawn[::2], drawn[1::2])]
         everything = np.arange(len(part))
         pairs.append((HALVES, "", "", top(everything[first]), top(everything[part == ESTIMATE])))
@@ -113,7 +112,7 @@ def measure_stability(
         tops = {label: top(everything[labels == label]) for label in named[:20]}
         pairs += [(LABELS, one, other, tops[one], tops[other]) for one, other in itertools.combinations(tops, 2)]
         moved = np.flatnonzero(np.abs(values[first]).any(0))
-        for _ in range(min(settings.bootstraps, MOST_PAIRS)):
+        for _ in range(settings.bootstraps // 2):
             one, other = (generator.permutation(moved)[:count] for _ in range(2))
             pairs.append((RANDOM, "", "", one, other))
         rows += [

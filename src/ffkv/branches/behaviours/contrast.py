@@ -36,6 +36,11 @@ def weights_of(positive: np.ndarray) -> np.ndarray:
     return np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
 
 
+def is_exact(positive: np.ndarray, most: int) -> bool:
+    """Tells whether all assignments of signs are made: few prompts, and no lists. Arguments: as in `assignments`."""
+    return bool(positive.all()) and len(positive) <= MOST_EXACT and 2 ** len(positive) <= most
+
+
 def assignments(positive: np.ndarray, most: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
     """Yields what a contrast is compared with, in rounds: weights of the prompts [assignment, prompt], float32.
 
@@ -47,14 +52,13 @@ def assignments(positive: np.ndarray, most: int, generator: np.random.Generator)
         most: number of assignments of the last round, together with those before.
     """
     weights, count = weights_of(positive).astype(np.float32), len(positive)
-    paired = bool(positive.all())
-    if paired and 2**count <= most and count <= MOST_EXACT:
+    if is_exact(positive, most):
         bits = np.arange(2**count)[:, None] >> np.arange(count) & 1
         yield (1 - 2 * bits).astype(np.float32) * weights
         return
     done, size = 0, min(FIRST, most)
     while done < most:
-        if paired:
+        if positive.all():
             yield generator.choice(np.array([-1, 1], np.float32), (size, count)) * weights
         else:
             yield generator.permuted(np.tile(weights, (size, 1)), axis=1)
@@ -78,9 +82,8 @@ def p_values(values: np.ndarray, positive: np.ndarray, most: int, generator: np.
     # Sums of the same numbers in another order differ by rounding alone.
     own = own - 1e-5 * np.abs(weights_of(positive)).astype(np.float32) @ np.abs(values)
     as_large, tried = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
-    exact, open_memories = False, np.arange(len(own))
+    open_memories = np.arange(len(own))
     for weights in assignments(positive, most, generator):
-        exact = len(weights) == 2 ** len(positive) and bool(positive.all())
         of_open = np.ascontiguousarray(values[:, open_memories])
         rows = max(1, NUMBERS // max(1, len(open_memories)))
         for start in range(0, len(weights), rows):
@@ -90,7 +93,7 @@ def p_values(values: np.ndarray, positive: np.ndarray, most: int, generator: np.
         open_memories = open_memories[as_large[open_memories] < ENOUGH]
         if not len(open_memories):
             break
-    return as_large / tried if exact else (1 + as_large) / (1 + tried)
+    return as_large / tried if is_exact(positive, most) else (1 + as_large) / (1 + tried)
 
 
 def estimate(values: np.ndarray, positive: np.ndarray) -> Estimate:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.prompt_file import Prompt, Said
-from ffkv.branches.behaviours.words import CHOOSE, DOUBLED, ESTIMATE, LONG, MERGED, SAME, SEVERAL, UNKNOWN
+from ffkv.branches.behaviours.words import CHOOSE, DOUBLED, EMPTY, ESTIMATE, LONG, MERGED, SAME, SEVERAL, UNKNOWN
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ def encode_prompts(
         unused = why or why_wrong or (SAME if answer == wrong != NO_TOKEN else "")
         if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
             unused = UNKNOWN
-        elif max(len(own), len(patch)) >= context or not len(own):
+        elif max(len(own), len(patch)) >= context:
             unused = LONG
+        elif not len(own) or (number in of_pairs and not len(patch)):
+            unused = EMPTY
         name = (own.tobytes(), patch.tobytes(), answer, wrong, prompts[number].positive)
         unused = unused or (DOUBLED if name in seen else "")
         seen.add(name)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ffkv.base.batching import batches
+from ffkv.base.errors import UserError
 from ffkv.branches.behaviours.effects import Running
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.stability import largest
@@ -15,7 +16,8 @@ from ffkv.branches.behaviours.words import ALL, BY_SCREEN, RANDOM
 from ffkv.model.anatomy import Layer
 from ffkv.model.effects.measured import measure_effects, predict
 from ffkv.model.effects.patched import patched_ends
-from ffkv.model.effects.rerun import Unchanged, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Unchanged, run_unchanged
+from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import values_in_place
 
 
@@ -67,27 +69,55 @@ def _patched(
 ) -> Iterator[tuple[np.ndarray, list[Unchanged], Tensor]]:
     """Yields some prompts, what the unchanged model does on them, and what the head reads in each copy [prompt, copy, d].
 
+    A last copy, of which nothing is patched, proves each pass: it gives the unchanged model's own end. Where it does not behind
+    keys and values that are kept, each copy reads its whole prompt.
+
     Args:
         patched: which memories are patched in each copy [copy, memory].
         rows: tokens of each prompt [prompt][token].
         base: what the coefficient of each memory becomes [prompt, memory].
+    Raises:
+        UserError: the model cannot be changed while it runs.
     """
     loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
-    layers, copies = loaded.anatomy.layers, len(patched)
+    layers, copies = loaded.anatomy.layers, len(patched) + 1
+    patched = torch.cat([patched, torch.zeros_like(patched[:1])])
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
+
+    def ends_of(bases: Sequence[Unchanged], to: Tensor, keep: bool) -> Tensor | None:
+        """Returns the ends; None if nothing that is patched changes something."""
+
+        def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
+            place = slice(offset[layer.index], offset[layer.index + 1])
+            wanted = to[:, place].repeat_interleave(copies, 0).to(m)
+            change = (wanted - m) * patched[:, place].to(m.device).repeat(len(to), 1)
+            return (factor * change) @ values[layer.index]
+
+        try:
+            ends = patched_ends(loaded, layers, bases, copies, edit, keep)
+        except UserError:
+            raise
+        except Exception:  # the model's own code refuses such arguments, in a way of its own
+            return None
+        right = all(relative_error(own[-1], each.end) < TOLERANCE for own, each in zip(ends, bases, strict=True))
+        return ends[:, :-1] if right else None
+
     room = max(1, running.batch_tokens // copies) if running.keeps else 1
     for group in batches(np.array([len(row) for row in rows]), running.batch_tokens):
         for few in np.split(group, range(room, len(group), room)):
             (bases,) = run_unchanged(loaded, layers[-1:], [rows[n] for n in few], running.keeps)
             to = torch.from_numpy(base[few])
-
-            def edit(layer: Layer, m: Tensor, factor: Tensor, to: Tensor = to) -> Tensor:
-                place = slice(offset[layer.index], offset[layer.index + 1])
-                wanted = to[:, place].repeat_interleave(copies, 0).to(m)
-                change = (wanted - m) * patched[:, place].to(m.device).repeat(len(to), 1)
-                return (factor * change) @ values[layer.index]
-
-            yield few, bases, patched_ends(loaded, layers, bases, copies, edit, running.keeps)
+            found = ends_of(bases, to, True) if running.keeps else None
+            if found is None:
+                each = [ends_of([own], to[n : n + 1], False) for n, own in enumerate(bases)]
+                whole = [ends for ends in each if ends is not None]
+                if len(whole) < len(bases):
+                    raise UserError(
+                        f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes its"
+                        " prediction. Leave `behaviours` out for this model."
+                    )
+                found = torch.cat(whole)
+            yield few, bases, found
 
 
 def measure_sets(

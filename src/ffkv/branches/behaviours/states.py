@@ -11,7 +11,7 @@ from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded
-from ffkv.branches.behaviours.states_file import PromptStates
+from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.frozen import Frozen
@@ -21,7 +21,6 @@ from ffkv.model.tap.hooks import relative_error
 from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import values_in_place
 
-BLOCK = 32  # prompts whose batches are made together, so that shards change no number
 TOLERANCE = 1e-3  # relative: a frozen pass rounds otherwise; a wrong one is off by more than 1e-2
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ffkv.base.files.datasets import LAYER_OFFSET, dataset
 
+BLOCK = 32  # prompts whose batches are made together, so that shards change no number
 OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
 
 

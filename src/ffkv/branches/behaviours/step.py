@@ -1,7 +1,7 @@
 """Behaviours as functions on files: prompts become states, candidates, effects and tables."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ffkv.branches.behaviours import summaries, words
 from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories, measure_stability
 from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts
 from ffkv.branches.behaviours.prompt_file import LISTS, PAIRS, PROMPTS, Said, read_prompts
-from ffkv.branches.behaviours.states_file import PromptStates
+from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
 from ffkv.branches.behaviours.tables import (
     ANSWERS,
     BY_LAYER,
@@ -45,7 +45,6 @@ from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 KIND = "behaviour states"
 SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
-BLOCK = 32  # prompts whose batches are made together, so that shards change no number
 
 
 def encode_behaviour(
@@ -71,16 +70,16 @@ def encode_behaviour(
     corpus = read_corpus(Path(train), {"tokenizer_hash": anatomy.tokenizer_hash})
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
     _, prompts = read_prompts(settings.prompts)
-    chats = chat_renderer(tokenizer, CorpusSettings(chat_template=True)) if _has_chats(prompts, settings) else None
+    has_chats = settings.chat_template or any(
+        isinstance(said, list) for prompt in prompts for said in (prompt.clean, prompt.patch)
+    )
+    chat = chat_renderer(tokenizer, CorpusSettings(chat_template=has_chats), answer=True)
 
     def render(said: Said) -> str:
-        if isinstance(said, str) and not settings.chat_template:
-            return said
-        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        if chat is None or (isinstance(said, str) and not settings.chat_template):
+            return str(said)
+        return chat([{"role": "user", "content": said}] if isinstance(said, str) else said)
 
-    if chats is not None:
-        chats([{"role": "user", "content": "a"}])  # says what is wrong with the template
     encoded = encode_prompts(prompts, tokenizer, corpus.bos, anatomy.vocabulary, anatomy.context, render)
     positive = np.array([prompt.positive for prompt in prompts])
     labels = [prompt.label for prompt in prompts]
@@ -117,10 +116,6 @@ def encode_behaviour(
                 f" {len(frame)} are there.{reasons}"
             )
     return tables.identify(frame, corpus.attributes)
-
-
-def _has_chats(prompts: Sequence, settings: Behaviour) -> bool:
-    return settings.chat_template or any(not isinstance(each.clean, str) for each in prompts)
 
 
 def read_behaviour(
@@ -277,13 +272,13 @@ def measure_behaviour(
     chosen = tables.read_all([memories], anatomy.identity)
     accuracy = accuracy_of(tables.read_all([answers], anatomy.identity))
     effects, of_sets, side_effects = list[dict](), list[dict](), list[dict]()
-    others = _draw_prefixes(prefixes, validation, anatomy, settings.side_effect_prefixes, seed)
     if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
         frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)
         rows = _rows_of_shard(len(frame), work)
         screen, sizes = (chosen[column].to_numpy(np.float64) for column in (words.BY_SCREEN, "size"))
         generator = random_stream(seed, Purpose.RANDOM_SETS)
         sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
+        others = _draw_prefixes(prefixes, validation, anatomy, settings.side_effect_prefixes, seed)
         picked = chosen[chosen["by_contrast"] | chosen["by_screen"]]
         with _running(model, work) as running:
             candidates = {}
