@@ -10,12 +10,13 @@ from support import LAYER_KINDS
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Behaviour
 from ffkv.branches.behaviours import sets
-from ffkv.branches.behaviours.effects import Running, draw_controls, measure_candidates
+from ffkv.branches.behaviours.effects import draw_controls, measure_candidates
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.sets import MemorySet, measure_sets, measure_side_effects
 from ffkv.branches.behaviours.states import AtLastToken, read_states
 from ffkv.model.effects.patched import patched_ends
 from ffkv.model.effects.rerun import keeps, rerunning
+from ffkv.model.effects.running import Running
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward

@@ -19,7 +19,6 @@ from ffkv.base.parts import Part
 from ffkv.base.settings import Intervention
 from ffkv.base.steps import Work
 from ffkv.branches.intervention import by_layer
-from ffkv.branches.intervention.by_layer import with_beginning
 from ffkv.branches.intervention.step import measure_interventions
 from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.corpus.corpus_file import read_corpus
@@ -53,7 +52,7 @@ def test_total_effects_are_those_of_a_model_whose_coefficient_a_hook_changes(inp
     rows = found.query("reach == 'total' and change == 'scale'")
     assert len(rows) >= 2 * 3 * 2 * 4 and {*rows["source"]} == {"own", "placebo"}
     for row in rows.itertuples():
-        ids = torch.from_numpy(with_beginning(corpus, row.sentence, row.position))[None]
+        ids = torch.from_numpy(corpus.prefix_ids(row.sentence, row.position))[None]
         before = forward(loaded.model, ids).logits[0, -1].double().log_softmax(-1)
         with scaled(loaded.model, loaded.anatomy.layers, {(row.layer, row.memory): row.scale}, ids.shape[1] - 1):
             after = forward(loaded.model, ids).logits[0, -1].double().log_softmax(-1)

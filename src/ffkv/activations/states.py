@@ -112,7 +112,7 @@ def write_block(
 
     How they are stored changes no number. Raises UserError if states overflow, or the file cannot be written.
     """
-    rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(sentence, position, strict=True)]
+    rows = [corpus.prefix_ids(s, p) for s, p in zip(sentence, position, strict=True)]
     sizes = {**storage.sizes, "prefix": len(rows)}
     known = {
         "layer_offset": np.asarray(loaded.anatomy.layer_offset),

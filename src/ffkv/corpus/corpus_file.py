@@ -92,6 +92,10 @@ class Corpus:
         """Token ids of a sentence [token]."""
         return self.tokens[self.offsets[sentence] : self.offsets[sentence + 1]]
 
+    def prefix_ids(self, sentence: int, position: int) -> np.ndarray:
+        """Token ids of a prefix, behind those that precede every sentence, int64 [token]."""
+        return np.concatenate([np.asarray(self.bos, np.int64), self.ids(sentence)[:position]])
+
     def prefix_text(self, sentence: int, position: int) -> str:
         """Text of the first `position` tokens of a sentence. It ends with bytes if they end inside a character."""
         return self.texts[sentence][: self.character(sentence, position)] + self.unfinished(sentence, position)

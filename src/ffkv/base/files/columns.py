@@ -87,6 +87,8 @@ def layer(about: str = "the layer, from 0", dtype: str = "int64") -> Column:
 
 LAYER = layer()
 MEMORY = count("memory", "the memory in its layer, from 0")
+REACHES = ("direct", "total")  # of an effect
+REACH = word("reach", "`direct`: in the last residual alone; `total`: the blocks after it run again", *REACHES)
 
 
 def interval(about: str) -> tuple[Column, Column]:

@@ -12,22 +12,11 @@ from ffkv.base.settings import Behaviour
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.words import DIRECTIONS, MEMORIES, OWN
-from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.changes import as_long_as_removed
 from ffkv.model.effects.reach import changed_ends
-from ffkv.model.effects.rerun import Rerun, Unchanged, run_unchanged
-from ffkv.model.head.head import Head
+from ffkv.model.effects.rerun import Unchanged, run_unchanged
+from ffkv.model.effects.running import Running
 from ffkv.model.value_vectors import values_in_place
-
-
-class Running(NamedTuple):
-    """A model that is changed while it runs, in float32."""
-
-    loaded: LoadedModel
-    head: Head
-    keeps: bool  # see `rerun.keeps`
-    reruns: Sequence[Rerun]  # see `rerunning` [layer]
-    batch_tokens: int
 
 
 class Candidate(NamedTuple):

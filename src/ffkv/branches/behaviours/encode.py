@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.prompt_file import Prompt, Said
-from ffkv.branches.behaviours.words import CHOOSE, DOUBLED, EMPTY, ESTIMATE, LONG, MERGED, SAME, SEVERAL, UNKNOWN
+from ffkv.branches.behaviours.words import (
+    CHOOSE,
+    DOUBLED,
+    EMPTY,
+    ESTIMATE,
+    LONG,
+    MERGED,
+    SAME,
+    SEVERAL,
+    UNDRAWN,
+    UNKNOWN,
+)
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
 if TYPE_CHECKING:
@@ -114,3 +125,25 @@ def draw(unused: Sequence[str], positive: np.ndarray, labels: Sequence[str], cou
         part[number] = (CHOOSE, ESTIMATE)[turn[group] % 2]
         turn[group] += 1
     return part
+
+
+def prompt_rows(
+    prompts: Sequence[Prompt], encoded: Sequence[Encoded], part: Iterable[str], render: Callable[[Said], str]
+) -> list[dict]:
+    """Returns the rows of the table `PROMPTS`, without the behaviour. `part`: as `draw` returns it [prompt]."""
+    return [
+        {
+            "prompt": number,
+            "line": prompt.line,
+            "label": prompt.label,
+            "positive": prompt.positive,
+            "part": half,
+            "unused": own.unused or ("" if half else UNDRAWN),
+            "text": render(prompt.clean),
+            "clean": own.clean.tolist(),
+            "patch": own.patch.tolist(),
+            "answer": own.answer,
+            "wrong": own.wrong,
+        }
+        for number, (prompt, own, half) in enumerate(zip(prompts, encoded, part, strict=True))
+    ]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ffkv.base.batching import batches
 from ffkv.base.errors import UserError
-from ffkv.branches.behaviours.effects import Running
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.stability import largest
 from ffkv.branches.behaviours.words import ALL, BY_SCREEN, RANDOM
@@ -17,6 +16,7 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.effects.measured import measure_effects, predict
 from ffkv.model.effects.patched import patched_ends
 from ffkv.model.effects.rerun import TOLERANCE, Unchanged, run_unchanged
+from ffkv.model.effects.running import Running
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import values_in_place
 

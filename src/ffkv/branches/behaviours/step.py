@@ -1,16 +1,14 @@
 """Behaviours as functions on files: prompts become states, candidates, effects and tables."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.files import datasets, hdf5, tables
-from ffkv.base.process.progress import progress
+from ffkv.base.files.columns import Table
 from ffkv.base.settings import Behaviour
 from ffkv.base.settings import Corpus as CorpusSettings
 from ffkv.base.steps import Work
@@ -18,24 +16,10 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours import summaries, words
 from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories, measure_stability
-from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts
-from ffkv.branches.behaviours.prompt_file import LISTS, PAIRS, PROMPTS, Said, read_prompts
+from ffkv.branches.behaviours.encode import Encoded, draw, encode_prompts, prompt_rows
+from ffkv.branches.behaviours.prompt_file import Said, read_prompts
 from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
-from ffkv.branches.behaviours.tables import (
-    ANSWERS,
-    BY_LAYER,
-    EFFECTS,
-    MEMORIES,
-    OF_MEMORIES,
-    OF_SETS,
-    OF_SIDE_EFFECTS,
-    OF_STABILITY,
-    SETS,
-    SIDE_EFFECTS,
-    STABILITY,
-    SUMMARY,
-    UNUSED,
-)
+from ffkv.branches.behaviours.tables import ANSWERS, EFFECTS, MEMORIES, SETS, SIDE_EFFECTS, STABILITY, SUMMARIES
 from ffkv.branches.behaviours.tables import PROMPTS as PROMPTS_TABLE
 from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.chat import chat_renderer
@@ -44,7 +28,6 @@ from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 KIND = "behaviour states"
-SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
 
 
 def encode_behaviour(
@@ -84,25 +67,8 @@ def encode_behaviour(
     positive = np.array([prompt.positive for prompt in prompts])
     labels = [prompt.label for prompt in prompts]
     part = draw([each.unused for each in encoded], positive, labels, settings.count, seed)
-    frame = PROMPTS_TABLE.frame(
-        [
-            {
-                "behaviour": name,
-                "prompt": number,
-                "line": prompt.line,
-                "label": prompt.label,
-                "positive": prompt.positive,
-                "part": part[number],
-                "unused": own.unused or ("" if part[number] else words.UNDRAWN),
-                "text": render(prompt.clean),
-                "clean": own.clean.tolist(),
-                "patch": own.patch.tolist(),
-                "answer": own.answer,
-                "wrong": own.wrong,
-            }
-            for number, (prompt, own) in enumerate(zip(prompts, encoded, strict=True))
-        ]
-    )
+    rows = prompt_rows(prompts, encoded, part, render)
+    frame = PROMPTS_TABLE.frame(pd.DataFrame(rows).assign(behaviour=name))
     counts = frame["unused"].value_counts().to_dict()
     used = counts.pop("", 0)
     if counts:
@@ -261,49 +227,28 @@ def measure_behaviour(
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; or the model cannot be changed while it runs.
     """
-    from ffkv.branches.behaviours.effects import draw_controls, measure_candidates
-    from ffkv.branches.behaviours.sets import choose_sets, measure_sets, measure_side_effects
-    from ffkv.branches.behaviours.states import read_base
-    from ffkv.model.value_vectors import values_in_place
+    from ffkv.branches.behaviours.measure import Texts, measure
+    from ffkv.model.effects.running import running
 
     anatomy = read_anatomy(model)
     examples = read_triggers(triggers, anatomy.identity)
     frame = _used(encode, anatomy)
     chosen = tables.read_all([memories], anatomy.identity)
     accuracy = accuracy_of(tables.read_all([answers], anatomy.identity))
-    effects, of_sets, side_effects = list[dict](), list[dict](), list[dict]()
+    made: dict[Table, list[dict]] = {EFFECTS: [], SETS: [], SIDE_EFFECTS: []}
     if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
         frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)
-        rows = _rows_of_shard(len(frame), work)
-        screen, sizes = (chosen[column].to_numpy(np.float64) for column in (words.BY_SCREEN, "size"))
-        generator = random_stream(seed, Purpose.RANDOM_SETS)
-        sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
+        own = frame.iloc[_rows_of_shard(len(frame), work)]
         others = _draw_prefixes(prefixes, validation, anatomy, settings.side_effect_prefixes, seed)
-        picked = chosen[chosen["by_contrast"] | chosen["by_screen"]]
-        with _running(model, work) as running:
-            candidates = {}
-            for layer, of_layer in picked.groupby("layer"):
-                v = values_in_place(running.loaded.model, anatomy.layers[layer])[0]
-                norms = v.double().norm(dim=1).cpu().numpy()
-                numbers = of_layer["memory"].tolist()
-                candidates[layer] = draw_controls(layer, numbers, norms, anatomy.width, settings, seed)
-            with progress(len(rows), "prompts", name) as bar:
-                for start in range(rows.start, rows.stop, BLOCK):
-                    block = frame.iloc[start : min(start + BLOCK, rows.stop)]
-                    prompts, numbers = _encoded(block), block["prompt"].tolist()
-                    base = read_base(running.loaded, prompts, examples.mean, settings.baseline, work.batch_tokens)
-                    effects += measure_candidates(running, candidates, prompts, numbers, base)
-                    of_sets += measure_sets(running, sets, prompts, numbers, base)
-                    bar.update(len(block))
-            mean = np.zeros_like(examples.mean) if settings.baseline == "zero" else examples.mean.astype(np.float32)
-            for start in range(0, len(own := [others[n] for n in _rows_of_shard(len(others), work)]), BLOCK):
-                numbers, ids, following = zip(*own[start : start + BLOCK], strict=True)
-                side_effects += measure_side_effects(running, sets, ids, following, numbers, mean)
-    return (
-        tables.identify(EFFECTS.frame(pd.DataFrame(effects).assign(behaviour=name)), examples.attributes),
-        tables.identify(SETS.frame(pd.DataFrame(of_sets).assign(behaviour=name)), examples.attributes),
-        tables.identify(SIDE_EFFECTS.frame(pd.DataFrame(side_effects).assign(behaviour=name)), examples.attributes),
+        others = [others[number] for number in _rows_of_shard(len(others), work)]
+        with running(model, work) as its:
+            texts = Texts(_encoded(own), own["prompt"].tolist(), others, examples.mean)
+            made = measure(its, chosen, texts, settings, seed, name)
+    effects, of_sets, side_effects = (
+        tables.identify(table.frame(pd.DataFrame(rows).assign(behaviour=name)), examples.attributes)
+        for table, rows in made.items()
     )
+    return effects, of_sets, side_effects
 
 
 def _draw_prefixes(
@@ -315,26 +260,7 @@ def _draw_prefixes(
         corpus = read_corpus(Path(validation), dict(file.attrs))
     generator = random_stream(seed, Purpose.SIDE_EFFECT_PREFIXES)
     drawn = np.sort(generator.choice(len(sentence), min(count, len(sentence)), replace=False)).tolist()
-    rows = [np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence[n])[: position[n]]]) for n in drawn]
-    return [(n, ids, int(following[n])) for n, ids in zip(drawn, rows, strict=True)]
-
-
-@contextlib.contextmanager
-def _running(model: Path | str, work: Work) -> Iterator[Any]:
-    """Inside the `with` statement, the model can be changed while it runs, in float32."""
-    from ffkv.branches.behaviours.effects import Running
-    from ffkv.model.checkpoint.load import load
-    from ffkv.model.effects.rerun import keeps, rerunning
-    from ffkv.model.head.head_file import load_head
-    from ffkv.model.placement.precision import running_in_float32
-
-    loaded = load(model, work.device, work.max_memory)
-    head = load_head(Path(model), work.device)
-    half = loaded.anatomy.dtype != "float32"
-    with running_in_float32(loaded.model) if half else contextlib.nullcontext():
-        keeping = keeps(loaded)
-        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
-        yield Running(loaded, head, keeping, reruns, work.batch_tokens)
+    return [(n, corpus.prefix_ids(sentence[n], position[n]), int(following[n])) for n in drawn]
 
 
 def summarize_behaviours(
@@ -386,34 +312,13 @@ def summarize_behaviours(
         for each in (read_projections(path, anatomy.identity) for path in projections)
         for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
     }
-    made: dict[str, list[pd.DataFrame]] = {each.name: [] for each in SUMMARIES}
+    made: dict[Table, list[pd.DataFrame]] = {each: [] for each in SUMMARIES}
     for name in every["encode"]["behaviour"].drop_duplicates():
         own = {key: table[table["behaviour"] == name] for key, table in every.items()}
-        of_memories = summaries.summarize_effects(own["effects"], own["memories"], top_token, vocabulary)
-        of_sets = summaries.summarize_sets(own["sets"], own["answers"], seed) if len(own["sets"]) else pd.DataFrame()
-        row = summaries.summarize_behaviour(own["answers"], own["memories"], of_memories, of_sets)
-        counts = own["encode"]["unused"].value_counts(sort=False)
-        found = {
-            SUMMARY: pd.DataFrame([{**row, "kind": _kind(own["encode"]), "lines": len(own["encode"])}]),
-            UNUSED: pd.DataFrame({"unused": counts.index, "prompts": counts.to_numpy()}),
-            BY_LAYER: summaries.summarize_layers(own["memories"]),
-            OF_MEMORIES: of_memories,
-            OF_SETS: of_sets,
-            OF_SIDE_EFFECTS: summaries.summarize_side_effects(own["side_effects"]),
-            OF_STABILITY: summaries.summarize_stability(own["stability"]),
-        }
-        for table, frame in found.items():
+        for table, frame in summaries.summarize(own, top_token, vocabulary, seed).items():
             if len(frame):
-                made[table.name].append(frame.assign(behaviour=name))
-    described = {each.name: each for each in SUMMARIES}
+                made[table].append(frame.assign(behaviour=name))
     return {
-        name: described[name].frame(pd.concat(frames, ignore_index=True) if frames else [])
-        for name, frames in made.items()
+        table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
+        for table, frames in made.items()
     }
-
-
-def _kind(prompts: pd.DataFrame) -> str:
-    """Returns what the file of prompts has."""
-    if (prompts["patch"].map(len) > 0).any():
-        return PAIRS
-    return LISTS if (prompts["answer"] == NO_TOKEN).all() and not prompts["positive"].all() else PROMPTS

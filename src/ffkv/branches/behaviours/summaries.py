@@ -5,14 +5,59 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from ffkv.base.files.columns import REACHES, Table
 from ffkv.base.intervals import mean_interval, wilson
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.choose import accuracy_of
+from ffkv.branches.behaviours.encode import NO_TOKEN
+from ffkv.branches.behaviours.prompt_file import LISTS, PAIRS, PROMPTS
+from ffkv.branches.behaviours.tables import (
+    BY_LAYER,
+    OF_MEMORIES,
+    OF_SETS,
+    OF_SIDE_EFFECTS,
+    OF_STABILITY,
+    SUMMARY,
+    UNUSED,
+)
 from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OWN
 from ffkv.model.effects.controls import permutation_p
 
 BOOTSTRAPS = 1000  # of prompts, for intervals of shares
+
+
+def summarize(
+    own: Mapping[str, pd.DataFrame], top_token: Mapping[tuple[int, int], int], vocabulary: Sequence[str], seed: int
+) -> dict[Table, pd.DataFrame]:
+    """Returns the rows of all tables of the report of one behaviour, without its name. A table may be empty.
+
+    Args:
+        own: the tables of the other steps, by the names of the options of `ffkv behaviours summarize`.
+        top_token: layer and memory to the id of the top token of its value.
+        vocabulary: text of every token.
+        seed: the run's seed.
+    """
+    of_memories = summarize_effects(own["effects"], own["memories"], top_token, vocabulary)
+    of_sets = summarize_sets(own["sets"], own["answers"], seed) if len(own["sets"]) else pd.DataFrame()
+    row = summarize_behaviour(own["answers"], own["memories"], of_memories, of_sets)
+    counts = own["encode"]["unused"].value_counts(sort=False)
+    return {
+        SUMMARY: pd.DataFrame([{**row, "kind": kind_of(own["encode"]), "lines": len(own["encode"])}]),
+        UNUSED: pd.DataFrame({"unused": counts.index, "prompts": counts.to_numpy()}),
+        BY_LAYER: summarize_layers(own["memories"]),
+        OF_MEMORIES: of_memories,
+        OF_SETS: of_sets,
+        OF_SIDE_EFFECTS: summarize_side_effects(own["side_effects"]),
+        OF_STABILITY: summarize_stability(own["stability"]),
+    }
+
+
+def kind_of(prompts: pd.DataFrame) -> str:
+    """Returns what a file of prompts has, from the table `PROMPTS`."""
+    if (prompts["patch"].map(len) > 0).any():
+        return PAIRS
+    return LISTS if (prompts["answer"] == NO_TOKEN).all() and not prompts["positive"].all() else PROMPTS
 
 
 def summarize_effects(
@@ -31,7 +76,7 @@ def summarize_effects(
     for each in candidates.to_dict("records"):
         own = effects[(effects["layer"] == each["layer"]) & (effects["memory"] == each["memory"])]
         each["token"] = vocabulary[top_token[each["layer"], each["memory"]]]
-        for reach in ("direct", "total"):
+        for reach in REACHES:
             rows.append(each | {"reach": reach} | _effect(own[own["reach"] == reach]))
     table = pd.DataFrame(rows)
     if not len(table):

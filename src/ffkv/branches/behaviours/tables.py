@@ -3,6 +3,7 @@
 from ffkv.base.files.columns import (
     LAYER,
     MEMORY,
+    REACH,
     WILSON,
     Column,
     count,
@@ -21,7 +22,6 @@ from ffkv.branches.behaviours.words import (
     COMPARED,
     ESTIMATE,
     RANDOM,
-    REACHES,
     REASONS,
     SOURCES,
 )
@@ -30,11 +30,12 @@ OF = "behaviours/{behaviour}"
 BEHAVIOUR = text("behaviour", "name of the behaviour")
 PROMPT = count("prompt", "number of the prompt in its file, from 0")
 PART = word("part", "which half of the prompts it is in; empty if it is not used", CHOOSE, ESTIMATE, "")
-REACH = word("reach", "`direct`: in the last residual alone; `total`: the blocks after it run again", *REACHES)
 LOGITS = "logit"
 CHOICE = word(
     "choice", "`screen`: the memories with the largest screen; `random`; `all` memories", BY_SCREEN, RANDOM, "all"
 )
+RANKING = word("ranking", "what ranks the memories", BY_CONTRAST, BY_SCREEN)
+WHICH_PROMPTS = word("compared", "which prompts give the two sets", *COMPARED)
 INTERVAL = (
     number("low", "lower end of its interval over prompts (95 %)", LOGITS),
     number("high", "upper end", LOGITS),
@@ -100,8 +101,8 @@ STABILITY = table(
     f"{OF}/stability.parquet",
     "Two sets of memories with the largest values, on other prompts.",
     BEHAVIOUR,
-    word("ranking", "what ranks the memories", BY_CONTRAST, BY_SCREEN),
-    word("compared", "which prompts give the two sets", *COMPARED),
+    RANKING,
+    WHICH_PROMPTS,
     text("first", "the first label; empty if it is not about labels"),
     text("second", "the second label"),
     count("memories", "memories of each set"),
@@ -243,10 +244,11 @@ OF_STABILITY = table(
     "behaviours/behaviour_stability.csv",
     "A behaviour, a ranking, and two kinds of prompts.",
     BEHAVIOUR,
-    word("ranking", "what ranks the memories", BY_CONTRAST, BY_SCREEN),
-    word("compared", "which prompts give the two sets", *COMPARED),
+    RANKING,
+    WHICH_PROMPTS,
     count("pairs", "pairs of sets"),
     count("memories", "memories of each set"),
     share("jaccard", "mean share of memories in both sets among those in any"),
     share("overlap", "mean rank-biased overlap, persistence 0.9"),
 )
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)

@@ -16,6 +16,5 @@ REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, DOUBLED, UNDRAWN)
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
-REACHES = ("direct", "total")
 OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed
 SOURCES = (OWN, MEMORIES, DIRECTIONS)

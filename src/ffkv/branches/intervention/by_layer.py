@@ -38,7 +38,7 @@ class Inputs(NamedTuple):
     train: Corpus
     kept: list[tuple[int, np.ndarray]]
     keeps: bool
-    reruns: list[Rerun]
+    reruns: Sequence[Rerun]
     settings: Intervention
     batch_tokens: int
     seed: int
@@ -58,7 +58,7 @@ def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict]]:
     next_token = {
         place: int(token) for unit in units for place, token in zip(unit.places, unit.next_tokens, strict=True)
     }
-    ids = {place: with_beginning(inputs.train, *place) for place in places}
+    ids = {place: inputs.train.prefix_ids(*place) for place in places}
     silent = _silent_places(model, units, places, [*ids.values()], inputs.batch_tokens)
     tokens, other_tokens = [top[unit.memory] for unit in units], [top[unit.other] for unit in units]
     found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
@@ -87,11 +87,6 @@ def keep(inputs: Inputs, numbers: Sequence[int], count: Callable[[int], object])
             rows += measure_kept(_layer_model(inputs, layer), [n for n, _ in prefixes], bases, predictions)
         count(len(group))
     return sorted(rows, key=lambda row: (row["layer"], row["prefix"]))
-
-
-def with_beginning(corpus: Corpus, sentence: int, position: int) -> np.ndarray:
-    """Returns the token ids of a prefix, with what precedes every sentence."""
-    return np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence)[:position]])
 
 
 def _layer_model(inputs: Inputs, layer: Layer) -> LayerModel:

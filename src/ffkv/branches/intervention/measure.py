@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ffkv.base.batching import batches
+from ffkv.base.files.columns import REACHES
 from ffkv.base.settings import Intervention
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.intervention.sample import SIDES, Place, Unit
@@ -25,7 +26,7 @@ from ffkv.model.effects.changes import (
     similar_memories,
 )
 from ffkv.model.effects.measured import Effects, Prediction, measure_effects, predict
-from ffkv.model.effects.reach import REACHES, changed_ends
+from ffkv.model.effects.reach import changed_ends
 from ffkv.model.effects.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.model.head.head import Head
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from ffkv.base.files.columns import REACHES
 from ffkv.base.multiple_tests import q_values
-from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
+from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, SIMILAR
 from ffkv.model.effects.controls import permutation_p
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Changes memory coefficients while the model runs, and summarizes what follows."""
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -82,10 +81,7 @@ def measure_interventions(
         ['direct', 'total']
     """
     from ffkv.branches.intervention.by_layer import Inputs, intervene, keep
-    from ffkv.model.checkpoint.load import load
-    from ffkv.model.effects.rerun import keeps, rerunning
-    from ffkv.model.head.head_file import load_head
-    from ffkv.model.placement.precision import running_in_float32
+    from ffkv.model.effects.running import running
 
     anatomy = read_anatomy(model)
     layers = work.part.of(len(anatomy.layers))
@@ -95,15 +91,21 @@ def measure_interventions(
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
     kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.top_k_prefixes, seed)
-    loaded = load(model, work.device, work.max_memory)
-    head = load_head(Path(model), work.device)
-    with contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model):
-        keeping = keeps(loaded)
-        if not keeping:
+    with running(model, work) as its:
+        if not its.keeps:
             say("Prefixes are run again as a whole: this model keeps no keys and values as others do.")
-        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
         inputs = Inputs(
-            loaded, head, examples, top, sentences, kept, keeping, reruns, settings, work.batch_tokens, seed
+            its.loaded,
+            its.head,
+            examples,
+            top,
+            sentences,
+            kept,
+            its.keeps,
+            its.reruns,
+            settings,
+            its.batch_tokens,
+            seed,
         )
         by_prefix, by_memory = [], []
         with progress(len(layers), "layers", "interventions") as bar:
@@ -125,10 +127,8 @@ def _drawn_prefixes(
     corpus: Corpus, sentence: np.ndarray, position: np.ndarray, count: int, seed: int
 ) -> list[tuple[int, np.ndarray]]:
     """Number and token ids of some of the sampled prefixes, the same ones for every layer."""
-    from ffkv.branches.intervention.by_layer import with_beginning
-
     drawn = random_stream(seed, Purpose.KEPT_PREFIXES).choice(len(sentence), min(count, len(sentence)), replace=False)
-    return [(n, with_beginning(corpus, sentence[n], position[n])) for n in np.sort(drawn).tolist()]
+    return [(n, corpus.prefix_ids(sentence[n], position[n])) for n in np.sort(drawn).tolist()]
 
 
 def summarize_interventions(

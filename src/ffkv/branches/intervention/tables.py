@@ -1,14 +1,12 @@
 """The tables of the branch `intervention`, and the words in them."""
 
-from ffkv.base.files.columns import LAYER, MEMORY, count, flag, interval, layer, number, share, table, text, word
+from ffkv.base.files.columns import LAYER, MEMORY, REACH, count, flag, interval, layer, number, share, table, text, word
 
-REACHES = ("direct", "total")
 # What is changed: a memory's own coefficient, on its trigger examples or where it is silent; or a control.
 OWN, PLACEBO, MEMORIES, DIRECTIONS, SIMILAR = "own", "placebo", "random_memories", "random_directions", "similar_size"
 SOURCES = (OWN, MEMORIES, DIRECTIONS, SIMILAR, PLACEBO, "other_tokens")
 
 SIDE = word("side", "sign of the coefficients", "positive", "negative")
-REACH = word("reach", "`direct`: in the last residual alone; `total`: the blocks after it run again", *REACHES)
 DIVERGENCE = number("divergence", "KL divergence of the new prediction from the old one", "nat", lowest=0)
 NEXT = number("next", "change of the log-probability of the next token", "nat")
 OF_CHANGES = (

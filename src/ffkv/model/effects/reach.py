@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ffkv.base.files.columns import REACHES
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.rerun import Rerun, Unchanged
-
-REACHES = ("direct", "total")
 
 
 def changed_ends(
