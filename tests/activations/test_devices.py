@@ -77,8 +77,7 @@ def test_the_code_for_gpus_finds_the_same_triggers(monkeypatch, one_prefix, sign
         places = torch.arange(SENTENCES) * 10 + 100 * number
         peaks = m.amax(1) if sign > 0 else m.amin(1)
         usual.enter(m, peaks, gate, places)
-        candidates = other._candidates(peaks if one_prefix else m, places)
-        (other._enter_all if one_prefix else other._enter_each)(m, peaks, candidates, gate, places)
+        other.enter_whole(m, peaks, gate, places)
     usual.settle()
     assert torch.equal(usual.best, other.best)
     assert bool((usual.best != packing.NOTHING).all())

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.base.batching import batches, pad
+from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.errors import UserError
 from ffkv.base.parts import WHOLE, Part
 from ffkv.base.settings import Batches
@@ -116,12 +116,12 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
     return Batch(
         ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device),
         competing=slice(first, None),
-        left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
-        multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
-        in_histogram=torch.from_numpy(np.flatnonzero(in_histogram)).to(device),
-        in_histogram_again=torch.from_numpy(again).to(device) if len(again) else None,
-        times_again=torch.from_numpy(times_again).to(device) if len(again) else None,
-        place=torch.from_numpy(corpus.offsets[sentences] + sentences + int(position[0, first])).to(device),
+        left_out=to_device(left_out, device) if len(left_out) else None,
+        multiplicity=to_device(multiplicity.astype(dtype), device),
+        in_histogram=to_device(np.flatnonzero(in_histogram), device),
+        in_histogram_again=to_device(again, device) if len(again) else None,
+        times_again=to_device(times_again, device) if len(again) else None,
+        place=to_device(corpus.offsets[sentences] + sentences + int(position[0, first]), device),
         tokens=int(corpus.lengths[sentences].sum()),
         prefixes=int(multiplicity.sum()),
     )

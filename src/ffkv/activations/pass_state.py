@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ffkv.activations import packing
 from ffkv.activations.batches import Batch, in_cache
+from ffkv.activations.scan import can_scan, scan
 from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import TopT
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
@@ -37,6 +38,25 @@ class PassState:
         positive, of the shape of m; None if the layer has no gates.
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
+        tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
+        if can_scan(m.device) and tops[0].one_prefix:
+            found = scan(batch, m, gate, two_sided)
+            statistics.add(found.sums, found.peaks, found.troughs)
+            for top, triggers in zip(tops, found.triggers):
+                top.merge(triggers)
+        else:
+            m = m.float()
+            extremes = self._count(batch, layer, m, two_sided)
+            gate = None if gate is None else gate[:, batch.competing]
+            for top, of_sentences in zip(tops, extremes):
+                top.enter(m[:, batch.competing], of_sentences, gate, batch.place)
+        # Weights take long, and few prefixes need them.
+        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
+            if counted is not None and len(counted):
+                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted).float(), times)
+
+    def _count(self, batch: Batch, layer: Layer, m: Tensor, two_sided: bool) -> list[Tensor]:
+        """Adds to sums and extremes; returns the largest and, if asked, the smallest coefficient of each sentence."""
         peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
         parts = []
         for rows in in_cache(m):
@@ -44,15 +64,8 @@ class PassState:
             torch.amax(m[rows, batch.competing], 1, out=peaks[rows])
             if two_sided:
                 torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
-        statistics.add(parts, peaks, troughs if two_sided else None)
-        # Weights take long, and few prefixes need them.
-        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
-            if counted is not None and len(counted):
-                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted), times)
-        gate = None if gate is None else gate[:, batch.competing]
-        self.highest[layer.index].enter(m[:, batch.competing], peaks, gate, batch.place)
-        if two_sided:
-            self.lowest[layer.index].enter(m[:, batch.competing], troughs, gate, batch.place)
+        self.statistics[layer.index].add(torch.stack(parts), peaks, troughs if two_sided else None)
+        return [peaks, troughs]
 
     def count(self, batch: Batch) -> None:
         """Notes that every layer of a batch has been added."""

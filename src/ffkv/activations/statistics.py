@@ -27,13 +27,13 @@ class Statistics:
         # number of prefixes by coefficient, of every eighth sentence [key, bin]
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
 
-    def add(self, parts: list[Tensor], peaks: Tensor, troughs: Tensor | None) -> None:
+    def add(self, parts: Tensor, peaks: Tensor, troughs: Tensor | None) -> None:
         """Counts a batch of coefficients.
 
-        `parts`: `sums` of each part of it. `peaks`, `troughs`: the largest and the smallest coefficient of each sentence
-        [sentence, key]; no troughs if none is negative.
+        `parts`: `sums` of each part of it [part, 2 or 3, key]. `peaks`, `troughs`: the largest and the smallest coefficient
+        of some sentences each [part, key]; no troughs if none is negative.
         """
-        totals, *fires = torch.stack(parts).unbind(1)  # [part, key] each
+        totals, *fires = parts.unbind(1)  # [part, key] each
         self.finite &= torch.isfinite(totals).all(0)
         self.total += (totals.double() / FIXED_POINT).round().long().sum(0)
         self.fires += fires[0].long().sum(0)

@@ -17,9 +17,9 @@ class TopT:
 
     def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: torch.device | str):
         """Starts with no trigger."""
-        self._sign, self._one_prefix = sign, one_prefix_per_sentence
+        self._sign, self.one_prefix = sign, one_prefix_per_sentence
         self.best = packing.start(keys, t, device)  # the packed triggers so far, complete after `settle` [key, t]
-        self._edges = packing.edges(self.best)
+        self._edges: tuple[Tensor, Tensor, Tensor] | None = None  # of `best`; None until they are asked for
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
         # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
@@ -36,12 +36,12 @@ class TopT:
             gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
             places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
         """
-        candidates = self._candidates(peaks if self._one_prefix else m, places)
-        if m.device.type != "cpu":  # the number of candidates is known only when the GPU has finished: nothing waits
-            return (self._enter_all if self._one_prefix else self._enter_each)(m, peaks, candidates, gate, places)
-        if self._one_prefix and candidates.sum() > DENSE_SHARE * candidates.numel():
+        if m.device.type != "cpu":
+            return self.enter_whole(m, peaks, gate, places)
+        candidates = self._candidates(peaks if self.one_prefix else m, places)
+        if self.one_prefix and candidates.sum() > DENSE_SHARE * candidates.numel():
             return self._enter_all(m, peaks, candidates, gate, places)
-        if self._one_prefix:
+        if self.one_prefix:
             rows, keys = candidates.nonzero(as_tuple=True)
             tokens = self._first_tokens(m[rows, :, keys, None], peaks[rows, keys, None])[:, 0]
         else:
@@ -49,19 +49,38 @@ class TopT:
         gates = 0 if gate is None else gate[rows, tokens, keys]
         self._add(keys, packing.pack(self._sign * m[rows, tokens, keys], places[rows] + tokens, gates))
 
+    def merge(self, triggers: Tensor) -> None:
+        """Lets packed triggers compete [prefix, key]."""
+        self.best = packing.highest(torch.cat([self.best, triggers.T], 1), self.best.shape[1])
+        self._edges = None
+
+    def enter_whole(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
+        """Does what `enter` does, on a GPU.
+
+        How many candidates there are is known only when the GPU has finished: so that nothing waits, all coefficients of the
+        right sign are candidates.
+        """
+        if self.one_prefix:
+            self._enter_all(m, peaks, self._sign * peaks > 0, gate, places)
+        else:
+            self._enter_each(m, self._sign * m > 0, gate, places)
+
     def _enter_all(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, but looks at every sentence: quicker while many of them are candidates."""
         tokens = self._first_tokens(m, peaks)
         values = m.gather(1, tokens[:, None])[:, 0]
         gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
         triggers = packing.pack(self._sign * values, places[:, None] + tokens, gates)
-        self._merge(torch.where(candidates, triggers, packing.NOTHING).T)
+        self.merge(torch.where(candidates, triggers, packing.NOTHING))
 
     def _first_tokens(self, m: Tensor, peaks: Tensor) -> Tensor:
         """Finds the first token whose coefficient is tied with the peak [sentence, key]; arguments as in `enter`."""
+        reaches = torch.ge if self._sign > 0 else torch.le
+        if m.device.type != "cpu":
+            return reaches(m, packing.least_tied(peaks)[:, None]).view(torch.uint8).argmax(1)
+        # On the CPU numbers that fit into the cache are faster than bytes.
         remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
         from_end = torch.empty_like(peaks)  # tokens from there to the end
-        reaches = torch.ge if self._sign > 0 else torch.le
         for rows in in_cache(m):
             at_peak = m.new_empty(m[rows].shape)
             reaches(m[rows], packing.least_tied(peaks[rows, None]), out=at_peak)
@@ -69,15 +88,15 @@ class TopT:
         # No token reaches a peak that is NaN or of the other sign; such a sentence is never a candidate.
         return (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
 
-    def _enter_each(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
-        """Does what `enter` does, but looks at every token of every sentence."""
+    def _enter_each(self, m: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
+        """Does what `enter` does for every prefix, but looks at every token of every sentence."""
         tokens = torch.arange(m.shape[1], device=m.device)[:, None]
         rows = max(1, DENSE_BYTES // (8 * m[:1].numel()))
         for start in range(0, len(m), rows):
             part = slice(start, start + rows)
             gates = 0 if gate is None else gate[part]
             triggers = packing.pack(self._sign * m[part], places[part, None, None] + tokens, gates)
-            self._merge(torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1).T)
+            self.merge(torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1))
 
     def _add(self, keys: Tensor, triggers: Tensor) -> None:
         """Keeps candidates until there are enough of them to insert."""
@@ -97,13 +116,11 @@ class TopT:
 
     def _insert(self, keys: Tensor, triggers: Tensor) -> None:
         packing.insert(self.best, keys, triggers)
-        self._edges = packing.edges(self.best)
-
-    def _merge(self, triggers: Tensor) -> None:
-        self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
-        self._edges = packing.edges(self.best)
+        self._edges = None
 
     def _candidates(self, coefficients: Tensor, places: Tensor) -> Tensor:
+        if self._edges is None:
+            self._edges = packing.edges(self.best)
         floor = packing.floor(self._edges, places)
-        floor = floor if self._one_prefix else floor[:, None]
+        floor = floor if self.one_prefix else floor[:, None]
         return coefficients > floor if self._sign > 0 else coefficients < -floor

@@ -89,7 +89,7 @@ def adding(state: PassState, batch: Batch) -> OnTensor:
             return
         own = batch_on(tensor.device)
         with zeroed(tensor, own.left_out):
-            state.add(own, layer, tensor.float(), gates.pop(layer.index, None))
+            state.add(own, layer, tensor, gates.pop(layer.index, None))
 
     return add
 

@@ -48,4 +48,10 @@ def pad(rows: Sequence[np.ndarray], device: str = "cpu", value: int = 0) -> Tens
     padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
     for line, row in zip(padded, rows):
         line[: len(row)] = row
-    return torch.from_numpy(padded).to(device)
+    return to_device(padded, device)
+
+
+def to_device(array: np.ndarray, device: str) -> Tensor:
+    """Brings an array to a device. Nothing waits for a GPU: it takes the array when it has done what it was told before."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.startswith("cuda") else tensor.to(device)

@@ -1,0 +1,70 @@
+"""The kernel for GPUs finds what the operations of torch find. Triton interprets it where there is no GPU."""
+
+import pytest
+import torch
+
+from ffkv.activations import pass_state, scan
+from ffkv.activations.batches import Batch
+from ffkv.activations.pass_state import start
+from ffkv.activations.triggers import zeroed
+from ffkv.base.settings import Triggers
+from ffkv.model.anatomy import Layer, SecondMatrix
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KEYS, SENTENCES, TOKENS = 150, 21, 13
+
+
+def batch(generator: torch.Generator, number: int, dtype: torch.dtype) -> Batch:
+    times = torch.randint(0, 3, (SENTENCES, TOKENS), generator=generator).to(dtype)
+    times[:, 0] = 0  # BOS
+    left_out = (times.flatten() == 0).nonzero()[:, 0]
+    return Batch(
+        ids=torch.zeros(SENTENCES, TOKENS, dtype=torch.long),
+        competing=slice(1, None),
+        left_out=left_out,
+        multiplicity=times,
+        in_histogram=torch.arange(1, 5),
+        in_histogram_again=None,
+        times_again=None,
+        place=torch.randperm(SENTENCES, generator=generator) * TOKENS + number * SENTENCES * TOKENS,
+        tokens=1,
+        prefixes=1,
+    )
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_finds_what_operations_of_torch_find(monkeypatch, signed, gated, dtype):
+    """Many coefficients are equal, and others of about the same size, which are tied; float64 counts more than 2^24 prefixes."""
+    matrix = SecondMatrix("w", ["k"], "gated" if gated else "plain", KEYS, gate="k" if gated else "")
+    layer = Layer(0, "h.0", [matrix], signed)
+    device = torch.device(DEVICE)
+    states = [start([layer], Triggers(per_key=7), [device]) for _ in range(2)]
+    generator = torch.Generator().manual_seed(0)
+    for number, counts in enumerate((torch.float32, torch.float32, torch.float64)):
+        own = batch(generator, number, counts)
+        m = torch.randint(-3 if signed else 0, 4, (SENTENCES, TOKENS, KEYS), generator=generator).float()
+        m = (m * (1 + 3e-5 * torch.rand(m.shape, generator=generator))).to(dtype)
+        m[number] = m[number].clamp(max=0)  # no trigger in this sentence
+        gate = (torch.rand(m.shape, generator=generator) > 0.5).to(device) if gated else None
+        own, m = own.on(device), m.to(device)
+        for state, scans in zip(states, (False, True)):
+            monkeypatch.setattr(pass_state, "can_scan", lambda device, scans=scans: scans)
+            with zeroed(m, own.left_out):
+                state.add(own, layer, m, gate)
+    usual, other = states
+    for tops in ("highest", "lowest") if signed else ("highest",):
+        a, b = (getattr(state, tops)[0] for state in states)
+        a.settle()
+        assert torch.equal(a.best, b.best)
+    for name in ("fires", "fires_negative", "finite", "maximum", "minimum", "histogram"):
+        assert torch.equal(getattr(usual.statistics[0], name), getattr(other.statistics[0], name)), name
+    # Sums of float32 in another order, in units of 2^-20.
+    assert torch.allclose(usual.statistics[0].total, other.statistics[0].total, rtol=1e-5, atol=64)
+
+
+def test_it_runs_on_gpus_only():
+    assert not scan.can_scan(torch.device("cpu"))
+    assert scan.can_scan(torch.device("cuda"))
