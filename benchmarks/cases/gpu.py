@@ -27,7 +27,7 @@ def comparison(
     options = {"device": "cuda", "batch_tokens": BATCH_TOKENS, "limit": LIMIT, "dtype": dtype}
     contenders = same_work("benchmarks.cases.smollm2", names, **options)
     case = f"{case} on SmolLM2, {dtype}, on a GPU"
-    return Comparison(case, work, contenders, result, target, f"times the time {unit}", rounds=2)
+    return Comparison(case, work, contenders, result, target, f"times the time {unit}", rounds=1)
 
 
 TEXT = f"{LIMIT} documents, both signs, batches of {BATCH_TOKENS:,} tokens"

@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from ffkv.activations import packing, top_t
 from ffkv.activations.batches import Batch
 from ffkv.activations.pass_state import start
-from ffkv.activations.triggers import zeroed
 from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
 
@@ -25,6 +24,7 @@ def fake_batch(device):
         competing=slice(1, None),
         left_out=torch.tensor([3, 4], device=device),
         multiplicity=torch.ones(SENTENCES, TOKENS + 1, device=device),
+        histogram_times=torch.ones(SENTENCES, TOKENS + 1, dtype=torch.int32, device=device),
         in_histogram=torch.arange(3, device=device),
         in_histogram_again=torch.arange(2, device=device),
         times_again=torch.ones(2, dtype=torch.int64, device=device),
@@ -44,8 +44,7 @@ def test_a_layer_on_another_gpu_mixes_no_devices_and_waits_for_none(one_prefix):
         for layer, device in zip(layers, devices, strict=True):
             batch = first.on(device)
             m = torch.empty(SENTENCES, TOKENS + 1, KEYS, device=device)
-            with zeroed(m, batch.left_out):
-                state.add(batch, layer, m, m > 0)
+            state.add(batch, layer, m, m > 0)
             for tops in (state.highest, state.lowest):
                 assert tops[layer.index].best.device == device and tops[layer.index].best.shape == (KEYS, 2)
         assert first.on(devices[0]) is first

@@ -6,7 +6,6 @@ import torch
 from ffkv.activations import pass_state, scan
 from ffkv.activations.batches import Batch
 from ffkv.activations.pass_state import start
-from ffkv.activations.triggers import zeroed
 from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
 
@@ -19,14 +18,17 @@ def batch(generator: torch.Generator, number: int, dtype: torch.dtype) -> Batch:
     times = torch.randint(0, 3, (SENTENCES, TOKENS), generator=generator).to(dtype)
     times[:, 0] = 0  # BOS
     left_out = (times.flatten() == 0).nonzero()[:, 0]
+    counted = times.to(torch.int32) * (torch.arange(SENTENCES) % 8 == 0)[:, None]
+    again = (counted.flatten() > 1).nonzero()[:, 0]
     return Batch(
         ids=torch.zeros(SENTENCES, TOKENS, dtype=torch.long),
         competing=slice(1, None),
         left_out=left_out,
         multiplicity=times,
-        in_histogram=torch.arange(1, 5),
-        in_histogram_again=None,
-        times_again=None,
+        histogram_times=counted,
+        in_histogram=counted.flatten().nonzero()[:, 0],
+        in_histogram_again=again,
+        times_again=counted.flatten()[again].long() - 1,
         place=torch.randperm(SENTENCES, generator=generator) * TOKENS + number * SENTENCES * TOKENS,
         tokens=1,
         prefixes=1,
@@ -52,8 +54,7 @@ def test_the_kernel_finds_what_operations_of_torch_find(monkeypatch, signed, gat
         own, m = own.on(device), m.to(device)
         for state, scans in zip(states, (False, True)):
             monkeypatch.setattr(pass_state, "can_scan", lambda device, scans=scans: scans)
-            with zeroed(m, own.left_out):
-                state.add(own, layer, m, gate)
+            state.add(own, layer, m, gate)
     usual, other = states
     for tops in ("highest", "lowest") if signed else ("highest",):
         a, b = (getattr(state, tops)[0] for state in states)

@@ -79,6 +79,9 @@ class Batch:
     # how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete. float32, or
     # float64 if float32 cannot count them [sentence, token].
     multiplicity: Tensor
+    histogram_times: (
+        Tensor  # how many prefixes of the histogram the one that ends at the token stands for, int32 [sentence, token]
+    )
     in_histogram: Tensor  # flat positions of the prefixes that the histogram counts
     in_histogram_again: Tensor | None  # those of them that it counts more than once; None if there are none
     times_again: Tensor | None  # how often more [prefix that is counted again]
@@ -118,6 +121,7 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
         competing=slice(first, None),
         left_out=to_device(left_out, device) if len(left_out) else None,
         multiplicity=to_device(multiplicity.astype(dtype), device),
+        histogram_times=to_device(in_histogram.astype(np.int32), device),
         in_histogram=to_device(np.flatnonzero(in_histogram), device),
         in_histogram_again=to_device(again, device) if len(again) else None,
         times_again=to_device(times_again, device) if len(again) else None,

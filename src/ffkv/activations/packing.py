@@ -72,9 +72,9 @@ def floor(edges: tuple[Tensor, Tensor, Tensor], places: Tensor) -> Tensor:
 
 
 def highest(packed: Tensor, t: int) -> Tensor:
-    """Returns the t highest of each row, descending [key, t]."""
+    """Returns the t highest of each row, descending on the CPU [key, t]."""
     if packed.device.type != "cpu":
-        return packed.topk(t).values
+        return packed.topk(t, sorted=False).values
     # NumPy sorts with vector instructions: six times as fast as a partial sort without them.
     return torch.from_numpy(np.sort(packed.numpy(), axis=1)[:, -t:]).flip(1)
 

@@ -1,6 +1,7 @@
 """The state of a trigger pass: what it has found so far, and how that becomes `Triggers`."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,37 +35,35 @@ class PassState:
     def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
         """Adds the coefficients of one layer on one batch, which is on the layer's device.
 
-        `m`: coefficients, 0 where the batch leaves prefixes out [sentence, token, key]. `gate`: whether the gate is
-        positive, of the shape of m; None if the layer has no gates.
+        `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, of the shape of m; None if the layer
+        has no gates.
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
         tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
         if can_scan(m.device) and tops[0].one_prefix:
-            found = scan(batch, m, gate, two_sided)
-            statistics.add(found.sums, found.peaks, found.troughs)
-            for top, triggers in zip(tops, found.triggers):
+            for top, triggers in zip(tops, scan(statistics, batch, m, gate, two_sided)):
                 top.merge(triggers)
-        else:
-            m = m.float()
+            return
+        m, gate = m.float(), None if gate is None else gate[:, batch.competing]
+        with zeroed(m, batch.left_out):
             extremes = self._count(batch, layer, m, two_sided)
-            gate = None if gate is None else gate[:, batch.competing]
             for top, of_sentences in zip(tops, extremes):
                 top.enter(m[:, batch.competing], of_sentences, gate, batch.place)
-        # Weights take long, and few prefixes need them.
-        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
-            if counted is not None and len(counted):
-                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted).float(), times)
 
     def _count(self, batch: Batch, layer: Layer, m: Tensor, two_sided: bool) -> list[Tensor]:
         """Adds to sums and extremes; returns the largest and, if asked, the smallest coefficient of each sentence."""
         peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
-        parts = []
+        statistics, parts = self.statistics[layer.index], []
         for rows in in_cache(m):
             parts.append(sums(m[rows].flatten(0, 1), batch.multiplicity[rows].flatten(), two_sided))
             torch.amax(m[rows, batch.competing], 1, out=peaks[rows])
             if two_sided:
                 torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
-        self.statistics[layer.index].add(torch.stack(parts), peaks, troughs if two_sided else None)
+        statistics.add(torch.stack(parts), peaks, troughs if two_sided else None)
+        # Weights take long, and few prefixes need them.
+        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
+            if counted is not None and len(counted):
+                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted), times)
         return [peaks, troughs]
 
     def count(self, batch: Batch) -> None:
@@ -146,3 +145,20 @@ def _layer_examples(competing: CompetingPrefixes, top: TopT, sign: int, gated: n
         "gate": np.where(exists & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
         "count": exists.sum(1).astype(np.int32),
     }
+
+
+@contextlib.contextmanager
+def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
+    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no
+    position.
+
+    Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
+    """
+    if left_out is None:
+        yield
+        return
+    rows = m.view(-1, m.shape[-1])
+    original = rows.index_select(0, left_out)
+    rows.index_fill_(0, left_out, 0)
+    yield
+    rows.index_copy_(0, left_out, original)

@@ -110,7 +110,10 @@ class TopT:
         self._count = place.stop
 
     def settle(self) -> None:
-        """Inserts the pending candidates."""
+        """Inserts the pending candidates. Triggers are then in order."""
+        if self.best.device.type != "cpu":
+            self.best = self.best.sort(1, descending=True).values
+            return
         self._insert(self._pending_keys[: self._count].long(), self._pending[: self._count])
         self._count = 0
 

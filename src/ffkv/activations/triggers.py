@@ -1,8 +1,6 @@
 """Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from itertools import islice
 
 from torch import Tensor
@@ -88,24 +86,6 @@ def adding(state: PassState, batch: Batch) -> OnTensor:
             gates[layer.index] = tensor
             return
         own = batch_on(tensor.device)
-        with zeroed(tensor, own.left_out):
-            state.add(own, layer, tensor, gates.pop(layer.index, None))
+        state.add(own, layer, tensor, gates.pop(layer.index, None))
 
     return add
-
-
-@contextlib.contextmanager
-def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
-    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no
-    position.
-
-    Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
-    """
-    if left_out is None:
-        yield
-        return
-    rows = m.view(-1, m.shape[-1])
-    original = rows.index_select(0, left_out)
-    rows.index_fill_(0, left_out, 0)
-    yield
-    rows.index_copy_(0, left_out, original)
