@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage check test-failures test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -49,6 +49,11 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
 	pytest -m "cluster or kills or large"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
+
+test-kernel: install ## The kernel for GPUs, without one: Triton interprets it, and compiles it. Under a minute, 1 GB of disk.
+	[ -d build/triton ] || $(VENV)/bin/pip install --quiet --no-deps --target build/triton triton==3.9.0
+	PYTHONPATH=build/triton TRITON_INTERPRET=1 pytest -q tests/activations/test_scan.py
+	PYTHONPATH=build/triton pytest -q tests/activations/test_scan.py
 
 lint: install ## Formats, lint rules, and the directions in which rooms may import.
 	ruff check .

@@ -1,4 +1,10 @@
-"""The kernel for GPUs finds what the operations of torch find. Triton interprets it where there is no GPU."""
+"""The kernel for GPUs finds what the operations of torch find, and Triton compiles it.
+
+`make test-kernel` runs this file twice where there is no GPU: Triton interprets the kernel, and compiles it for a card.
+"""
+
+import itertools
+import os
 
 import pytest
 import torch
@@ -10,6 +16,7 @@ from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KEYS, SENTENCES, TOKENS = 150, 21, 13
 
@@ -35,6 +42,7 @@ def batch(generator: torch.Generator, number: int, dtype: torch.dtype) -> Batch:
     )
 
 
+@pytest.mark.skipif(not INTERPRETED and DEVICE == "cpu", reason="needs a GPU, or TRITON_INTERPRET=1")
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -64,6 +72,30 @@ def test_the_kernel_finds_what_operations_of_torch_find(monkeypatch, signed, gat
         assert torch.equal(getattr(usual.statistics[0], name), getattr(other.statistics[0], name)), name
     # Sums of float32 in another order, in units of 2^-20.
     assert torch.allclose(usual.statistics[0].total, other.statistics[0].total, rtol=1e-5, atol=64)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernel_compiles_for_cards(capability):
+    """For every type of m, of counts, with and without gates and negative coefficients, without a card."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from ffkv.activations.scan_kernel import kernel
+
+    counts = dict.fromkeys(("first_place", "triggers", "total", "fires", "fires_negative", "histogram"), "*i64")
+    others = {"histogram_times": "*i32", "maximum": "*fp32", "minimum": "*fp32", "finite": "*u8"}
+    sizes = dict.fromkeys(("sentences", "tokens", "keys"), "i32")
+    blocks = {"per_program": scan.SENTENCES, "block_tokens": scan.TOKENS, "block_keys": scan.KEYS, "before": 1}
+    for m, times, gated, signed in itertools.product(("fp32", "bf16", "fp16"), ("fp32", "fp64"), (0, 1), (0, 1)):
+        tensors = {"m": f"*{m}", "gates": "*u8" if gated else f"*{m}", "multiplicity": f"*{times}"}
+        fixed = {"has_gate": bool(gated), "two_sided": bool(signed)} | blocks
+        types = tensors | counts | others | sizes | dict.fromkeys(fixed, "constexpr")
+        signature = {name: types[name] for name in kernel.arg_names}
+        values = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
+        source = ASTSource(kernel, signature, values)
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1})
+        assert len(made.asm["cubin"]) > 1000
 
 
 def test_it_runs_on_gpus_only():

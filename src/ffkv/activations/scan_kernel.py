@@ -91,9 +91,9 @@ def kernel(
                 if tl.sum(counted, 0) > 0:
                     exponent = value.to(tl.int32, bitcast=True) >> MANTISSA
                     bin_of = tl.where(exponent > 0, tl.minimum(tl.maximum(exponent - LEAST_BIN, 1), BINS - 1), 0)
-                    counted = counted.to(tl.int64)[:, None] + tl.zeros([block_tokens, block_keys], tl.int64)
+                    added_times = counted.to(tl.int64)[:, None] + tl.zeros([block_tokens, block_keys], tl.int64)
                     tl.atomic_add(
-                        histogram + key[None, :] * BINS + bin_of, counted, mask=(counted > 0) & is_key[None, :]
+                        histogram + key[None, :] * BINS + bin_of, added_times, mask=(added_times > 0) & is_key[None, :]
                     )
             place = tl.load(first_place + sentence) - before
             chosen = (sentence * tokens + at) * keys + key
