@@ -23,7 +23,8 @@ from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, c
 FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
 TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
 TINY |= {"requests": 8, "rows": 20}
-SLOW = ("workflow", "oracle", "smollm2", "gpu")  # whole runs, commands, a model of one size; they have tests of their own
+# Whole runs, commands, a model of one size; they have tests of their own.
+SLOW = ("workflow", "oracle", "smollm2", "gpu")
 
 
 def make_comparison(**changes) -> Comparison:
