@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import re
+import shutil
 
 import pytest
+from results.conftest import add_behaviours
 
 from ffkv.apps.explorer.page_search import column_words
 
@@ -19,6 +21,29 @@ def test_what_is_typed_is_completed(visitor):
     assert ask("CHU") == ["church"] and ask(" chu") == ["church"]
     assert ask("L0.") == ["L0.0", "L0.1", "L0.2"] and ask("0/1") == ["L0.1"]
     assert ask("") == ask("zzz") == ask("L9.1") == ask("L" + "9" * 5000 + ".1") == []
+
+
+def test_the_candidates_of_a_behaviour_are_found_by_its_name(visit, small, tmp_path):
+    visitor = visit(add_behaviours(shutil.copytree(small, tmp_path / "results/small")))
+    assert visitor.client.get("/r/small/complete", params={"q": "AGREE"}).json() == ["behaviour:agreement"]
+    assert visitor.client.get("/r/small/complete", params={"q": ""}).json() == []
+    answer = visitor.client.get("/r/small/go", params={"q": " behaviour:agreement"})
+    assert answer.url.path == "/r/small/memories" and answer.url.params["behaviour"] == "agreement"
+    assert "<option selected>agreement</option>" in answer.text and "<option>lists</option>" in answer.text
+    assert '<option value="behaviour_effect">' in answer.text
+    assert (
+        re.findall(r">(L\d\.\d)</a>", answer.text) == names(visitor, behaviour="agreement") == ["L1.1", "L0.1", "L0.0"]
+    )
+    assert names(visitor, behaviour="agreement", sort="behaviour_screen", order="ascending")[0] == "L1.1"
+    listed = json.loads(visitor.get("/r/small/memories?behaviour=lists&format=json"))["memories"]
+    assert [row["behaviour_effect"] for row in listed] == [None, None]  # none was measured
+    wrong = visitor.get("/r/small/memories?behaviour=agreeing", 400)
+    assert "Choose one of: agreement, lists" in text_of(wrong)
+
+
+def test_a_run_without_behaviours_has_no_field_for_them(visitor):
+    assert 'id="behaviour"' not in visitor.get("/r/small/memories")
+    assert "has no behaviours" in text_of(visitor.get("/r/small/memories?behaviour=agreement", 400))
 
 
 def test_each_column_of_a_search_says_what_it_is(visitor):

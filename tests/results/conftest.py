@@ -9,7 +9,8 @@ import pytest
 
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
 from ffkv.base.files import datasets, hdf5, tables
-from ffkv.base.settings import Settings
+from ffkv.base.settings import Behaviour, Settings
+from ffkv.branches.behaviours.tables import OF_MEMORIES
 from ffkv.branches.values.projections import Projections, write_projections
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
@@ -143,6 +144,31 @@ def write_small_run(folder: Path) -> Path:
     predictive = {"token": ["nan", "1"], "next_token": ["null", ""], "norm": [1.5, 2.5]}
     tables.write(pd.DataFrame(predictive), folder / "values/table_2_predictive_values.csv")
     tables.write(pd.DataFrame({"step": [1]}), folder / "checkpoint/training.csv")  # of a run with other settings
+    return folder
+
+
+# Of each candidate: behaviour, layer, memory, reach, effect, contrast.
+CANDIDATES = [
+    ("agreement", 0, 1, "direct", 9.0, 0.25), ("agreement", 0, 1, "total", 0.5, 0.25),
+    ("agreement", 1, 1, "direct", 0.0, -2.0), ("agreement", 1, 1, "total", 1.5, -2.0),
+    ("agreement", 0, 0, "direct", 0.0, 1.0), ("agreement", 0, 0, "total", -0.5, 1.0),
+    ("lists", 1, 0, "total", np.nan, 1.0), ("lists", 0, 1, "total", np.nan, 3.0),
+]  # fmt: skip
+
+
+def add_behaviours(folder: Path) -> Path:
+    """Adds two behaviours to the small run; no effects of the second one were measured."""
+    names = ("agreement", "lists")
+    settings = Settings.model_validate_json((folder / "settings.json").read_text())
+    behaviours = {name: Behaviour(prompts=f"{name}.jsonl") for name in names}
+    (folder / "settings.json").write_text(settings.model_copy(update={"behaviours": behaviours}).model_dump_json())
+    nothing = dict.fromkeys(OF_MEMORIES.names, 0)
+    rows = [
+        nothing | {"token": "x", "behaviour": name, "layer": layer, "memory": memory, "reach": reach, "effect": effect,
+                   "effect_q": effect / 10, "estimate": contrast, "screen_estimate": 2 * contrast}
+        for name, layer, memory, reach, effect, contrast in CANDIDATES
+    ]  # fmt: skip
+    tables.write(OF_MEMORIES.frame(rows), folder / OF_MEMORIES.path)
     return folder
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from results.conftest import add_behaviours
 
 from ffkv.base.errors import UserError
 from ffkv.base.expressions import compile_expression
@@ -257,3 +258,28 @@ def test_projections_of_other_layer_groups_are_refused(run, folder):
     second.with_name(".1.h5.sha256").unlink(missing_ok=True)
     with pytest.raises(UserError, match="does not hold every memory once"):
         run.memories(promotes="church")
+
+
+def test_a_behaviour_finds_its_candidates_by_their_total_effect(folder):
+    run = open(add_behaviours(folder))
+    found = run.memories(behaviour="agreement")
+    assert names(found) == ["L1.1", "L0.1", "L0.0"]
+    assert found["behaviour_effect"].tolist() == [1.5, 0.5, -0.5]
+    assert found["behaviour_q"].tolist() == [0.15, 0.05, -0.05]
+    assert found["behaviour_screen"].tolist() == [-4, 0.5, 2]
+    assert names(run.memories(behaviour="agreement", sort="behaviour_contrast")) == ["L0.0", "L0.1", "L1.1"]
+    assert names(run.memories(behaviour="agreement", layer=0, ascending=True)) == ["L0.0", "L0.1"]
+    assert names(run.memories(behaviour="agreement", minimum=0.5)) == ["L1.1", "L0.1"]
+    assert names(run.memories(behaviour="agreement", promotes="church", text="é")) == ["L0.0", "L1.1"]
+
+
+def test_without_effects_the_contrast_orders_a_behaviour(folder):
+    found = open(add_behaviours(folder)).memories(behaviour="lists")
+    assert names(found) == ["L0.1", "L1.0"] and found["behaviour_contrast"].tolist() == [3, 1]
+
+
+def test_a_behaviour_that_the_run_lacks_is_refused(folder, run):
+    with pytest.raises(UserError, match=r"has no behaviours\. Name some in its settings"):
+        run.memories(behaviour="agreement")
+    with pytest.raises(UserError, match=r"no behaviour in .* called 'agreeing'\. Choose one of: agreement, lists"):
+        open(add_behaviours(folder)).memories(behaviour="agreeing")

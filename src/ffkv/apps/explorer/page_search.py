@@ -36,8 +36,11 @@ COMPLETED = 20  # tokens or names that continue what is typed
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
 FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
 FOUND += ["explanation_detection"]
+FOUND += [f"behaviour_{name}" for name in ("effect", "q", "screen", "contrast")]
 FOUND += ["lists", "detects", "note", "added_by", "added"]
-TEXTS = ("promotes", "demotes", "text", "pattern", "collection", "layer", "sort", "order")
+TEXTS = ("promotes", "demotes", "text", "pattern", "behaviour", "collection", "layer", "sort", "order")
+NAMED = ("pattern", "behaviour", "collection", "sort")  # that `Run.memories` takes as they are
+BEHAVIOUR = "behaviour:"  # in the box, in front of the name of a behaviour
 
 
 def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -47,7 +50,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     """
     ranges = {name: query[name] for name in query if name.startswith(("min_", "max_")) and query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()} | ranges
-    options: dict[str, Any] = {name: asked[name] for name in ("pattern", "collection", "sort") if name in asked}
+    options: dict[str, Any] = {name: asked[name] for name in NAMED if name in asked}
     if "promotes" in asked:
         options.setdefault("sort", "promoted_weight")  # what never fires comes last
     options |= {name: token_of(asked[name].strip()) for name in ("promotes", "demotes") if name in asked}
@@ -118,11 +121,16 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         page=page,
         pages=pages,
         first=(page - 1) * PER_PAGE,
-        sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
+        sortable=[*_sorted_by(found), *(name for name in statistics if name not in ("layer", "memory", "name"))],
         limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         layers=len(held.run.anatomy.layers),
         address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
     )
+
+
+def _sorted_by(found: Found | None) -> list[str]:
+    """Returns the numbers that a search adds, by which its list can be sorted."""
+    return [] if found is None else [name for name in found.added.select_dtypes("number") if name in FOUND]
 
 
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
@@ -199,22 +207,28 @@ def _safe(value: object) -> object:
 
 
 def go(held: Held, query: Mapping[str, str]) -> Response:
-    """Sends to the page of a memory by its name, or to a search for a token. Raises NoSuch if there is no such memory."""
+    """Sends to the page of a memory by its name, or to a search for a behaviour or a token. Raises NoSuch if there is no
+    such memory."""
     text = query.get("q", "")
+    if text.strip().startswith(BEHAVIOUR):
+        name = text.strip().removeprefix(BEHAVIOUR)
+        return RedirectResponse(LIVE.run(held, "memories", behaviour=name), 303)
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
     return RedirectResponse(LIVE.memory(held, *held.place(text)), 303)
 
 
 def complete(held: Held, query: Mapping[str, str]) -> Response:
-    """Returns what continues a text that is being typed, as JSON: names of memories, else tokens."""
+    """Returns what continues a text that is being typed, as JSON: names of memories, else tokens and behaviours."""
     text = query.get("q", "").strip()
     if name := re.fullmatch(r"[lL]?(\d{1,9})[./](\d{0,9})", text):
         layer, begun = int(name[1]), name[2]
         numbers = (str(number) for number in range(held.sizes[layer] if layer < len(held.sizes) else 0))
         names = (memory_name(layer, int(number)) for number in numbers if number.startswith(begun))
         return JSONResponse([*itertools.islice(names, COMPLETED)])
-    return JSONResponse(tokens.complete(held.run.files, text, COMPLETED))
+    named = (BEHAVIOUR + name for name in held.run.settings.behaviours)
+    behaviours = [name for name in named if text and text.casefold() in name.casefold()]
+    return JSONResponse([*tokens.complete(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
 
 
 def exported(held: Held, page: str) -> Response:

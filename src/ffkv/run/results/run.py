@@ -168,6 +168,7 @@ class Run:
         *,
         demotes: str | int | None = None,
         pattern: str | None = None,
+        behaviour: str | None = None,
         collection: str | None = None,
         layer: int | None = None,
         between: Mapping[str, tuple[float | None, float | None]] | None = None,
@@ -183,11 +184,13 @@ class Run:
             text: only memories with a trigger example whose text contains this, to the letter.
             sort: the column to sort by. The largest value comes first; equal values keep the order of the memories. By
                 default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
-                `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
+                `text`, else "examples_with_pattern" for a search by `pattern`, else "behaviour_effect" for a search by
+                `behaviour` ("behaviour_contrast" if no effect was measured), else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
             pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns
                 that people and machines saw count, too, and so do the labels by which machines explain memories.
+            behaviour: only memories that are candidates of the behaviour of this name (docs/behaviours.md).
             collection: only memories of this named list, such as "starred".
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
@@ -238,13 +241,18 @@ class Run:
             examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
             explanation_detection: the highest detection score of an explanation with the text; only if a machine
                 explained memories.
+            behaviour_effect: for a search by `behaviour`: by how much the logit of the answer, minus that of the wrong answer,
+                falls when the memory is patched (total); NaN if no effect was measured.
+            behaviour_q: its p-value among random memories, adjusted for all candidates.
+            behaviour_screen: the effect as one backward pass estimates it, second half of the prompts.
+            behaviour_contrast: contribution on the prompts minus that on the prompts that they are compared with.
             detects: for a search by `collection`: the label of the pattern in the most trigger examples; "" if none is
                 known.
             note: the notes on the memory; "" if there is none.
             added_by: who put it into the list.
             added: when, in UTC.
         Raises:
-            UserError: the model has no such token; there is no such column, layer or list; a range is none, or its lowest
+            UserError: the model has no such token; there is no such column, layer, behaviour or list; a range is none, or its lowest
                 value is above its highest; `minimum` without a sorted column; or the regular expression is none or
                 takes too long.
         """

@@ -1,4 +1,4 @@
-"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, patterns and numbers."""
+"""Search over all memories of a run: by tokens that they promote or demote, trigger texts, patterns, behaviours, numbers."""
 
 import math
 from collections.abc import Mapping
@@ -46,6 +46,7 @@ def find(
     demotes: str | int | None = None,
     text: str | None = None,
     pattern: str | None = None,
+    behaviour: str | None = None,
     collection: str | None = None,
     layer: int | None = None,
     between: Mapping[str, tuple[float | None, float | None]] | None = None,
@@ -56,7 +57,8 @@ def find(
     ascending: bool = False,
 ) -> Found:
     """Searches as `Run.memories` describes, and makes no table yet."""
-    for name, given in (("text", text), ("pattern", pattern), ("collection", collection), ("sort", sort)):
+    texts = {"text": text, "pattern": pattern, "behaviour": behaviour, "collection": collection, "sort": sort}
+    for name, given in texts.items():
         if not isinstance(given, str | None):
             raise UserError(f"{name} is {given!r}. Write it as text.")
     of_all = indexes.statistics(files)
@@ -74,6 +76,10 @@ def find(
     if pattern is not None:
         found.append(patterned(files, pattern))
         column = column or "examples_with_pattern"
+    if behaviour is not None:
+        found.append(causing(files, behaviour))
+        measured = found[-1]["behaviour_effect"].notna().any()
+        column = column or ("behaviour_effect" if measured else "behaviour_contrast")
     if collection is not None:
         found.append(collected(files, collection))
     found = [hits.set_index("row") for hits in found]
@@ -209,3 +215,22 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     if not len(explained):
         return found
     return found.assign(explanation_detection=found["row"].map(hits.groupby("row")["detection"].max()))
+
+
+def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
+    """Finds the memories that are candidates of a behaviour.
+
+    Returns:
+        One row per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see
+        `Run.memories`.
+    Raises:
+        UserError: the run has no such behaviour; names those that it has.
+    """
+    names = [*files.settings.behaviours]
+    if behaviour not in names:
+        none = f"{files.folder} has no behaviours. Name some in its settings (docs/behaviours.md), and run the workflow again."
+        raise unknown(f"behaviour in {files.folder} called", behaviour, names) if names else UserError(none)
+    table = indexes.behaviours(files)
+    found = table[(table["behaviour"] == behaviour) & (table["reach"] == "total")]
+    columns = {"effect": "effect", "effect_q": "q", "screen_estimate": "screen", "estimate": "contrast"}
+    return found[["row", *columns]].rename(columns={name: f"behaviour_{new}" for name, new in columns.items()})
