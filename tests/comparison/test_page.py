@@ -24,6 +24,7 @@ from ffkv.run.comparison.links import with_links
 from ffkv.run.comparison.page import render
 from ffkv.run.comparison.step import compare_runs
 from ffkv.run.comparison.summary import describe_differences
+from ffkv.run.comparison.tables import BEHAVIOUR_MEMORIES, BEHAVIOUR_OVERLAPS, BEHAVIOURS
 from ffkv.run.report.registry import load_figure
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,38 @@ def test_in_the_explorer_memories_lead_to_both_runs(page, measured):
     assert f'<a href="../compare?a=tiny&amp;b=again&amp;memory={names[0]}">{names[0]}</a>' in with_links(
         page, "tiny", "again"
     )
+
+
+def test_the_page_shows_the_behaviours_of_several_runs(measured, page):
+    assert "behaviours-compared" not in page  # no run has any
+    row = dict.fromkeys(BEHAVIOURS.names, 0.25) | {
+        "behaviour": "agreement",
+        "other_settings": "",
+        "prompts": 40,
+        "size": 20,
+    }
+    memory = {"behaviour": "agreement", "layer": 1, "memory": 3, "token": " are", "effect": 0.5, "effect_q": 0.1}
+    overlap = dict.fromkeys(BEHAVIOUR_OVERLAPS.names, 1) | {
+        "behaviour": "agreement",
+        "run": "tiny",
+        "next_run": "again",
+    }
+    of_runs = [{"run": name} for name in ("tiny", "again")]
+    shown = render(
+        replace(
+            measured,
+            behaviours=BEHAVIOURS.frame([row | each for each in of_runs]),
+            behaviour_memories=BEHAVIOUR_MEMORIES.frame([memory | each for each in of_runs]),
+            behaviour_overlaps=BEHAVIOUR_OVERLAPS.frame([overlap]),
+        )
+    )
+    for text in (
+        '<figure id="behaviours">',
+        "Memories of agreement: the effect in each run",
+        "25\u00a0% (25\u00a0% to 25\u00a0%)",
+    ):
+        assert text in shown
+    assert "<first>" not in shown and 'memory=L1.3">L1.3</a>' in with_links(shown, "tiny", "again")
 
 
 def test_what_is_written_is_read_back(measured, tmp_path):

@@ -32,6 +32,9 @@ class Measured:
     by_memory: pd.DataFrame
     by_layer: pd.DataFrame
     matches: pd.DataFrame
+    behaviours: pd.DataFrame
+    behaviour_memories: pd.DataFrame
+    behaviour_overlaps: pd.DataFrame
 
     @property
     def same_depth(self) -> bool:
@@ -73,4 +76,6 @@ def read_comparison(folder: Path | str) -> Measured:
             raise UserError(
                 f"{path} has no column {lacking[0]}: another version of ffkv wrote it. Measure the comparison again."
             )
+        numbers = {column.name: column.dtype for column in table.columns if column.dtype.startswith("float")}
+        frames[table.name] = frames[table.name].astype(numbers)  # a column without a number reads as one of texts
     return Measured(name=facts["name"], settings=settings, memories=facts["memories"], **frames)

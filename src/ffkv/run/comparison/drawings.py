@@ -30,6 +30,12 @@ KINDS = {
     "appeared": "agrees in the later run only",
     "lost": "agrees in the earlier run only",
 }
+BEHAVIOURS = {
+    "accuracy": "accuracy",
+    "difference": "mean logit difference",
+    "lost": "lost with the n memories of the largest set",
+    "all_lost": "lost with all memories",
+}
 
 
 def look_of(style: int, count: int) -> dict[str, Any]:
@@ -196,3 +202,34 @@ def draw_matches(measured: Measured) -> Drawing:
     axes.set_xlabel("highest correlation of the coefficients")
     drawing.legend(figure, axes)
     return figure
+
+
+def draw_behaviours(measured: Measured) -> Drawing:
+    """Draws a panel per quantity, over the axis of the comparison, else over the runs: a line per behaviour."""
+    figure = Drawing(figsize=(WIDTH, 1.7 * HEIGHT), layout="constrained")
+    panels = figure.subplots(2, 2).ravel()
+    names = measured.behaviours["behaviour"].drop_duplicates().tolist()
+    places = measured.settings.values or range(len(measured.runs))
+    place = dict(zip(measured.runs["run"], places, strict=True))
+    for axes, (quantity, title) in zip(panels, BEHAVIOURS.items(), strict=True):
+        for style, name in enumerate(names):
+            found = rows(measured.behaviours, behaviour=name)
+            found = found.assign(place=found["run"].map(place)).sort_values("place")
+            look = look_of(style, len(names)) | {"label": name}
+            _quantity(axes, found, quantity, look)
+            if quantity == "lost":
+                _quantity(axes, found, "random_lost", look | {"color": GREY, "label": None})
+        if measured.settings.axis:
+            _finish_axis(axes, measured)
+        else:
+            axes.set_xticks([*places], measured.runs["label"], rotation=45 if len(places) > FEW_PLACES else 0)
+        drawing.small_title(axes, title)
+        if quantity != "difference":
+            axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+    drawing.legend(figure, panels[0])
+    return figure
+
+
+def _quantity(axes: Axes, found: pd.DataFrame, quantity: str, look: dict[str, Any]) -> None:
+    points = found[[quantity, f"{quantity}_low", f"{quantity}_high"]].set_axis(["value", "low", "high"], axis=1)
+    _line(axes, found["place"], points, "value", look)

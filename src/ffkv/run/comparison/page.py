@@ -1,6 +1,7 @@
 """The report of a comparison, as one HTML file that opens from disk, without scripts and without network."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -13,10 +14,17 @@ from ffkv.base.files.atomic import atomic
 from ffkv.run.comparison import drawings
 from ffkv.run.comparison.comparison_file import FILES, Measured
 from ffkv.run.comparison.links import mark
-from ffkv.run.comparison.summary import MEMORIES, describe_differences, describe_memories, summarize
+from ffkv.run.comparison.summary import (
+    MEMORIES,
+    describe_behaviours,
+    describe_differences,
+    describe_memories,
+    note_behaviours,
+    summarize,
+)
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import LAYER
-from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, whole_table
+from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, whole_table, without_same
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit
 from ffkv.run.report.sections import heading_of
@@ -24,7 +32,7 @@ from ffkv.run.report.svg import write_svg
 from ffkv.run.report.templates import make_environment
 from ffkv.run.report.wording import rows
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import column, percents
+from ffkv.run.results.text import column, decimals, percent, percents, visible
 
 
 def write_page(measured: Measured, output: Path | str) -> None:
@@ -48,6 +56,9 @@ def render(measured: Measured) -> str:
         curves=curves,
         memories=memories,
         kinds=kind_tables(measured),
+        behaviours=draw_all_behaviours(measured),
+        behaviour_notes=note_behaviours(measured),
+        behaviour_tables=behaviour_tables(measured),
         tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := getattr(measured, name))],
         style=Markup(files("ffkv.run.report").joinpath("style.css").read_text(encoding="utf-8")),
     )
@@ -86,6 +97,78 @@ def draw_all_memories(measured: Measured) -> list[Exhibit]:
         _exhibit(name, heading, draw(measured), describe_memories(measured, name))
         for name, heading, draw, applies in figures
         if applies
+    ]
+
+
+def draw_all_behaviours(measured: Measured) -> list[Exhibit]:
+    """Draws the behaviours that several runs have, if there are any."""
+    if not len(measured.behaviours):
+        return []
+    heading, caption = "Accuracy, and what memories carry", describe_behaviours(measured)
+    tables = [_table("behaviours", "behaviours", measured.behaviours)]
+    return [_exhibit("behaviours", heading, drawings.draw_behaviours(measured), caption, tables)]
+
+
+def behaviour_tables(measured: Measured) -> list[tuple[str, PageTable]]:
+    """Returns the tables of behaviours, with headings: all of them by run; the memories of each; their overlaps."""
+    if not len(found := measured.behaviours):
+        return []
+    labels = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
+    columns: dict[str, Iterable[Cell]] = {
+        "behaviour": found["behaviour"],
+        "run": [visible(labels[run]) for run in found["run"]],
+        "prompts": column(found["prompts"]),
+        "accuracy": _with_intervals(found, "accuracy", percent),
+        "logit difference": _with_intervals(found, "difference", decimals),
+        "n": column(found["size"]),
+        "lost with n": _with_intervals(found, "lost", percent),
+        "random sets": _with_intervals(found, "random_lost", percent),
+        "lost with all": _with_intervals(found, "all_lost", percent),
+    }
+    tables = [("Each behaviour in each run", without_same(_of_columns("behaviours by run", columns, 2)))]
+    for name, own in measured.behaviour_memories.groupby("behaviour", sort=False):
+        tables.append((f"Memories of {name}: the effect in each run", _memories_table(own, str(name), labels)))
+    if len(overlaps := measured.behaviour_overlaps):
+        columns = {
+            "behaviour": overlaps["behaviour"],
+            "run": [visible(labels[run]) for run in overlaps["run"]],
+            "next run": [visible(labels[run]) for run in overlaps["next_run"]],
+            "candidates": column(overlaps["candidates"]),
+            "in the next run": column(overlaps["next_candidates"]),
+            "in both": column(overlaps["shared"]),
+            "Jaccard": column(overlaps["jaccard"], places=3),
+            "chance": column(overlaps["chance"], places=3),
+        }
+        tables.append(("Candidates in a run and in the next one", _of_columns("overlaps of candidates", columns, 3)))
+    return tables
+
+
+def _memories_table(own: pd.DataFrame, name: str, labels: Mapping[str, str]) -> PageTable:
+    """Returns the candidates of a behaviour, those with the largest effect in any run first: a column per run."""
+    runs = own["run"].drop_duplicates().tolist()
+    effects = own.pivot(index=["layer", "memory"], columns="run", values="effect")[runs]
+    order = effects.abs().max(axis=1).sort_values(ascending=False, kind="stable").index
+    effects, tokens = effects.loc[order], own.groupby(["layer", "memory"])["token"].last().loc[order]
+    columns: dict[str, Iterable[Cell]] = {
+        "memory": [Named(memory_name(*place)) for place in order],
+        "promotes": map(chip, tokens),
+        **{visible(labels[run]): column(effects[run], like=effects.to_numpy().ravel()) for run in runs},
+    }
+    return _of_columns(f"memories of {name}", columns, 2)
+
+
+def _of_columns(name: str, columns: Mapping[str, Iterable[Cell]], texts: int) -> PageTable:
+    """Returns a table of columns; the first `texts` hold texts, the others numbers."""
+    numeric = [place >= texts for place in range(len(columns))]
+    return PageTable(name, [*columns], numeric, [list(row) for row in zip(*columns.values(), strict=True)])
+
+
+def _with_intervals(found: pd.DataFrame, name: str, write: Callable[[float], str]) -> list[str]:
+    """Writes the numbers of a column, with the ends of their intervals where they are known."""
+    values = found[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+    return [
+        write(value) if math.isnan(low) else f"{write(value)} ({write(low)} to {write(high)})"
+        for value, low, high in values
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ffkv.base.settings import Comparison
+from ffkv.run.comparison.behaviours import compare_behaviours
 from ffkv.run.comparison.compared import open_compared
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.comparison.curves import gather_curves, measure_differences
@@ -38,6 +39,7 @@ def compare_runs(
         by_memory, by_layer = follow_memories(compared, seed)
     elif compared.memories == "by_correlation":
         matches = match_memories(compared, seed)
+    behaviours, behaviour_memories, behaviour_overlaps = compare_behaviours(compared)
     facts = [
         {
             "run": run.name,
@@ -62,4 +64,7 @@ def compare_runs(
         by_memory=by_memory,
         by_layer=by_layer,
         matches=matches,
+        behaviours=behaviours,
+        behaviour_memories=behaviour_memories,
+        behaviour_overlaps=behaviour_overlaps,
     )

@@ -85,6 +85,29 @@ def describe_memories(measured: Measured, name: str) -> str:
     return texts[name]
 
 
+def describe_behaviours(measured: Measured) -> str:
+    """Returns the caption of the figure of behaviours."""
+    by = measured.settings.axis or "run"
+    return (
+        f"Behaviours that several runs have, by {by}. Accuracy: the share of prompts on which the answer has a higher logit than the "
+        "wrong answer. Lost: the share of the behaviour that is lost when the n memories with the largest screen, or all memories, are "
+        "patched at the last token. Grey: random sets of equal summed length. Bars are 95 % intervals over prompts. Where the "
+        "accuracy is too low, no set is patched, and there is no share."
+    )
+
+
+def note_behaviours(measured: Measured) -> list[str]:
+    """Says of each behaviour which runs do not have it, and which have it with other settings."""
+    notes, labels = [], dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
+    for name, found in measured.behaviours.groupby("behaviour", sort=False):
+        if lacking := [label for run, label in labels.items() if run not in {*found["run"]}]:
+            notes.append(f"{name}: left out because they do not have it: {', '.join(lacking)}.")
+        for row in found[found["other_settings"].fillna("") != ""].itertuples():
+            others = f"has other settings than {labels[found['run'].iloc[0]]}: {row.other_settings}"
+            notes.append(f"{name}: {labels[row.run]} {others}.")
+    return notes
+
+
 def summarize(measured: Measured) -> list[str]:
     """Says what the comparison found, a sentence or two per item."""
     first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
@@ -108,6 +131,11 @@ def summarize(measured: Measured) -> list[str]:
             f"{number(counts['lost'])} in {first['label']} only, {number(counts['stayed'])} in both with the same token, "
             f"{number(counts['changed'])} in both with another token.",
         ]
+    for name, own in measured.behaviours.groupby("behaviour", sort=False):
+        of = ", ".join(
+            f"{percent(row.accuracy)} and {percent(row.all_lost)} in {runs[row.run]}" for row in own.itertuples()
+        )
+        sentences.append(f"{name}: accuracy, and share that is lost when all memories are patched: {of}.")
     if len(measured.matches):
         sentences += [_match_sentence(measured, run, label) for run, label in [*runs.items()][1:]]
     elif measured.memories == "by_correlation":

@@ -1,8 +1,10 @@
 """The tables of a comparison."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from ffkv.base.files.columns import LAYER, MEMORY, count, number, share, table, text, word
+from ffkv.base.files.columns import LAYER, MEMORY, Column, count, number, share, table, text, word
+from ffkv.branches.behaviours.tables import BEHAVIOUR
 
 FOLDER = "comparisons/<name>/tables"
 BY_NUMBER, BY_CORRELATION = (f"if memories are found {how}" for how in ("by number", "by correlation"))
@@ -30,6 +32,16 @@ KINDS = {
     "stayed": "agree in both, with the same top token",
     "changed": "agree in both, with another top token",
 }
+
+
+def _with_interval(name: str, about: str, kind: Callable[..., Column] = number) -> tuple[Column, ...]:
+    """Returns the columns of a number and of the ends of its interval, which are NaN where it is not known."""
+    return (
+        kind(name, f"{about}; NaN if it is not known"),
+        kind(f"{name}_low", "lower end of its interval over prompts (95 %)"),
+        kind(f"{name}_high", "upper end"),
+    )
+
 
 RUNS = table(
     f"{FOLDER}/runs.csv",
@@ -105,4 +117,59 @@ MATCHES = table(
     share("q_value", "p-value, adjusted for all memories of the first run"),
     only=BY_CORRELATION,
 )
-TABLES = (RUNS, CURVES, DIFFERENCES, BY_LAYER, BY_MEMORY, MATCHES)
+BEHAVIOURS = table(
+    f"{FOLDER}/behaviours.csv",
+    "A run and a behaviour, of behaviours that several runs have.",
+    RUN,
+    BEHAVIOUR,
+    number("axis", "place of the run on the axis; NaN without an axis"),
+    text("other_settings", "settings of the behaviour that are not as in the first run that has it"),
+    count("prompts", "prompts that are used"),
+    *_with_interval("accuracy", "share of them on which the answer has a higher logit than the wrong answer", share),
+    *_with_interval("difference", "mean logit difference"),
+    number("size", "n: memories in the largest set; NaN if no set was measured", lowest=1),
+    *_with_interval(
+        "lost", "share of the behaviour that is lost when the n memories with the largest screen are patched"
+    ),
+    *_with_interval("random_lost", "the same of random sets of equal summed length"),
+    *_with_interval("all_lost", "the same of all memories at the last token"),
+)
+BEHAVIOUR_MEMORIES = table(
+    f"{FOLDER}/behaviour_memories.csv",
+    "A run, a behaviour, and a candidate.",
+    RUN,
+    BEHAVIOUR,
+    LAYER,
+    MEMORY,
+    text("token", "the top token of the value"),
+    number(
+        "effect", "by how much the mean logit difference falls when the memory is patched; NaN if it was not measured"
+    ),
+    number("effect_q", "its p-value among random memories, adjusted for all candidates"),
+    number("screen_estimate", "mean screen of the second half of the prompts"),
+    only=BY_NUMBER,
+)
+BEHAVIOUR_OVERLAPS = table(
+    f"{FOLDER}/behaviour_overlaps.csv",
+    "A behaviour, a run that has it, and the next run that has it.",
+    BEHAVIOUR,
+    RUN,
+    text("next_run", "name of the next run"),
+    count("candidates", "candidates in the run"),
+    count("next_candidates", "candidates in the next run"),
+    count("shared", "memories that are candidates in both"),
+    share("jaccard", "`shared` over the candidates in any of both"),
+    share("chance", "mean of the same, of random memories of the same layers"),
+    only=BY_NUMBER,
+)
+TABLES = (
+    RUNS,
+    CURVES,
+    DIFFERENCES,
+    BY_LAYER,
+    BY_MEMORY,
+    MATCHES,
+    BEHAVIOURS,
+    BEHAVIOUR_MEMORIES,
+    BEHAVIOUR_OVERLAPS,
+)
