@@ -51,7 +51,7 @@ def for_each_last_token(
         row, end = (torch.from_numpy(index).to(tensor.device) for index in (lines, ends))
         on_tensor(numbers, layer, quantity, tensor[row, end])
 
-    cut = tight_batches if branching else batches
+    cut = partial(tight_batches, device=loaded.device) if branching else batches
     readers = np.argsort(line_of, kind="stable")  # rows, those read from one line side by side
     bounds = np.searchsorted(line_of[readers], np.arange(len(first)))
     sizes = np.add.reduceat(own, first[:-1]) if len(own) else own

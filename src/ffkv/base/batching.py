@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PER_BATCH = 64  # tokens that take as long as a pass takes beside its tokens
+# Tokens that take as long as a pass takes beside its tokens: measured on two cores, and on an H200 with 30 layers.
+PER_BATCH, PER_BATCH_ON_GPU = 64, 3000
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
@@ -25,16 +26,16 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
     return [*groups, np.asarray(group)] if group else groups
 
 
-def tight_batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Groups rows as `batches` does, but with the least work: tokens, padding among them, and `PER_BATCH` for each batch.
+def tight_batches(lengths: np.ndarray, batch_tokens: int, device: str = "cpu") -> list[np.ndarray]:
+    """Groups rows as `batches` does, but with the least work: tokens, padding among them, and some more for each batch.
 
     It pays for a few rows of very different lengths, as it takes some time itself.
     """
-    order = np.argsort(lengths, kind="stable")
+    order, per_batch = np.argsort(lengths, kind="stable"), PER_BATCH if device == "cpu" else PER_BATCH_ON_GPU
     work, start = np.zeros(len(order) + 1), np.zeros(len(order) + 1, int)  # of the cheapest batches up to each row
     for stop, length in enumerate(lengths[order].tolist(), 1):
         first = np.arange(max(0, stop - max(1, batch_tokens // max(length, 1))), stop)
-        each = work[first] + (stop - first) * length + PER_BATCH
+        each = work[first] + (stop - first) * length + per_batch
         start[stop], work[stop] = first[each.argmin()], each.min()
     groups, stop = list[np.ndarray](), len(order)
     while stop:

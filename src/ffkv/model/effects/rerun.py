@@ -1,5 +1,6 @@
 """Runs prefixes through the model, and runs the blocks after a layer again for changed outputs of the layer."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from ffkv.base.batching import batches, pad
+from ffkv.base.batching import batches, pad, tight_batches
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
@@ -46,14 +47,26 @@ Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor]], list[Tensor]]
 def run_unchanged(
     loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool = False
 ) -> list[list[Unchanged]]:
-    """Runs the model on some prefixes side by side, padded on the right, and reads some layers.
+    """Runs the model on some prefixes, those of similar length side by side, and reads some layers.
 
     Args:
-        rows: token ids of each prefix, with what precedes every sentence.
+        rows: token ids of each prefix, with what precedes every sentence. All of them, padded to the longest one, fit a batch.
         keep: whether the model keeps keys and values, see `keeps`.
     Returns:
         What it does [layer][prefix].
     """
+    lengths = np.array([len(row) for row in rows])
+    groups = tight_batches(lengths, int(len(rows) * lengths.max()), loaded.device)
+    passes = [_run_side_by_side(loaded, layers, [rows[n] for n in group], keep) for group in groups]
+    back = np.argsort(np.concatenate(groups)).tolist()
+    of_layers = [[*itertools.chain.from_iterable(parts)] for parts in zip(*passes, strict=True)]
+    return [[found[place] for place in back] for found in of_layers]
+
+
+def _run_side_by_side(
+    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool
+) -> list[list[Unchanged]]:
+    """Does what `run_unchanged` does, in one pass of rows that are padded on the right."""
     model, final, ids = loaded.model, loaded.anatomy.layers[-1], pad(rows, loaded.device)
     wanted, lengths = {layer.index for layer in layers}, [len(row) for row in rows]
     seen: dict[tuple[int, str], Tensor] = {}
