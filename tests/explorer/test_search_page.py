@@ -37,6 +37,7 @@ def test_the_candidates_of_a_behaviour_are_found_by_its_name(visit, small, tmp_p
     assert names(visitor, behaviour="agreement", sort="behaviour_screen", order="ascending")[0] == "L1.1"
     listed = json.loads(visitor.get("/r/small/memories?behaviour=lists&format=json"))["memories"]
     assert [row["behaviour_effect"] for row in listed] == [None, None]  # none was measured
+    assert 'href="/r/small/memories?behaviour=agreement">agreement</a>' in visitor.get("/r/small/m/1/1")
     wrong = visitor.get("/r/small/memories?behaviour=agreeing", 400)
     assert "Choose one of: agreement, lists" in text_of(wrong)
 

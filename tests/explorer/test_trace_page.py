@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ffkv
@@ -92,6 +93,74 @@ def test_a_wrong_question_is_answered_beside_the_form(visitor, asked, message):
     page = ask(visitor, 400, **asked)
     assert message in text_of(page) and 'id="prompt"' in page
     assert message in json.loads(ask(visitor, 400, **asked, format="json"))["error"]
+
+
+def written(page):
+    """The texts of the page, and their headings."""
+    found = re.findall(r'<h3>([^<]*)</h3>\s*<p class="text written">(.*?)</p>', page, re.DOTALL)
+    return [(heading, unescape(re.sub("<[^>]*>", "", text))) for heading, text in found]
+
+
+@pytest.mark.parametrize("asked", [{}, {"temperature": 1.5, "seed": 3}])
+def test_the_model_goes_on_untouched_and_changed_as_python_says(visitor, asked):
+    run = visitor.shelf.runs["tiny"].run
+    off = ",".join(ffkv.trace(run, PROMPT).strongest()["name"])
+    expected = ffkv.generate(run, PROMPT, off=off, tokens=8, **asked)
+    assert expected["text"].nunique() == 2
+    question = {"prompt": PROMPT, "off": off, "tokens": "8", **asked}
+    page = ask(visitor, **question)
+    untouched, changed = written(page)
+    assert untouched == ("Untouched", expected["text"][0])
+    assert changed[0].startswith("With L") and " x 0" in changed[0] and changed[1] == expected["text"][1]
+    assert "Both texts are the same" not in page and page.count("8 tokens") == 2
+    assert json.loads(ask(visitor, **question, format="json"))["texts"] == expected.to_dict("records")
+    with visitor.shelf.model:  # both are kept
+        assert written(ask(visitor, **question, point="residual")) == [untouched, changed]
+
+
+def test_without_a_change_one_text_is_written_and_without_a_question_none(visitor):
+    assert [heading for heading, _ in written(ask(visitor, prompt=PROMPT, tokens="3"))] == ["Untouched"]
+    page = ask(visitor, prompt=PROMPT, off="L0.1")
+    assert written(page) == [] and 'name="tokens" value="40"' in page
+    form = page.partition('id="continuation"')[2].partition("</form>")[0]
+    assert re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form) == [("prompt", PROMPT), ("off", "L0.1")]
+    assert "texts" not in json.loads(ask(visitor, prompt=PROMPT, format="json"))
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"tokens": "many"}, "tokens is 'many'. Write a whole number"),
+        ({"tokens": "0"}, "tokens is 0: must be at least 1"),
+        ({"tokens": "201"}, "tokens is 201. The explorer writes at most 200; `ffkv generate` writes more."),
+        ({"tokens": "60"}, "With 60 more it does not fit"),
+        ({"tokens": "3", "temperature": "hot"}, "temperature is 'hot'. Write a number"),
+        ({"tokens": "3", "temperature": "-1"}, "temperature is -1"),
+        ({"tokens": "3", "temperature": "inf"}, "temperature is inf"),
+        ({"tokens": "3", "seed": "-1"}, "seed is -1"),
+    ],
+)
+def test_what_cannot_be_written_is_told_beside_its_form_and_the_trace_stays(visitor, asked, message):
+    page = ask(visitor, 400, prompt=PROMPT, **asked)
+    assert message in text_of(page.partition('id="continuation"')[2]) and page.count('role="alert"') == 1
+    assert 'id="final"' in page and f'name="tokens" value="{asked["tokens"]}"' in page
+    assert message in json.loads(ask(visitor, 400, prompt=PROMPT, **asked, format="json"))["error"]
+
+
+def test_while_another_trace_is_computed_no_text_is_written(visitor):
+    ask(visitor, prompt=PROMPT)
+    with visitor.shelf.model:
+        page = ask(visitor, 429, prompt=PROMPT, tokens="5", seed="77")
+    assert "computes one at a time" in text_of(page) and 'id="final"' in page
+
+
+def test_what_the_model_writes_stays_text(visitor, monkeypatch):
+    hostile = pd.DataFrame({"changes": [""], "text": ["a</p><script>alert(1)</script>\n\u202eb"], "tokens": [1]})
+    monkeypatch.setattr("ffkv.run.trace.generate.generate", lambda *_, **__: hostile)
+    page = ask(visitor, prompt=PROMPT, tokens="7", seed="78")
+    assert "<script>alert" not in page and "\u202e" not in page
+    ((_, text),) = written(page)
+    assert text == "a</p><script>alert(1)</script>\n\\u202eb"
 
 
 def test_an_empty_prompt_has_a_clear_answer(visitor):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from results.conftest import add_behaviours
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -294,3 +295,15 @@ def test_the_commands_keep_and_print(run):
     printed = pd.read_csv(StringIO(call("collections", results)), keep_default_na=False)
     assert printed[["collection", "memory"]].to_numpy().tolist() == [["dates", "L0.0"], ["dates", "L0.1"], ["", "L1.1"]]
     assert printed["note"].tolist() == ["", "", "'=1+1\nsecond line"]  # no spreadsheet runs it
+
+
+def test_a_behaviour_stands_for_its_candidates(run):
+    run = ffkv.open(add_behaviours(run.folder))
+    assert expand(run.files, ["@behaviour:agreement, L0.2"]) == ["L0.0", "L0.1", "L1.1", "L0.2"]
+    places = choose_memories(run.files, ["@behaviour:lists"])
+    assert [*zip(places.layer, places.memory)] == [(0, 1), (1, 0)]
+    factors = read_changes(["@behaviour:lists"], ["L1.1:2"], run.files)
+    assert factors == {(0, 1): 0.0, (1, 0): 0.0, (1, 1): 2.0}
+    assert read_changes([], ["@behaviour:lists:0.5"], run.files) == {(0, 1): 0.5, (1, 0): 0.5}
+    with pytest.raises(UserError, match="called 'agreeing'"):
+        expand(run.files, ["@behaviour:agreeing"])

@@ -6,7 +6,6 @@ import inspect
 import io
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,13 +15,14 @@ import pandas as pd
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from ffkv.apps.explorer import page_collections
-from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
+from ffkv.apps.explorer.pages import LIVE, real, render, token_of, whole
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
 from ffkv.base.files.spreadsheet import safe_text
 from ffkv.run.results import indexes, tokens
+from ffkv.run.results.collections import BEHAVIOUR
 from ffkv.run.results.memory_name import NAME, memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.search import Found, find
@@ -40,7 +40,6 @@ FOUND += [f"behaviour_{name}" for name in ("effect", "q", "screen", "contrast")]
 FOUND += ["lists", "detects", "note", "added_by", "added"]
 TEXTS = ("promotes", "demotes", "text", "pattern", "behaviour", "collection", "layer", "sort", "order")
 NAMED = ("pattern", "behaviour", "collection", "sort")  # that `Run.memories` takes as they are
-BEHAVIOUR = "behaviour:"  # in the box, in front of the name of a behaviour
 
 
 def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -62,13 +61,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     between: dict[str, list[float | None]] = {}
     for name, value in ranges.items():
         column, upper = name[4:], name.startswith("max_")
-        try:
-            limit = float(value)
-        except ValueError:
-            limit = math.nan
-        if math.isnan(limit):
-            end = f"The {'upper' if upper else 'lower'} end of {column.replace('_', ' ')}"
-            raise UserError(f"{end} is {value!r}. Write a number, such as 0.5.")
+        limit = real(value, f"The {'upper' if upper else 'lower'} end of {column.replace('_', ' ')}")
         between.setdefault(column, [None, None])[upper] = limit
     options |= {"any_case": True, "ascending": asked.get("order") == "ascending", "between": between}
     return asked, options

@@ -1,6 +1,7 @@
-"""The page of a trace: a prompt, its predictions by layer, its memories, and what changes without some of them."""
+"""The page of a trace: a prompt, its predictions by layer, its memories, what changes without some of them, and how the
+model goes on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -8,8 +9,8 @@ from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from ffkv.apps.explorer import history
-from ffkv.apps.explorer.pages import LIVE, error_page, render, token_of, whole
-from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.apps.explorer.pages import LIVE, error_page, real, render, token_of, whole
+from ffkv.apps.explorer.shelf import Held, LruCache, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
@@ -19,17 +20,22 @@ if TYPE_CHECKING:  # needs torch, which takes seconds to import
 
 LONGEST = 20_000  # characters of a prompt
 STRONGEST = 10  # memories of all layers
+MOST_TOKENS = 200  # that the model writes behind a prompt
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
 WHEN = ("after", "before")  # the changes: which states the tables and the map show
-FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when")
+CONTINUED = {"tokens": whole, "temperature": real, "seed": whole}  # how the text goes on, and how each is read
+FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", *CONTINUED)
 
 
 class Busy(UserError):
-    """Another trace is being computed."""
+    """Another trace or text is being computed."""
 
 
 def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
-    """Returns the page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time."""
+    """Returns the page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time.
+
+    An address that names `tokens` also asks how the model goes on.
+    """
     asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
     if off := ", ".join(filter(None, query.getlist("off"))):  # a box that is ticked names one more memory
         asked["off"] = off
@@ -38,18 +44,24 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
         return _page(held, shelf, asked)
     asked.setdefault("prompt", "")
     json = query.get("format") == "json"
+    found = None
     try:
         found = _compute(held, shelf, asked)
+        texts = _continue(held, shelf, asked) if "tokens" in asked else []
     except (Damaged, Foreign):
         raise
     except UserError as error:
         status = 429 if isinstance(error, Busy) else 400
         told = (
-            JSONResponse({"error": str(error)}, status) if json else _page(held, shelf, asked, None, str(error), status)
+            JSONResponse({"error": str(error)}, status)
+            if json
+            else _page(held, shelf, asked, found, [], str(error), status)
         )
         told.headers.update({"Retry-After": "5"} if status == 429 else {})
         return told
-    return JSONResponse(found.to_dict()) if json else _page(held, shelf, asked, found)
+    if json:
+        return JSONResponse(found.to_dict() | ({"texts": texts} if texts else {}))
+    return _page(held, shelf, asked, found, texts)
 
 
 def forget(held: Held, body: bytes) -> Response:
@@ -69,32 +81,69 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     for name, valid in (("point", POINTS), ("when", WHEN)):
         if name in asked and asked[name] not in valid:
             raise UserError(f"There is no {name} {asked[name]!r}. Choose one of: {', '.join(valid)}.")
-    options: dict[str, Any] = {name: asked[name] for name in ("off", "scale") if name in asked}
-    options["everywhere"] = "everywhere" in asked
+    options: dict[str, Any] = _changes(asked) | {"everywhere": "everywhere" in asked}
     if asked.get("position", "").strip():
         options["position"] = whole(asked["position"], "position")
     if word := asked.get("word", "").replace("␣", " "):
         token = token_of(word)
         options["token" if isinstance(token, str) else "token_id"] = token
+
+    def compute() -> "Trace":
+        from ffkv.run.trace.step import trace as trace_prompt  # torch
+
+        return trace_prompt(held.run, prompt, **options)
+
+    found: Trace = _once(shelf, held.traces, prompt, options, compute)
+    return found
+
+
+def _continue(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Computes how the model goes on: rows of `ffkv.generate`. Raises Busy, and UserError as that does."""
+    options = _changes(asked) | {name: read(asked[name], name) for name, read in CONTINUED.items() if name in asked}
+    if options["tokens"] > MOST_TOKENS:
+        raise UserError(
+            f"tokens is {options['tokens']:,}. The explorer writes at most {MOST_TOKENS}; `ffkv generate` writes more."
+        )
+
+    def compute() -> list[dict[str, Any]]:
+        from ffkv.run.trace.generate import generate  # torch
+
+        return generate(held.run, asked["prompt"], **options).to_dict("records")
+
+    texts: list[dict[str, Any]] = _once(shelf, held.texts, asked["prompt"], options, compute)
+    return texts
+
+
+def _changes(asked: Mapping[str, str]) -> dict[str, Any]:
+    return {name: asked[name] for name in ("off", "scale") if name in asked}
+
+
+def _once(shelf: Shelf, kept: LruCache, prompt: str, options: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+    """Returns the answer that is kept, else computes it. Raises Busy while another one is computed."""
     question = (prompt, *options.items())
     lists = "@" in f"{options.get('off')}{options.get('scale')}"  # which may have other memories now
-    if not lists and (found := held.traces.kept(question)):  # another view of the same trace
+    if not lists and (found := kept.kept(question)):  # another view of the same
         return found
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
-        from ffkv.run.trace.step import trace as trace_prompt  # torch
-
-        found = trace_prompt(held.run, prompt, **options)
-        return found if lists else held.traces.get(question, lambda: found)
+        found = compute()
+        return found if lists else kept.get(question, lambda: found)
     finally:
         shelf.model.release()
 
 
 def _page(
-    held: Held, shelf: Shelf, asked: dict[str, str], found: "Trace | None" = None, problem: str = "", status: int = 200
+    held: Held,
+    shelf: Shelf,
+    asked: dict[str, str],
+    found: "Trace | None" = None,
+    texts: Iterable[Mapping[str, Any]] = (),
+    problem: str = "",
+    status: int = 200,
 ) -> Response:
     values: dict[str, Any] = {"held": held, "asked": asked, "found": found, "problem": problem, "longest": LONGEST}
+    values |= {"texts": texts, "most_tokens": MOST_TOKENS, "continued": [*CONTINUED]}
     values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
     if shelf.history:
         before, values["not_kept"] = history.remember(held, asked if found is not None and asked["prompt"] else None)

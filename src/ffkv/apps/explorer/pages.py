@@ -1,6 +1,7 @@
 """Templates, the addresses that they link to, and what every page has: the head, the foot, errors."""
 
 import functools
+import math
 from contextvars import ContextVar
 from importlib.resources import files
 from pathlib import Path
@@ -114,6 +115,17 @@ def whole(text: str, name: str) -> int:
         return int(text)
     except ValueError as error:
         raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.") from error
+
+
+def real(text: str, name: str) -> float:
+    """Returns a number that a user wrote. `name`: what it is. Raises UserError if it is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
+    return number
 
 
 def token_of(text: str) -> str | int:

@@ -79,8 +79,7 @@ def describe(run: Run, name: str, first: Run) -> dict[str, Any]:
 
 def candidates(run: Run, name: str) -> pd.DataFrame:
     """Returns the candidates of a behaviour in a run: the columns of `BEHAVIOUR_MEMORIES`."""
-    found = rows(indexes.behaviours(run.files), behaviour=name, reach="total")
-    return found.assign(run=run.name)[BEHAVIOUR_MEMORIES.names]
+    return indexes.candidates(run.files, name).assign(run=run.name)[BEHAVIOUR_MEMORIES.names]
 
 
 def overlap_of(before: pd.DataFrame, after: pd.DataFrame, sizes: Sequence[int]) -> dict[str, Any]:

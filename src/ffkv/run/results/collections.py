@@ -2,7 +2,7 @@
 
 Each change is an event: one line in `annotations/<run>/collections/`, where every person, host and process has a
 journal. Lists belong to the run and not to a person. A star is membership in the list `starred`. Where a person names
-memories, `@starred` stands for those of the list.
+memories, `@starred` stands for those of the list, and `@behaviour:agreement` for the candidates of a behaviour.
 """
 
 import getpass
@@ -19,13 +19,14 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.journal import Entry, append_shared, problem_of, read_shared
 from ffkv.model.anatomy import MemoryPlaces
 from ffkv.run.results import indexes
-from ffkv.run.results.memory_name import check_memory, parse_memory_name, parse_memory_range
+from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, parse_memory_range
 from ffkv.run.results.run_files import RunFiles, unknown
 
 FOLDER = "collections"
 STARRED = "starred"
 MOST = 10_000  # memories of an event
 LONGEST_NOTE = 5000  # characters
+BEHAVIOUR = "behaviour:"  # in front of the name of a behaviour. The name of a list has no colon
 
 
 def list_name(name: str) -> str:
@@ -146,22 +147,29 @@ def members(files: RunFiles, name: str) -> dict[str, Event]:
 
 
 def expand(files: RunFiles, names: Sequence[str]) -> list[str]:
-    """Returns names of memories, as a person gives them, with those of a list in place of `@list`.
+    """Returns names of memories, as a person gives them, with those of a list in place of `@list`, and the candidates of a
+    behaviour in place of `@behaviour:agreement`.
 
-    A name may hold several, with commas between. Raises UserError if there is no such list.
+    A name may hold several, with commas between. Raises UserError if there is no such list or behaviour.
     """
     parts = [part.strip() for name in names for part in name.split(",")]
-    return [
-        name for part in parts for name in (members(files, part.removeprefix("@")) if part.startswith("@") else [part])
-    ]
+    return [name for part in parts for name in (_named(files, part[1:]) if part.startswith("@") else [part])]
+
+
+def _named(files: RunFiles, name: str) -> Iterable[str]:
+    """Returns the memories of a list, or of a behaviour."""
+    if not name.startswith(BEHAVIOUR):
+        return members(files, name)
+    found = indexes.candidates(files, name.removeprefix(BEHAVIOUR))
+    return map(memory_name, found["layer"].tolist(), found["memory"].tolist())
 
 
 def choose_memories(files: RunFiles, names: Sequence[str]) -> MemoryPlaces:
     """Layers and numbers of the memories that a person names, each memory once, in order. No names: all memories.
 
-    A name is "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, "L3", all of a layer, or "@starred", those
-    of a list. It can hold several, with commas between them. Raises UserError if it has another form, or there is no
-    such memory, layer or list.
+    A name is "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, "L3", all of a layer, "@starred", those of a
+    list, or "@behaviour:agreement", the candidates of a behaviour. It can hold several, with commas between them. Raises
+    UserError if it has another form, or there is no such memory, layer, list or behaviour.
     """
     sizes = [layer.memories for layer in files.anatomy.layers]
     chosen = [np.full(size, not len(names)) for size in sizes]

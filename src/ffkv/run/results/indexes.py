@@ -16,7 +16,7 @@ from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run_files import RunFiles, read_table
+from ffkv.run.results.run_files import RunFiles, read_table, unknown
 
 PLACE = ["annotator", "layer", "memory"]
 SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
@@ -166,6 +166,19 @@ def behaviours(files: RunFiles) -> pd.DataFrame:
     there = bool(files.settings.behaviours)
     table = read_table(files.table_files[OF_MEMORIES.name]) if there else OF_MEMORIES.frame([])
     return _with_row(files, table).sort_values("row", kind="stable")
+
+
+def candidates(files: RunFiles, behaviour: str) -> pd.DataFrame:
+    """Returns the candidates of a behaviour with their total effects, in the order of the memories.
+
+    Raises UserError if the run has no such behaviour; names those that it has.
+    """
+    names = [*files.settings.behaviours]
+    if behaviour not in names:
+        none = f"{files.folder} has no behaviours. Name some in its settings (docs/behaviours.md), and run the workflow again."
+        raise unknown(f"behaviour in {files.folder} called", behaviour, names) if names else UserError(none)
+    table = behaviours(files)
+    return table[(table["behaviour"] == behaviour) & (table["reach"] == "total")]
 
 
 def has_effects(files: RunFiles) -> bool:

@@ -226,11 +226,7 @@ def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
     Raises:
         UserError: the run has no such behaviour; names those that it has.
     """
-    names = [*files.settings.behaviours]
-    if behaviour not in names:
-        none = f"{files.folder} has no behaviours. Name some in its settings (docs/behaviours.md), and run the workflow again."
-        raise unknown(f"behaviour in {files.folder} called", behaviour, names) if names else UserError(none)
-    table = indexes.behaviours(files)
-    found = table[(table["behaviour"] == behaviour) & (table["reach"] == "total")]
     columns = {"effect": "effect", "effect_q": "q", "screen_estimate": "screen", "estimate": "contrast"}
-    return found[["row", *columns]].rename(columns={name: f"behaviour_{new}" for name, new in columns.items()})
+    return indexes.candidates(files, behaviour)[["row", *columns]].rename(
+        columns={name: f"behaviour_{new}" for name, new in columns.items()}
+    )

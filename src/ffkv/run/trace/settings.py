@@ -28,8 +28,8 @@ class Changes(Section):
     """Which memories are switched off or scaled."""
 
     off: Memories = Field([])
-    """Memories to switch off, such as L3.17, or @starred for those of a list: their coefficient becomes 0. Repeat it, or
-    put commas between."""
+    """Memories to switch off, such as L3.17, @starred for those of a list, or @behaviour:agreement for the candidates of a
+    behaviour: their coefficient becomes 0. Repeat it, or put commas between."""
     scale: Memories = Field([])
     """Memories to scale, with the factor of their coefficient, such as L3.17:2. Repeat it, or put commas between. In
     Python it may be a mapping: {"L3.17": 2}."""
