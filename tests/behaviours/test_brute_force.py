@@ -13,7 +13,7 @@ from ffkv.branches.behaviours import sets
 from ffkv.branches.behaviours.effects import draw_controls, measure_candidates
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.sets import MemorySet, measure_sets, measure_side_effects
-from ffkv.branches.behaviours.states import AtLastToken, read_states
+from ffkv.branches.behaviours.states import AtTokens, read_states, run_states
 from ffkv.model.effects.patched import patched_ends
 from ffkv.model.effects.rerun import keeps, rerunning
 from ffkv.model.effects.running import Running
@@ -21,7 +21,6 @@ from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 from ffkv.model.tap.resume import with_output
-from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import values_in_place
 
 PROMPTS = [
@@ -63,14 +62,8 @@ def difference(loaded, prompt: Encoded, factors: dict) -> float:
 
 def chosen_memories(loaded) -> list[tuple[int, int]]:
     """Two memories of each layer that fire on the last token of the first prompt."""
-    states = AtLastToken(loaded, [PROMPTS[0].clean])
-    with tap(loaded.model, loaded.anatomy.layers, "ms") as run:
-        run(states.ids, states.receive)
-    places, offset = [], loaded.anatomy.layer_offset
-    for layer in range(len(loaded.anatomy.layers)):
-        m = states.m[0, offset[layer] : offset[layer + 1]].abs()
-        places += [(layer, int(memory)) for memory in m.topk(2).indices]
-    return places
+    m, _ = states_of(loaded, [PROMPTS[0].clean])
+    return [(layer, int(memory)) for layer, own in enumerate(m) for memory in own[0].abs().topk(2).indices]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind not in HELD])
@@ -84,7 +77,7 @@ def test_effects_are_those_of_forward_passes(kind, running):
         )
         for layer in range(len(loaded.anatomy.layers))
     }
-    base = np.zeros((2, loaded.anatomy.layer_offset[-1]), np.float32)
+    base = torch.zeros(2, 1, loaded.anatomy.layer_offset[-1])
     rows = measure_candidates(model, candidates, PROMPTS, [0, 1], base)
     own = {(r["prompt"], r["layer"], r["memory"]): r for r in rows if r["source"] == "own" and r["reach"] == "total"}
     assert len(own) == 2 * len(places)
@@ -101,7 +94,7 @@ def test_sets_are_those_of_forward_passes(kind, running):
     loaded, places = model.loaded, chosen_memories(model.loaded)
     offset = loaded.anatomy.layer_offset
     flat = np.sort([offset[layer] + memory for layer, memory in places])
-    base = np.zeros((2, offset[-1]), np.float32)
+    base = torch.zeros(2, 1, offset[-1])
     rows = measure_sets(model, [MemorySet("screen", 0, len(flat), flat)], PROMPTS, [0, 1], base)
     every = [(layer, memory) for layer in range(len(offset) - 1) for memory in range(offset[layer + 1] - offset[layer])]
     for row in rows:
@@ -115,11 +108,11 @@ def test_a_model_that_keeps_no_keys_and_values_reads_whole_prompts(running, monk
     """Passes behind kept keys and values predict otherwise here: it is noticed, and the numbers are those of whole passes."""
     model = running("llama")
     flat = np.array([1, 30])
-    base = np.zeros((2, model.loaded.anatomy.layer_offset[-1]), np.float32)
+    base = torch.zeros(2, 1, model.loaded.anatomy.layer_offset[-1])
     expected = measure_sets(model, [MemorySet("screen", 0, 2, flat)], PROMPTS, [0, 1], base)
 
-    def nonsense(loaded, layers, bases, copies, edit, keep):
-        ends = patched_ends(loaded, layers, bases, copies, edit, keep)
+    def nonsense(*given):
+        ends, keep = patched_ends(*given), given[5]
         return ends + 1 if keep else ends
 
     monkeypatch.setattr(sets, "patched_ends", nonsense)
@@ -141,10 +134,9 @@ def test_side_effects_are_those_of_forward_passes(kind, running):
     rows = measure_side_effects(
         model,
         [MemorySet("screen", 0, len(flat), flat)],
-        [each.clean for each in PROMPTS],
-        [each.answer for each in PROMPTS],
+        PROMPTS,
         [0, 1],
-        np.zeros(offset[-1], np.float32),
+        torch.zeros(2, 1, offset[-1]),
     )
     for row, prompt in zip(rows, PROMPTS, strict=True):
         before, after = (log_p(loaded, prompt, factors) for factors in ({}, dict.fromkeys(places, 0.0)))
@@ -157,12 +149,14 @@ def test_contrasts_are_differences_of_contributions(kind, running):
     """s m v of each memory from a tap, clean minus patch: its length with its sign, and m alone."""
     model = running(kind)
     loaded, offset = model.loaded, model.loaded.anatomy.layer_offset
-    clean, patch = (states_of(loaded, [getattr(each, name) for each in PROMPTS]) for name in ("clean", "patch"))
+    (m, s), (patch_m, patch_s) = (
+        states_of(loaded, [getattr(each, name) for each in PROMPTS]) for name in ("clean", "patch")
+    )
     found = read_states(loaded, model.head, PROMPTS, np.arange(2), np.zeros(offset[-1], np.float32), "patch", 64, {})
-    assert np.allclose(found.coefficient, clean.m - patch.m, atol=1e-5)
+    assert np.allclose(found.coefficient, torch.cat(m, 1) - torch.cat(patch_m, 1), atol=1e-5)
     norms = np.concatenate([norms_of(loaded, layer) for layer in range(len(offset) - 1)])
-    scaled_m = [states.times_factor(states.m).numpy() for states in (clean, patch)]
-    assert np.allclose(found.contribution, (scaled_m[0] - scaled_m[1]) * norms, atol=1e-4)
+    differences = torch.cat([s[n] * m[n] - patch_s[n] * patch_m[n] for n in range(len(m))], 1)
+    assert np.allclose(found.contribution, differences.numpy() * norms, atol=1e-4)
     for number, prompt in enumerate(PROMPTS):
         assert found.difference[number] == pytest.approx(difference(loaded, prompt, {}), abs=1e-4)
         other = prompt._replace(clean=prompt.patch)
@@ -182,7 +176,9 @@ def test_screen_is_a_small_patch(kind, running):
         place = offset[layer] + memory
         for number, prompt in enumerate(PROMPTS):
             v = values_in_place(loaded.model, layers[layer])[0][memory]
-            change = -0.01 * float(states.change[number, place]) * v
+            m, s = states_of(loaded, [prompt.clean])
+            assert states.change[number, place] == pytest.approx(float(s[layer] * m[layer][0, memory].abs()), rel=1e-3)
+            change = -0.01 * float(s[layer] * m[layer][0, memory]) * v
             fall = 100 * (difference(loaded, prompt, {}) - changed_difference(loaded, prompt, layers[layer], change))
             assert fall == pytest.approx(float(states.screen[number, place]), abs=0.05 * float(largest))
 
@@ -199,11 +195,11 @@ def changed_difference(loaded, prompt: Encoded, layer, change: torch.Tensor) -> 
         return difference(loaded, prompt, {})
 
 
-def states_of(loaded, rows) -> AtLastToken:
-    states = AtLastToken(loaded, rows)
-    with tap(loaded.model, loaded.anatomy.layers, "ms") as run:
-        run(states.ids, states.receive)
-    return states
+def states_of(loaded, rows) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """m [layer][prompt, memory] and s [layer, prompt, 1] at the last token."""
+    states = AtTokens(loaded, rows, [1] * len(rows))
+    run_states(loaded, states)
+    return [m[:, -1] for m in states.m], states.s[:, :, -1]
 
 
 def norms_of(loaded, layer: int) -> np.ndarray:

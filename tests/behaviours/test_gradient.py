@@ -47,6 +47,7 @@ def test_gradients_are_finite_differences(kind, load_kind):
         direction = torch.randn_like(reads)
         after, before = (ends(loaded, layer, sign * STEP * direction) for sign in (1, -1))
         expected = ((after - before) * reads).sum(1) / (2 * STEP)
+        gradient = gradient[PLACES]
         found = (gradient.double() * direction).sum(1)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(gradient.norm(dim=1).max())), layer.index
 

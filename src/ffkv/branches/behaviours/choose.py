@@ -71,7 +71,7 @@ def measure_memories(
         found["screen_q"] = q_values(found["screen_p"].to_numpy(), len(found))
         by_layer.append(found)
     table = pd.concat(by_layer, ignore_index=True)
-    table["size"] = np.abs(states.change[first]).mean(0) * states.norm
+    table["size"] = states.change[first].mean(0) * states.norm
     for name in (BY_CONTRAST, BY_SCREEN):
         sizes = table[name].abs().to_numpy()
         chosen = largest(sizes, settings.candidates)

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.base.batching import batches
 from ffkv.base.settings import Behaviour
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.encode import Encoded
+from ffkv.branches.behaviours.states import AtTokens, run_states
 from ffkv.branches.behaviours.words import DIRECTIONS, MEMORIES, OWN
 from ffkv.model.effects.changes import as_long_as_removed
 from ffkv.model.effects.reach import changed_ends
-from ffkv.model.effects.rerun import Unchanged, run_unchanged
+from ffkv.model.effects.rerun import run_unchanged
 from ffkv.model.effects.running import Running
 from ffkv.model.value_vectors import values_in_place
 
@@ -47,57 +47,54 @@ def measure_candidates(
     candidates: Mapping[int, Sequence[Candidate]],
     prompts: Sequence[Encoded],
     numbers: Sequence[int],
-    base: np.ndarray,
+    base: Tensor,
 ) -> list[dict]:
-    """Patches each candidate on each prompt; returns rows of the table `EFFECTS`, without the behaviour.
+    """Patches each candidate on prompts that run side by side; returns rows of the table `EFFECTS`, without the behaviour.
 
     Args:
         candidates: by layer.
         numbers: numbers of the prompts [prompt].
-        base: what the coefficient of each memory becomes [prompt, memory].
+        base: what the coefficient of each memory becomes, see `read_base` [prompt, token, memory].
     """
     loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
     layers = [loaded.anatomy.layers[number] for number in sorted(candidates)]
-    values = {layer.index: values_in_place(loaded.model, layer)[0] for layer in layers}
-    rows: list[dict] = []
-    lengths = np.array([len(each.clean) for each in prompts])
-    for group in batches(lengths, running.batch_tokens) if layers else ():
-        found = run_unchanged(loaded, layers, [prompts[n].clean for n in group], running.keeps)
-        pairs = [torch.tensor([[prompts[n].answer, prompts[n].wrong]]) for n in group.tolist()]
-        clean = [
-            running.head.differences(base.end[None], pair, loaded.anatomy.read_as)
-            for base, pair in zip(found[0], pairs, strict=True)
-        ]
-        for layer, bases in zip(layers, found, strict=True):
-            own = candidates[layer.index]
-            to = base[group, offset[layer.index] : offset[layer.index + 1]]
-            changes = [
-                torch.cat([_changes(values[layer.index], each, unchanged, to[place]) for each in own])
-                for place, unchanged in enumerate(bases)
-            ]
-            ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, changes)
-            for reach, of_prompts in ends.items():
-                for place, end in enumerate(of_prompts):
-                    pair = pairs[place].expand(len(end), 2)
-                    falls = clean[place] - running.head.differences(end, pair, loaded.anatomy.read_as)
-                    rows += _rows(numbers[group[place]], layer.index, own, reach, falls.tolist())
-    order = {number: place for place, number in enumerate(numbers)}
-    return sorted(rows, key=lambda row: (order[row["prompt"]], row["layer"]))
+    if not layers:
+        return []
+    ids, tokens = [each.clean for each in prompts], [each.tokens for each in prompts]
+    states, rows = AtTokens(loaded, ids, tokens), list[dict]()
+    run_states(loaded, states)
+    found = run_unchanged(loaded, layers, ids, running.keeps)
+    pairs = [torch.tensor([[each.answer, each.wrong]]) for each in prompts]
+    clean = [
+        running.head.differences(base.end[None], pair, loaded.anatomy.read_as)
+        for base, pair in zip(found[0], pairs, strict=True)
+    ]
+    for layer, bases in zip(layers, found, strict=True):
+        own, values = candidates[layer.index], values_in_place(loaded.model, layer)[0]
+        memories = torch.tensor([each.memory for each in own])
+        falls = states.m[layer.index][..., memories] - base[..., offset[layer.index] + memories]
+        falls = (states.s[layer.index] * falls).to(values.device)  # [prompt, token, candidate]
+        changes = torch.cat([_changes(values, each) for each in own])
+        copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own], device=values.device)
+        along = [of_prompt[-n:].T.repeat_interleave(copies, 0) for of_prompt, n in zip(falls, tokens, strict=True)]
+        ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
+        for reach, of_prompts in ends.items():
+            for place, end in enumerate(of_prompts):
+                pair = pairs[place].expand(len(end), 2)
+                less = clean[place] - running.head.differences(end, pair, loaded.anatomy.read_as)
+                rows += _rows(numbers[place], layer.index, own, reach, less.tolist())
+    return rows
 
 
-def _changes(values: Tensor, candidate: Candidate, unchanged: Unchanged, base: np.ndarray) -> Tensor:
-    """Returns by how much o changes: by the patch of the memory, and by its controls [1 + control + direction, d]."""
-    m, value = (
-        unchanged.factor * float(unchanged.m[candidate.memory] - base[candidate.memory]),
-        values[candidate.memory],
-    )
-    size = abs(m) * float(value.norm())
+def _changes(values: Tensor, candidate: Candidate) -> Tensor:
+    """Returns by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]."""
+    value, size = values[candidate.memory], float(values[candidate.memory].norm())
     controls = values[torch.from_numpy(candidate.controls).to(values.device)]
     return torch.cat(
         [
-            (-m * value)[None],
-            as_long_as_removed(m, size, controls),
-            as_long_as_removed(m, size, candidate.directions.to(values.device)),
+            -value[None],
+            as_long_as_removed(1.0, size, controls),
+            as_long_as_removed(1.0, size, candidate.directions.to(values.device)),
         ]
     )
 

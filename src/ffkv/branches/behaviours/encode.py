@@ -19,6 +19,7 @@ from ffkv.branches.behaviours.words import (
     SAME,
     SEVERAL,
     UNDRAWN,
+    UNEQUAL,
     UNKNOWN,
 )
 from ffkv.corpus.encode import replace_surrogates, tokenize
@@ -37,6 +38,7 @@ class Encoded(NamedTuple):
     answer: int  # id of the answer; -1 in lists
     wrong: int
     unused: str  # why it is not used; "" if it is
+    tokens: int = 1  # number of tokens at its end at which memories are patched
 
 
 def encode_prompts(
@@ -46,6 +48,7 @@ def encode_prompts(
     vocabulary: int,
     context: int,
     render: Callable[[Said], str],
+    everywhere: bool = False,
 ) -> list[Encoded]:
     """Encodes prompts to the letter. An answer is the token by which it continues its prompt.
 
@@ -54,6 +57,7 @@ def encode_prompts(
         vocabulary: number of tokens that the model knows.
         context: number of tokens that it reads at most.
         render: turns what a prompt says into text: a chat, by its template.
+        everywhere: whether memories are patched at all tokens behind the beginning, else at the last one.
     """
 
     def ids_of(texts: list[str]) -> list[np.ndarray]:
@@ -72,7 +76,7 @@ def encode_prompts(
         for name in ("answer", "wrong")
     }
     seen: set[tuple] = set()
-    encoded = []
+    encoded, first = [], len(beginning) if everywhere else 0
     for number, own in enumerate(ids):
         patch = of_pairs.get(number, np.zeros(0, np.int64))
         (answer, why), (wrong, why_wrong) = (_answer(own, continued[name].get(number)) for name in ("answer", "wrong"))
@@ -81,12 +85,14 @@ def encode_prompts(
             unused = UNKNOWN
         elif max(len(own), len(patch)) >= context:
             unused = LONG
-        elif not len(own) or (number in of_pairs and not len(patch)):
+        elif min(len(own), len(patch) if number in of_pairs else len(own)) <= first:
             unused = EMPTY
+        elif everywhere and number in of_pairs and len(own) != len(patch):
+            unused = UNEQUAL
         name = (own.tobytes(), patch.tobytes(), answer, wrong, prompts[number].positive)
         unused = unused or (DOUBLED if name in seen else "")
         seen.add(name)
-        encoded.append(Encoded(own, patch, answer, wrong, unused))
+        encoded.append(Encoded(own, patch, answer, wrong, unused, len(own) - first if everywhere else 1))
     return encoded
 
 
@@ -144,6 +150,7 @@ def prompt_rows(
             "patch": own.patch.tolist(),
             "answer": own.answer,
             "wrong": own.wrong,
+            "tokens": own.tokens,
         }
         for number, (prompt, own, half) in enumerate(zip(prompts, encoded, part, strict=True))
     ]

@@ -1,11 +1,12 @@
 """Measures candidates and sets of one behaviour on prompts, and sets on other text, a block at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ffkv.base.batching import batches
 from ffkv.base.files.columns import Table
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Behaviour
@@ -25,7 +26,8 @@ class Texts(NamedTuple):
 
     prompts: Sequence[Encoded]
     numbers: Sequence[int]  # of the prompts [prompt]
-    prefixes: Sequence[tuple[int, np.ndarray, int]]  # other text: number, tokens, the token that follows [prefix]
+    prefixes: Sequence[Encoded]  # other text, with the token that follows as answer [prefix]
+    prefix_numbers: Sequence[int]
     mean: np.ndarray  # mean coefficients over the train split [memory]
 
 
@@ -44,18 +46,29 @@ def measure(
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
     candidates = _candidates(running, memories, settings, seed)
     with progress(len(texts.prompts) + len(texts.prefixes), "prompts", name) as bar:
-        for start in range(0, len(texts.prompts), BLOCK):
-            prompts, numbers = texts.prompts[start : start + BLOCK], texts.numbers[start : start + BLOCK]
-            base = read_base(running.loaded, prompts, texts.mean, settings.baseline, running.batch_tokens)
-            made[EFFECTS] += measure_candidates(running, candidates, prompts, numbers, base)
-            made[SETS] += measure_sets(running, sets, prompts, numbers, base)
-            bar.update(len(prompts))
-        mean = np.zeros_like(texts.mean) if settings.baseline == "zero" else texts.mean
-        for start in range(0, len(texts.prefixes), BLOCK):
-            places, ids, following = zip(*texts.prefixes[start : start + BLOCK], strict=True)
-            made[SIDE_EFFECTS] += measure_side_effects(running, sets, ids, following, places, mean.astype(np.float32))
-            bar.update(len(ids))
+        for own, numbers in _side_by_side(texts.prompts, texts.numbers, running.batch_tokens):
+            base = read_base(running.loaded, own, texts.mean, settings.baseline, running.batch_tokens)
+            made[EFFECTS] += measure_candidates(running, candidates, own, numbers, base)
+            made[SETS] += measure_sets(running, sets, own, numbers, base)
+            bar.update(len(own))
+        for own, numbers in _side_by_side(texts.prefixes, texts.prefix_numbers, running.batch_tokens):
+            base = read_base(running.loaded, own, texts.mean, settings.baseline, running.batch_tokens)
+            made[SIDE_EFFECTS] += measure_side_effects(running, sets, own, numbers, base)
+            bar.update(len(own))
+    for rows, column in zip(made.values(), ("prompt", "prompt", "prefix"), strict=True):
+        rows.sort(key=lambda row: row[column])
     return made
+
+
+def _side_by_side(
+    prompts: Sequence[Encoded], numbers: Sequence[int], batch_tokens: int
+) -> Iterator[tuple[list[Encoded], list[int]]]:
+    """Yields prompts of similar length of one block, and their numbers."""
+    for start in range(0, len(prompts), BLOCK):
+        lengths = np.array([len(each.clean) for each in prompts[start : start + BLOCK]])
+        for group in batches(lengths, batch_tokens):
+            places = (start + group).tolist()
+            yield [prompts[n] for n in places], [numbers[n] for n in places]
 
 
 def _candidates(running: Running, memories: pd.DataFrame, settings: Behaviour, seed: int) -> dict[int, list[Candidate]]:

@@ -1,4 +1,4 @@
-"""Sets of memories, patched together in all layers at the last token, beside random sets of equal summed length."""
+"""Sets of memories, patched together in all layers, beside random sets of equal summed length."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.base.batching import batches
 from ffkv.base.errors import UserError
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.branches.behaviours.stability import largest
@@ -65,36 +64,36 @@ def _inside(sets: Sequence[MemorySet], memories: int) -> Tensor:
 
 
 def _patched(
-    running: Running, patched: Tensor, rows: Sequence[np.ndarray], base: np.ndarray
-) -> Iterator[tuple[np.ndarray, list[Unchanged], Tensor]]:
+    running: Running, patched: Tensor, prompts: Sequence[Encoded], base: Tensor
+) -> Iterator[tuple[list[int], list[Unchanged], Tensor]]:
     """Yields some prompts, what the unchanged model does on them, and what the head reads in each copy [prompt, copy, d].
 
     A last copy, of which nothing is patched, proves each pass: it gives the unchanged model's own end. Where it does not behind
-    keys and values that are kept, each copy reads its whole prompt.
+    keys and values that are kept, each copy reads its whole prompt. A pass has up to `running.batch_tokens` tokens.
 
     Args:
         patched: which memories are patched in each copy [copy, memory].
-        rows: tokens of each prompt [prompt][token].
-        base: what the coefficient of each memory becomes [prompt, memory].
+        base: what the coefficient of each memory becomes, see `read_base` [prompt, token, memory].
     Raises:
         UserError: the model cannot be changed while it runs.
     """
     loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
-    layers, copies = loaded.anatomy.layers, len(patched) + 1
-    patched = torch.cat([patched, torch.zeros_like(patched[:1])])
+    layers = loaded.anatomy.layers
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
 
-    def ends_of(bases: Sequence[Unchanged], to: Tensor, keep: bool) -> Tensor | None:
+    def ends_of(bases: Sequence[Unchanged], few: list[int], patched: Tensor, keep: bool) -> Tensor | None:
         """Returns the ends; None if nothing that is patched changes something."""
+        copies, tokens = len(patched) + 1, prompts[few[0]].tokens
+        patched = torch.cat([patched, torch.zeros_like(patched[:1])])
 
         def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
             place = slice(offset[layer.index], offset[layer.index + 1])
-            wanted = to[:, place].repeat_interleave(copies, 0).to(m)
-            change = (wanted - m) * patched[:, place].to(m.device).repeat(len(to), 1)
+            wanted = base[few, -tokens:, place].repeat_interleave(copies, 0).to(m)
+            change = (wanted - m) * patched[:, None, place].to(m.device).repeat(len(few), 1, 1)
             return (factor * change) @ values[layer.index]
 
         try:
-            ends = patched_ends(loaded, layers, bases, copies, edit, keep)
+            ends = patched_ends(loaded, layers, bases, copies, edit, keep, tokens)
         except UserError:
             raise
         except Exception:  # the model's own code refuses such arguments, in a way of its own
@@ -102,75 +101,71 @@ def _patched(
         right = all(relative_error(own[-1], each.end) < TOLERANCE for own, each in zip(ends, bases, strict=True))
         return ends[:, :-1] if right else None
 
-    room = max(1, running.batch_tokens // copies) if running.keeps else 1
-    for group in batches(np.array([len(row) for row in rows]), running.batch_tokens):
-        for few in np.split(group, range(room, len(group), room)):
-            (bases,) = run_unchanged(loaded, layers[-1:], [rows[n] for n in few], running.keeps)
-            to = torch.from_numpy(base[few])
-            found = ends_of(bases, to, True) if running.keeps else None
-            if found is None:
-                each = [ends_of([own], to[n : n + 1], False) for n, own in enumerate(bases)]
-                whole = [ends for ends in each if ends is not None]
-                if len(whole) < len(bases):
+    room = max(1, running.batch_tokens // (len(patched) + 1)) if running.keeps else 1
+    for start in range(0, len(prompts), room):
+        few = [*range(start, min(start + room, len(prompts)))]
+        (bases,) = run_unchanged(loaded, layers[-1:], [prompts[n].clean for n in few], running.keeps)
+        found = ends_of(bases, few, patched, True) if running.keeps else None
+        if found is None:
+            of_prompts = []
+            for n, own in zip(few, bases, strict=True):
+                parts = patched.split(max(1, running.batch_tokens // own.ids.shape[1] - 1))
+                ends = [ends for part in parts if (ends := ends_of([own], [n], part, False)) is not None]
+                if len(ends) < len(parts):
                     raise UserError(
                         f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes its"
                         " prediction. Leave `behaviours` out for this model."
                     )
-                found = torch.cat(whole)
-            yield few, bases, found
+                of_prompts.append(torch.cat(ends, 1))
+            found = torch.cat(of_prompts)
+        yield few, bases, found
 
 
 def measure_sets(
-    running: Running, sets: Sequence[MemorySet], prompts: Sequence[Encoded], numbers: Sequence[int], base: np.ndarray
+    running: Running, sets: Sequence[MemorySet], prompts: Sequence[Encoded], numbers: Sequence[int], base: Tensor
 ) -> list[dict]:
     """Patches each set, and all memories but it, on each prompt; returns rows of the table `SETS`, without the behaviour.
 
     Args:
+        prompts: prompts of similar length.
         numbers: numbers of the prompts [prompt].
-        base: what the coefficient of each memory becomes [prompt, memory].
+        base: what the coefficient of each memory becomes, see `read_base` [prompt, token, memory].
     """
-    inside, rows = _inside(sets, base.shape[1]), dict[int, list[dict]]()
+    inside, rows = _inside(sets, base.shape[-1]), list[dict]()
     patched = torch.cat([inside, ~inside])  # in each copy: the set, then all but it [copy, memory]
-    for few, _, ends in _patched(running, patched, [each.clean for each in prompts], base):
-        for n, of_prompt in zip(few.tolist(), ends, strict=True):
+    for few, _, ends in _patched(running, patched, prompts, base):
+        for n, of_prompt in zip(few, ends, strict=True):
             pairs = torch.tensor([[prompts[n].answer, prompts[n].wrong]]).expand(len(patched), 2)
             found = running.head.differences(of_prompt, pairs, running.loaded.anatomy.read_as).tolist()
-            rows[n] = [
+            rows += [
                 {"prompt": numbers[n]} | _named(each) | {"patched": found[place], "kept": found[place + len(sets)]}
                 for place, each in enumerate(sets)
             ]
-    return [row for n in sorted(rows) for row in rows[n]]
+    return rows
 
 
 def measure_side_effects(
-    running: Running,
-    sets: Sequence[MemorySet],
-    prefixes: Sequence[np.ndarray],
-    next_tokens: Sequence[int],
-    numbers: Sequence[int],
-    base: np.ndarray,
+    running: Running, sets: Sequence[MemorySet], prefixes: Sequence[Encoded], numbers: Sequence[int], base: Tensor
 ) -> list[dict]:
     """Patches each set on prefixes of other text; returns rows of the table `SIDE_EFFECTS`, without the behaviour.
 
     Args:
-        prefixes: tokens of each prefix [prefix][token].
-        next_tokens: the token that follows [prefix].
+        prefixes: prefixes of similar length, with the token that follows as their answer.
         numbers: numbers of the prefixes [prefix].
-        base: what the coefficient of each memory becomes [memory].
+        base: what the coefficient of each memory becomes, see `read_base` [prefix, token, memory].
     """
-    rows, read_as = dict[int, list[dict]](), running.loaded.anatomy.read_as
-    every = np.broadcast_to(base, (len(prefixes), len(base)))
-    for few, bases, ends in _patched(running, _inside(sets, len(base)), prefixes, every):
+    rows, read_as = list[dict](), running.loaded.anatomy.read_as
+    for few, bases, ends in _patched(running, _inside(sets, base.shape[-1]), prefixes, base):
         predictions = predict(running.head, torch.stack([each.end for each in bases]), read_as)
-        tokens = [torch.tensor([next_tokens[n]], device=predictions[0].p.device) for n in few]
+        tokens = [torch.tensor([prefixes[n].answer], device=predictions[0].p.device) for n in few]
         measured = measure_effects(running.head, [*ends], predictions, tokens, read_as)
-        for n, effects in zip(few.tolist(), measured, strict=True):
+        for n, effects in zip(few, measured, strict=True):
             found = zip(sets, effects.divergence.tolist(), (-effects.log_p[:, 0]).tolist(), strict=True)
-            rows[n] = [
+            rows += [
                 {"prefix": numbers[n]} | _named(each) | {"divergence": divergence, "loss": loss}
                 for each, divergence, loss in found
             ]
-    return [row for n in sorted(rows) for row in rows[n]]
+    return rows
 
 
 def _named(each: MemorySet) -> dict:

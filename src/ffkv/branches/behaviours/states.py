@@ -24,28 +24,31 @@ from ffkv.model.value_vectors import values_in_place
 TOLERANCE = 1e-3  # relative: a frozen pass rounds otherwise; a wrong one is off by more than 1e-2
 
 
-class AtLastToken:
-    """m, the factor s of a norm after each layer, and the end, at the last token of some prompts."""
+class AtTokens:
+    """m, and the factor s of a norm after each layer, at the last tokens of some prompts, at which memories are patched.
 
-    def __init__(self, loaded: LoadedModel, rows: Sequence[np.ndarray]):
-        self.layers = loaded.anatomy.layers
+    Prompts with fewer tokens are padded in front.
+    """
+
+    def __init__(self, loaded: LoadedModel, rows: Sequence[np.ndarray], tokens: Sequence[int]):
         self.ids = pad(rows, loaded.device)
         self.last = torch.tensor([len(row) - 1 for row in rows])
-        self.m = torch.zeros(len(rows), loaded.anatomy.layer_offset[-1])
-        self.factor = torch.ones(len(rows), len(self.layers))
-        self.offset = loaded.anatomy.layer_offset
+        back = torch.arange(max(tokens)).flip(0)  # how far each token is from the last one
+        self.padding = back >= torch.tensor(tokens)[:, None]  # [prompt, token]
+        self.places = torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0)
+        self.m = [torch.empty(0)] * len(loaded.anatomy.layers)  # [layer][prompt, token, memory], 0 in the padding
+        self.s = torch.ones(len(self.m), *self.padding.shape, 1)  # [layer, prompt, token, 1]
 
     def receive(self, layer: Layer, quantity: str, tensor: Tensor) -> None:
         """Notes a quantity, as `tap` hands it out."""
-        found = tensor[torch.arange(len(self.last)), self.last].float().cpu()
         if quantity == "m":
-            self.m[:, self.offset[layer.index] : self.offset[layer.index + 1]] = found
+            self.m[layer.index] = self.at(tensor)
         elif quantity == "s":
-            self.factor[:, layer.index] = found[:, 0]
+            self.s[layer.index] = self.at(tensor)
 
-    def times_factor(self, m: Tensor) -> Tensor:
-        """Returns s m of each memory, with the factors s of these prompts [prompt, memory]."""
-        return self.factor.repeat_interleave(torch.tensor(np.diff(self.offset)), 1) * m
+    def at(self, tensor: Tensor) -> Tensor:
+        """Returns a quantity [prompt, token, .] at the tokens, 0 in the padding."""
+        return tensor[self.places].float().cpu().masked_fill_(self.padding[..., None], 0)
 
 
 def read_states(
@@ -107,11 +110,13 @@ def _read_batch(
     loaded: LoadedModel, head: Head, prompts: Sequence[Encoded], mean: Tensor, baseline: str, values: Sequence[Tensor]
 ) -> dict[str, Tensor]:
     """Returns the fields of `PromptStates` of one batch, with s m in place of the contribution."""
-    clean = AtLastToken(loaded, [each.clean for each in prompts])
+    tokens = [each.tokens for each in prompts]
+    clean = AtTokens(loaded, [each.clean for each in prompts], tokens)
     read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
     if prompts[0].answer == NO_TOKEN:  # two lists
-        _run(loaded, clean)
-        return {"contribution": clean.times_factor(clean.m), "coefficient": clean.m}
+        run_states(loaded, clean)
+        scaled = [s * m for s, m in zip(clean.s, clean.m, strict=True)]
+        return {name: torch.cat(own, 2).sum(1) for name, own in (("contribution", scaled), ("coefficient", clean.m))}
     pairs = torch.tensor([(each.answer, each.wrong) for each in prompts])
 
     def of_end(end: Tensor) -> Tensor:
@@ -122,31 +127,44 @@ def _read_batch(
     gradients, end = output_gradients(loaded, clean.ids, clean.last, of_end, clean.receive, "ms")
     logits = head.logits(end, read_as).cpu()
     found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1])[:, 0].float()
-    other_m, other_scaled = mean.expand_as(clean.m), clean.times_factor(mean)
+    patch = None
     if len(prompts[0].patch):
-        patch = AtLastToken(loaded, [each.patch for each in prompts])
-        found["patch_difference"] = head.differences(_run(loaded, patch), pairs, read_as).cpu()
-        other_m, other_scaled = patch.m, patch.times_factor(patch.m)
-    found["contribution"], found["coefficient"] = clean.times_factor(clean.m) - other_scaled, clean.m - other_m
-    base = {"patch": other_m, "mean": mean.expand_as(clean.m), "zero": torch.zeros_like(clean.m)}[baseline]
-    change = found["change"] = clean.times_factor(clean.m - base)
-    found["screen"] = change * slopes(gradients, values)
+        patch = AtTokens(loaded, [each.patch for each in prompts], tokens)
+        found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as).cpu()
     with Frozen():
         held, held_end = output_gradients(loaded, clean.ids, clean.last, of_end)
-    if relative_error(held_end, end) < TOLERANCE:
-        found["frozen_screen"] = change * slopes(held, values)
-    else:
+    holds = relative_error(held_end, end) < TOLERANCE
+    if not holds:
         say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
-        found["frozen_screen"] = torch.full_like(clean.m, torch.nan)
-    return found
+    of_layers: list[dict[str, Tensor]] = []
+    means = mean.split([len(v) for v in values])
+    for m, s, of_mean, v, *slopes, other in zip(
+        clean.m,
+        clean.s,
+        means,
+        values,
+        gradients,
+        held,
+        zip(patch.m, patch.s, strict=True) if patch else [None] * len(values),
+        strict=True,
+    ):
+        of_mean = of_mean * ~clean.padding[..., None]
+        other_m, other_s = other or (of_mean, s)
+        change = s * (m - {"patch": other_m, "mean": of_mean, "zero": torch.zeros_like(m)}[baseline])
+        screen, frozen = ((change * (clean.at(g).to(v.device) @ v.T).cpu()).sum(1) for g in slopes)
+        of_layers.append(
+            {
+                "contribution": (s * m - other_s * other_m).sum(1),
+                "coefficient": (m - other_m).sum(1),
+                "change": change.abs().sum(1),
+                "screen": screen,
+                "frozen_screen": frozen if holds else torch.full_like(frozen, torch.nan),
+            }
+        )
+    return found | {name: torch.cat([each[name] for each in of_layers], 1) for name in of_layers[0]}
 
 
-def slopes(gradients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    """Returns v · g of each memory, with the gradient g at the output of its layer [prompt, memory]."""
-    return torch.cat([(g.to(v.device) @ v.T).cpu() for g, v in zip(gradients, values, strict=True)], 1)
-
-
-def _run(loaded: LoadedModel, states: AtLastToken) -> Tensor:
+def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
     """Runs prompts without gradients; returns what the head reads at the last token [prompt, d]."""
     ends: list[Tensor] = []
 
@@ -162,14 +180,18 @@ def _run(loaded: LoadedModel, states: AtLastToken) -> Tensor:
 
 def read_base(
     loaded: LoadedModel, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str, batch_tokens: int
-) -> np.ndarray:
-    """Returns what the coefficient of each memory becomes when it is patched [prompt, memory]. Arguments: see `read_states`."""
-    if baseline == "zero":
-        return np.zeros((len(prompts), len(mean)), np.float32)
-    base = np.tile(mean.astype(np.float32), (len(prompts), 1))
-    paired = np.array([n for n, each in enumerate(prompts) if baseline == "patch" and len(each.patch)], int)
-    for batch in batches(np.array([len(prompts[n].patch) for n in paired.tolist()]), batch_tokens):
-        patch = AtLastToken(loaded, [prompts[n].patch for n in paired[batch].tolist()])
-        _run(loaded, patch)
-        base[paired[batch]] = patch.m.numpy()
+) -> Tensor:
+    """Returns what the coefficient of each memory becomes when it is patched [prompt, token, memory].
+
+    The tokens are those of `AtTokens`. Arguments: see `read_states`.
+    """
+    most = max(each.tokens for each in prompts)
+    if baseline != "patch" or not len(prompts[0].patch):
+        return torch.from_numpy(mean.astype(np.float32) * (baseline != "zero")).expand(len(prompts), most, -1)
+    base = torch.zeros(len(prompts), most, len(mean))
+    for batch in batches(np.array([len(each.patch) for each in prompts]), batch_tokens):
+        own = [prompts[n] for n in batch.tolist()]
+        patch = AtTokens(loaded, [each.patch for each in own], [each.tokens for each in own])
+        run_states(loaded, patch)
+        base[batch, -patch.padding.shape[1] :] = torch.cat(patch.m, 2)
     return base

@@ -13,7 +13,8 @@ OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
 
 @dataclass(frozen=True, kw_only=True)
 class PromptStates:
-    """What `behaviours/<name>/states/<shard>.h5` holds. Quantities by memory are at the last token of each prompt."""
+    """What `behaviours/<name>/states/<shard>.h5` holds. Quantities by memory are sums over the tokens of each prompt that are
+    patched: the last one, or all (the setting `positions`)."""
 
     layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
     norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
@@ -35,7 +36,7 @@ class PromptStates:
     change: np.ndarray = dataset(
         "prompt memory",
         "float32",
-        about="by how much s m falls when the memory is patched, s held; 0 in lists",
+        about="by how much s m changes when the memory is patched, s held, without its sign; 0 in lists",
         **OF_MEMORIES,
     )
     screen: np.ndarray = dataset(

@@ -16,8 +16,8 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours import summaries, words
 from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories, measure_stability
-from ffkv.branches.behaviours.encode import Encoded, draw, encode_prompts, prompt_rows
-from ffkv.branches.behaviours.prompt_file import Said, read_prompts
+from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts, prompt_rows
+from ffkv.branches.behaviours.prompt_file import LISTS, Said, read_prompts
 from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
 from ffkv.branches.behaviours.tables import ANSWERS, EFFECTS, MEMORIES, SETS, SIDE_EFFECTS, STABILITY, SUMMARIES
 from ffkv.branches.behaviours.tables import PROMPTS as PROMPTS_TABLE
@@ -44,7 +44,8 @@ def encode_behaviour(
     Returns:
         The table `PROMPTS` of `ffkv.branches.behaviours.tables`.
     Raises:
-        UserError: the file of prompts is missing or malformed; a chat has no template; or fewer than two prompts can be used.
+        UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
+            or fewer than two prompts can be used.
     """
     from ffkv.base.errors import UserError
     from ffkv.model.checkpoint.tokenizer import load_tokenizer
@@ -52,7 +53,13 @@ def encode_behaviour(
     anatomy = read_anatomy(model)
     corpus = read_corpus(Path(train), {"tokenizer_hash": anatomy.tokenizer_hash})
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
-    _, prompts = read_prompts(settings.prompts)
+    kind, prompts = read_prompts(settings.prompts)
+    everywhere = settings.positions == "all"
+    if everywhere and kind == LISTS:
+        raise UserError(
+            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
+            f" all`. Set `positions` of {name} to last, or write pairs."
+        )
     has_chats = settings.chat_template or any(
         isinstance(said, list) for prompt in prompts for said in (prompt.clean, prompt.patch)
     )
@@ -63,7 +70,7 @@ def encode_behaviour(
             return str(said)
         return chat([{"role": "user", "content": said}] if isinstance(said, str) else said)
 
-    encoded = encode_prompts(prompts, tokenizer, corpus.bos, anatomy.vocabulary, anatomy.context, render)
+    encoded = encode_prompts(prompts, tokenizer, corpus.bos, anatomy.vocabulary, anatomy.context, render, everywhere)
     positive = np.array([prompt.positive for prompt in prompts])
     labels = [prompt.label for prompt in prompts]
     part = draw([each.unused for each in encoded], positive, labels, settings.count, seed)
@@ -138,7 +145,14 @@ def _used(encode: Path | str, anatomy: Anatomy) -> pd.DataFrame:
 
 def _encoded(frame: pd.DataFrame) -> list[Encoded]:
     return [
-        Encoded(np.asarray(row.clean, np.int64), np.asarray(row.patch, np.int64), int(row.answer), int(row.wrong), "")
+        Encoded(
+            np.asarray(row.clean, np.int64),
+            np.asarray(row.patch, np.int64),
+            int(row.answer),
+            int(row.wrong),
+            "",
+            int(row.tokens),
+        )
         for row in frame.itertuples()
     ]
 
@@ -239,10 +253,11 @@ def measure_behaviour(
     if accuracy >= settings.minimum_accuracy:  # not of two lists, whose accuracy is NaN
         frame = frame[frame["part"] == words.ESTIMATE].head(settings.effect_prompts).reset_index(drop=True)
         own = frame.iloc[_rows_of_shard(len(frame), work)]
-        others = _draw_prefixes(prefixes, validation, anatomy, settings.side_effect_prefixes, seed)
-        others = [others[number] for number in _rows_of_shard(len(others), work)]
-        with running(model, work) as its:
-            texts = Texts(_encoded(own), own["prompt"].tolist(), others, examples.mean)
+        drawn, others = _draw_prefixes(prefixes, validation, anatomy, settings, seed)
+        of_shard = _rows_of_shard(len(drawn), work)
+        other_text = [others[n] for n in of_shard], [drawn[n] for n in of_shard]
+        with running(model, work, whole=settings.positions == "all") as its:
+            texts = Texts(_encoded(own), own["prompt"].tolist(), *other_text, examples.mean)
             made = measure(its, chosen, texts, settings, seed, name)
     effects, of_sets, side_effects = (
         tables.identify(table.frame(pd.DataFrame(rows).assign(behaviour=name)), examples.attributes)
@@ -252,15 +267,21 @@ def measure_behaviour(
 
 
 def _draw_prefixes(
-    prefixes: Path | str, validation: Path | str, anatomy: Anatomy, count: int, seed: int
-) -> list[tuple[int, np.ndarray, int]]:
-    """Draws sampled prefixes: number, ids of the tokens with what precedes every sentence, and the token that follows."""
+    prefixes: Path | str, validation: Path | str, anatomy: Anatomy, settings: Behaviour, seed: int
+) -> tuple[list[int], list[Encoded]]:
+    """Draws sampled prefixes: their numbers, and their tokens with the one that follows as answer."""
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sentence, position, following = (file[name][...] for name in ("sentence", "position", "next_token"))
         corpus = read_corpus(Path(validation), dict(file.attrs))
     generator = random_stream(seed, Purpose.SIDE_EFFECT_PREFIXES)
-    drawn = np.sort(generator.choice(len(sentence), min(count, len(sentence)), replace=False)).tolist()
-    return [(n, corpus.prefix_ids(sentence[n], position[n]), int(following[n])) for n in drawn]
+    count = min(settings.side_effect_prefixes, len(sentence))
+    drawn = np.sort(generator.choice(len(sentence), count, replace=False)).tolist()
+    found = []
+    for n in drawn:
+        ids = corpus.prefix_ids(sentence[n], position[n])
+        tokens = len(ids) - len(corpus.bos) if settings.positions == "all" else 1
+        found.append(Encoded(ids, ids[:0], int(following[n]), NO_TOKEN, "", tokens))
+    return drawn, found
 
 
 def summarize_behaviours(

@@ -76,6 +76,7 @@ PROMPTS = table(
     Column("patch", "object", "ids of the tokens of the other prompt of the pair; none without one", "token"),
     token_id("answer", "the answer"),
     token_id("wrong", "the wrong answer"),
+    count("tokens", "tokens at its end at which memories are patched"),
 )
 ANSWERS = table(
     f"{OF}/answers.parquet",

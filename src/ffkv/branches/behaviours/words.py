@@ -2,17 +2,18 @@
 
 CHOOSE, ESTIMATE = "choose", "estimate"  # the two halves of the prompts
 # Why a prompt is not used.
-SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, DOUBLED, UNDRAWN = (
+SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "an answer has several tokens",
     "an answer and the prompt make one token",
     "both answers are the same token",
     "a token is none of the model",
     "it is longer than the model reads",
     "it has no token",
+    "the prompts of the pair differ in their number of tokens",
     "it is there twice",
     "it was not drawn",
 )
-REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, DOUBLED, UNDRAWN)
+REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN)
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)

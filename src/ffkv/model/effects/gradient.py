@@ -23,18 +23,18 @@ def output_gradients(
     on_tensor: Callable[[Layer, Quantity, Tensor], None] = lambda layer, quantity, tensor: None,
     quantities: str = "",
 ) -> tuple[list[Tensor], Tensor]:
-    """Returns how much a number depends on o of each layer at one token of each sentence, and the end there.
+    """Returns how much a number depends on o of each layer at each token, and the end at one token of each sentence.
 
-    A vector of zeros is added to o of each layer at the token. What is returned is the gradient with respect to it. So it says
-    what any change of o does, as far as this is linear, whatever the layer is made of.
+    Zeros are added to o of each layer. What is returned is the gradient with respect to them. So it says what any change of o
+    does, as far as this is linear, whatever the layer is made of.
 
     Args:
         ids: tokens [sentence, token].
-        tokens: position of the token [sentence].
+        tokens: position of the token that the number is read from [sentence].
         of_end: the gradient of the number with respect to what the head reads at the token, from the latter [sentence, d].
         on_tensor: called with the layer, the quantity and its tensor, as by `tap`, for `quantities`.
     Returns:
-        The gradients, by layer [layer][sentence, d], and what the head reads at the token [sentence, d], both float32.
+        The gradients, by layer [layer][sentence, token, d], and what the head reads at the token [sentence, d], float32.
     Raises:
         UserError: the model cannot be differentiated: something between a layer and the end has no gradient.
     """
@@ -45,10 +45,8 @@ def output_gradients(
     ends: list[Tensor] = []
 
     def add_zeros(number: int, o: Tensor) -> Tensor:
-        states = o.reshape(*ids.shape, o.shape[-1])
-        zeros[number] = torch.zeros(len(ids), o.shape[-1], dtype=o.dtype, device=o.device, requires_grad=True)
-        places = rows.to(o.device), tokens.to(o.device)
-        return (states + torch.zeros_like(states).index_put(places, zeros[number])).reshape(o.shape)
+        zeros[number] = torch.zeros_like(o, requires_grad=True)
+        return o + zeros[number]
 
     def receive(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
         if layer is layers[-1] and quantity == loaded.anatomy.end:
@@ -74,4 +72,4 @@ def output_gradients(
             f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened: no gradient comes from the"
             f" end of the model to layer {missing[0]}."
         )
-    return [gradient.float() for gradient in found], ends[0].detach().float()
+    return [gradient.float().reshape(*ids.shape, -1) for gradient in found], ends[0].detach().float()

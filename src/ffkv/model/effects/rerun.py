@@ -38,10 +38,13 @@ class Unchanged(NamedTuple):
     past: Past  # none if the model does not keep them
 
 
-# The ends [prefix][change + 1, d] for changes of o at the last token of some prefixes [prefix][change, d]. The last end of
+# How many times o changes by a change at each of the last tokens of some prefixes [prefix][change, token]; None: once, at the
+# last token alone.
+Along = Sequence[Tensor] | None
+# The ends [prefix][change + 1, d] for changes of o at the last tokens of some prefixes [prefix][change, d]. The last end of
 # each prefix is that of the unchanged model.
-Way = Callable[[LoadedModel, Layer, Sequence[Unchanged], Sequence[Tensor]], Sequence[Tensor]]
-Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor]], list[Tensor]]
+Way = Callable[[LoadedModel, Layer, Sequence[Unchanged], Sequence[Tensor], Along], Sequence[Tensor]]
+Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor], Along], list[Tensor]]
 
 
 def run_unchanged(
@@ -116,7 +119,7 @@ def keeps(loaded: LoadedModel) -> bool:
 
 
 def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) -> Rerun:
-    """Returns a function from changes of o at the last token of prefixes to what the head reads [prefix][change, d].
+    """Returns a function from changes of o at the last tokens of prefixes to what the head reads [prefix][change, d].
 
     The fastest way that is right for the model is taken: `read_on`, `row_by_row`, `from_the_start`. A way is right for a
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
@@ -124,20 +127,21 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
     Args:
         layer: the layer that changes.
         batch_tokens: maximum number of tokens per pass, padding included. A pass makes one change at least.
-        keep: whether the model keeps keys and values of the prefixes, see `keeps`.
+        keep: whether the model keeps keys and values of the prefixes, see `keeps`. Then only the last token can change.
     Raises:
         UserError: no way is right.
     """
     ways: list[Way] = [*[read_on] * keep, row_by_row, from_the_start]
 
-    def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor]) -> list[Tensor]:
+    def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None) -> list[Tensor]:
         ends = [base.end.new_empty(own.shape) for base, own in zip(bases, changes, strict=True)]
         for parts in _passes(ways[0] is read_on, bases, changes, batch_tokens):
             own = [bases[n] for n, _ in parts]
-            found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts])
+            times = None if along is None else [along[n][rows] for n, rows in parts]
+            found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
             if isinstance(found, Exception) or not _nothing_changes(own, found):
                 _next_way(ways, loaded, layer, found)
-                return rerun(bases, changes)
+                return rerun(bases, changes, along)
             for (n, rows), each in zip(parts, found, strict=True):
                 ends[n][rows] = each[:-1]
         return ends
@@ -166,11 +170,9 @@ def _nothing_changes(bases: Sequence[Unchanged], ends: Sequence[Tensor]) -> bool
     return all(relative_error(end[-1], base.end) < TOLERANCE for end, base in zip(ends, bases, strict=True))
 
 
-def _tried(
-    way: Way, loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
-) -> Sequence[Tensor] | Exception:
+def _tried(way: Way, *arguments: Any) -> Sequence[Tensor] | Exception:
     try:
-        return way(loaded, layer, bases, changes)
+        return way(*arguments)
     except UserError:
         raise
     except Exception as error:  # the model's own code refuses such arguments, in a way of its own
@@ -190,14 +192,16 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object)
 
 
 def read_on(
-    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None
 ) -> Sequence[Tensor]:
     """Runs the changed last tokens of each prefix behind the keys and values of the tokens before. None sees another one.
 
     It needs a model that takes keys and values, a mask [prefix, 1, token, token] and positions. The blocks up to the layer do
     not run.
     """
-    states = pad_sequence([_changed(base.o[-1], own) for base, own in zip(bases, changes)], True)
+    times = along or [changes[0].new_ones(len(own), 1) for own in changes]
+    rows = [_changed(base.o[-1:], own, n)[:, 0] for base, own, n in zip(bases, changes, times, strict=True)]
+    states = pad_sequence(rows, True)
     ids, arguments = behind(bases, [len(own) + 1 for own in changes])
     with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
         ends = _ends(loaded, ids, **arguments)
@@ -222,35 +226,36 @@ def behind(bases: Sequence[Unchanged], copies: Sequence[int]) -> tuple[Tensor, d
 
 
 def row_by_row(
-    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None
 ) -> Sequence[Tensor]:
     """Runs a copy of the only prefix per change. The blocks up to the layer do not run."""
     (base,), (own,) = bases, changes
-    states = base.o.expand(len(own) + 1, -1, -1).clone()
-    states[:, -1] = _changed(base.o[-1], own)
+    states = _changed(base.o, own, along[0] if along else None)
     with resumed(loaded.model, loaded.anatomy.layers, layer, states, base.returns):
         return [_ends(loaded, base.ids.expand(len(states), -1))[:, -1]]
 
 
 def from_the_start(
-    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor]
+    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None
 ) -> Sequence[Tensor]:
     """Runs the whole model on a copy of the only prefix per change."""
     (base,), (own,) = bases, changes
     copies = len(own) + 1
 
     def change(o: Tensor) -> Tensor:
-        states = o.reshape(copies, -1, o.shape[-1]).clone()
-        states[:-1, -1] += own.to(o.device, o.dtype)
-        return states.reshape(o.shape)
+        return _changed(o.reshape(copies, -1, o.shape[-1])[0], own, along[0] if along else None).reshape(o.shape)
 
     with with_output(loaded.model, layer, change):
         return [_ends(loaded, base.ids.expand(copies, -1))[:, -1]]
 
 
-def _changed(o: Tensor, changes: Tensor) -> Tensor:
-    """Returns o at the last token [d] with each change, and without any [change + 1, d]."""
-    return torch.cat([(o.float() + changes.to(o.device)).to(o.dtype), o[None]])
+def _changed(o: Tensor, changes: Tensor, along: Tensor | None = None) -> Tensor:
+    """Returns o of a prefix [token, d] with each change at its last tokens, and without any [change + 1, token, d]."""
+    times = changes.new_ones(len(changes), 1) if along is None else along
+    each = (times[:, :, None] * changes[:, None]).to(o.device)
+    states = o.repeat(len(changes) + 1, 1, 1)
+    states[:-1, -each.shape[1] :] = (o[-each.shape[1] :].float() + each).to(o.dtype)
+    return states
 
 
 def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:

@@ -24,11 +24,15 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(model: Path | str, work: Work) -> Iterator[Running]:
+def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Running]:
     """Loads the model of a model folder. Inside the `with` statement, it computes in float32.
 
     A contribution is small beside the residual, so that 16 bits would round it away.
 
+    Args:
+        model: folder of the model step.
+        work: the device, and the number of tokens per pass.
+        whole: prefixes are read whole, because more than their last tokens change: no keys and values are kept.
     Raises:
         UserError: as `load`.
     """
@@ -36,6 +40,6 @@ def running(model: Path | str, work: Work) -> Iterator[Running]:
     head = load_head(Path(model), work.device)
     half = loaded.anatomy.dtype != "float32"
     with running_in_float32(loaded.model) if half else contextlib.nullcontext():
-        keeping = keeps(loaded)
+        keeping = not whole and keeps(loaded)
         reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
         yield Running(loaded, head, keeping, reruns, work.batch_tokens)
