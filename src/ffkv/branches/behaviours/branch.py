@@ -25,7 +25,9 @@ def _measured(run: Any) -> tuple[float, float]:
         changes = 2 * its.candidates * (1 + its.controls + its.directions) * its.effect_prompts
         sets = len(its.sets) * (1 + its.random_sets) + 1
         copies = sets * (2 * its.effect_prompts + its.side_effect_prefixes)
-        total += changes * (run.shape.body / 2 + 2 * run.shape.head) + copies * (2 * run.shape.body + run.shape.head)
+        whole = TOKENS if its.positions == "all" else 1  # every copy reads its whole prompt
+        total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
+        total += copies * (whole * 2 * run.shape.body + run.shape.head)
     return total, 0
 
 

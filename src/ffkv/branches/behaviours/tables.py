@@ -139,7 +139,7 @@ SETS = table(
 
 SIDE_EFFECTS = table(
     f"{OF}/side_effects/{{shard}}.parquet",
-    "A sampled validation prefix and a set of memories that is patched at its last token.",
+    "A sampled validation prefix and a set of memories that is patched there.",
     BEHAVIOUR,
     count("prefix", "number of the sampled prefix"),
     CHOICE,
@@ -165,7 +165,7 @@ SUMMARY = table(
     share("probability", "mean probability of the answer"),
     count("significant", "memories whose contrast has a q-value up to 0.05"),
     count("screened", "memories whose screen has a q-value up to 0.05"),
-    number("by_memories", "share of the behaviour that is lost when all memories are patched at the last token"),
+    number("by_memories", "share of the behaviour that is lost when all memories are patched"),
     number("by_memories_low", "lower end of its interval (95 %)"),
     number("by_memories_high", "upper end"),
     number("pearson", "correlation of screen and exact total effect over candidates", lowest=-1, highest=1),

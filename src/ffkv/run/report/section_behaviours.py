@@ -25,6 +25,7 @@ SUMMARY, MEMORIES, SETS, STABILITY = (
 )
 LAYERS, PROMPTS, SIDE = "behaviour_layers", "behaviour_prompts", "behaviour_side_effects"
 SCREEN, RANDOM, ALL = "screen", "random", "all"  # choices of sets
+POSITIONS = {"last": "at the last token", "all": "at all tokens"}
 SHOWN = 25  # memories of each behaviour that the page shows
 
 
@@ -85,11 +86,19 @@ def _caption_layers(run: Run) -> Caption:
     text = (
         "Candidates are the memories with the largest contrast and with the largest screen on one half of the prompts. Shown is "
         "their total effect on the other half: by how much the logit of the answer, minus that of the wrong answer, falls when the "
-        "memory's coefficient at the last token is patched and the blocks after it run again. The band is as wide as the effects of "
-        "95 % of random memories of the layer: changes of the same length along their values. q-values count all candidates of a "
+        f"memory's coefficient is patched ({_where(run)}) and the blocks after it run again. The band is as wide as the effects "
+        "of 95 % of random memories of the layer: changes of the same length along their values. q-values count all candidates of a "
         "behaviour."
     )
     return Caption(" ".join(told), text, "Points by layer and effect, a panel per behaviour.")
+
+
+def _where(run: Run) -> str:
+    """Returns at which tokens memories are patched, by behaviour if they differ."""
+    found = {name: POSITIONS[its.positions] for name, its in run.settings.behaviours.items()}
+    if len({*found.values()}) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{name} {where}" for name, where in found.items())
 
 
 def _logits(value: float) -> str:
@@ -142,11 +151,11 @@ def _caption_sets(run: Run) -> Caption:
             f"({percent(largest['completeness_low'])} to {percent(largest['completeness_high'])}){beside}."
         )
     text = (
-        "The memories are chosen by their screen on one half of the prompts and patched on the other half: at the last token, in all "
-        "layers at once. Shown is by how much the mean logit difference falls, as a share of its difference from the other prompts "
-        "of the pairs. A share can be above 1 or below 0, because memories work against each other. Random sets have as many "
+        "The memories are chosen by their screen on one half of the prompts and patched on the other half, in all layers at "
+        f"once ({_where(run)}). Shown is by how much the mean logit difference falls, as a share of its difference from the other "
+        "prompts of the pairs. A share can be above 1 or below 0, because memories work against each other. Random sets have as many "
         "memories as make the same summed length of contributions. The dotted line is the share that is lost when all memories "
-        "are patched at the last token: attention, and memories at other tokens, carry the rest. The bands are 95 % intervals over "
+        "are patched: attention, and memories at tokens that are not patched, carry the rest. The bands are 95 % intervals over "
         "prompts. The data also has what is left when all memories but the set are patched."
     )
     return Caption(" ".join(told), text, "Lines by number of memories, a panel per behaviour.")
@@ -158,6 +167,7 @@ def _asked(run: Run) -> PageTable:
     effects = memories.groupby("behaviour")["effect_q"].agg(lambda q: (q <= SIGNIFICANT).sum())
     columns = {
         "prompts": table["prompts"].map(number),
+        "patched": [POSITIONS[run.settings.behaviours[name].positions] for name in table["behaviour"]],
         "accuracy": table["accuracy"].map(_share),
         "logit difference": table["difference"].map(_plain),
         "memories with an effect": table["behaviour"].map(effects).fillna(0).map(number),
@@ -166,7 +176,9 @@ def _asked(run: Run) -> PageTable:
     }
     cells = [[*map(visible, table["behaviour"])], *columns.values()]
     lines = [list(row) for row in zip(*cells, strict=True)]
-    return PageTable("behaviours asked", ["behaviour", *columns], [False, *[True] * len(columns)], lines)
+    return PageTable(
+        "behaviours asked", ["behaviour", *columns], [False, *[name != "patched" for name in columns]], lines
+    )
 
 
 def _share(value: float) -> str:
@@ -192,8 +204,8 @@ def _tables(run: Run) -> list[TableBlock]:
 
 
 ASKED_TEXT = (
-    "Accuracy: the answer has a higher logit than the wrong answer. Memories with an effect: candidates whose exact total effect is "
-    "larger than those of random memories. Screen and effect: the correlation of the two over candidates."
+    "Patched: at which tokens of a prompt. Accuracy: the answer has a higher logit than the wrong answer. Memories with an "
+    "effect: candidates whose exact total effect is larger than those of random memories. Screen and effect: the correlation of the two over candidates."
 )
 SIDE_TEXT = (
     "What else changes when the sets are patched: the KL divergence of the prediction, and the rise of the loss of the next token, in "
@@ -262,9 +274,9 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
             "" if np.isnan(correlation) else f" The screen agrees with exact effects (correlation {correlation:.2f})."
         )
         told.append(
-            f"{name}: the answer has a higher logit than the wrong answer on {accuracy}. All memories together, patched at the last "
-            f"token, carry {percent(row['by_memories'])} of it ({percent(row['by_memories_low'])} to "
-            f"{percent(row['by_memories_high'])}).{agrees}"
+            f"{name}: the answer has a higher logit than the wrong answer on {accuracy}. All memories together, patched "
+            f"{POSITIONS[run.settings.behaviours[name].positions]}, carry {percent(row['by_memories'])} of it "
+            f"({percent(row['by_memories_low'])} to {percent(row['by_memories_high'])}).{agrees}"
         )
     return told
 
