@@ -27,8 +27,8 @@ class Behaviour(Section):
     over the train split; `zero`. Prompts that are no pairs take the mean in place of `patch`."""
     positions: Literal["last", "all"] = "last"
     """Where memories are patched: at the `last` token of a prompt, or at `all` tokens behind what precedes every sentence. With `all`
-    the two prompts of a pair need the same number of tokens, two lists are refused, and exact effects take as many times longer
-    as a prompt has tokens."""
+    the two prompts of a pair need the same number of tokens, two lists are refused, and exact effects take longer, at most as many
+    times as a prompt has tokens."""
     minimum_accuracy: float = Field(0.6, ge=0, le=1)
     """Share of prompts on which the answer must have a higher logit than the wrong answer. Below it, the report says that there
     is nothing to explain."""
