@@ -152,7 +152,7 @@ def test_the_figure_and_the_tables_show_each_run(folders, options):
     (exhibit,) = draw_all_behaviours(measured)
     assert all(title in str(exhibit.inline) for title in ("mean logit difference", "lost with all memories"))
     by_run = behaviour_tables(measured)[0][1]
-    assert by_run.same == (("behaviour", "number"), ("prompts", "3"))
+    assert by_run.same == (("behaviour", "number"), ("patched", "at the last token"), ("prompts", "3"))
     label = "step 20" if options else "late"
     assert dict(zip(by_run.headers, by_run.rows[1], strict=True)) == {
         "run": f"<bdi>{label}</bdi>",

@@ -68,6 +68,7 @@ def test_the_page_shows_the_behaviours_of_several_runs(measured, page):
     row = dict.fromkeys(BEHAVIOURS.names, 0.25) | {
         "behaviour": "agreement",
         "other_settings": "",
+        "positions": "all",
         "prompts": 40,
         "size": 20,
     }

@@ -59,6 +59,7 @@ def describe(run: Run, name: str, first: Run) -> dict[str, Any]:
     own, other = (each.settings.behaviours[name].model_dump() for each in (run, first))
     row = {
         "behaviour": name,
+        "positions": own["positions"],
         "other_settings": ", ".join(key for key in own if own[key] != other[key]),
         "prompts": summary["prompts"],
         "accuracy": summary["accuracy"],

@@ -27,6 +27,7 @@ from ffkv.run.report.curve import LAYER
 from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, whole_table, without_same
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit
+from ffkv.run.report.section_behaviours import POSITIONS
 from ffkv.run.report.sections import heading_of
 from ffkv.run.report.svg import write_svg
 from ffkv.run.report.templates import make_environment
@@ -117,6 +118,7 @@ def behaviour_tables(measured: Measured) -> list[tuple[str, PageTable]]:
     columns: dict[str, Iterable[Cell]] = {
         "behaviour": found["behaviour"],
         "run": [visible(labels[run]) for run in found["run"]],
+        "patched": [POSITIONS[each] for each in found["positions"]],
         "prompts": column(found["prompts"]),
         "accuracy": _with_intervals(found, "accuracy", percent),
         "logit difference": _with_intervals(found, "difference", decimals),
@@ -125,7 +127,7 @@ def behaviour_tables(measured: Measured) -> list[tuple[str, PageTable]]:
         "random sets": _with_intervals(found, "random_lost", percent),
         "lost with all": _with_intervals(found, "all_lost", percent),
     }
-    tables = [("Each behaviour in each run", without_same(_of_columns("behaviours by run", columns, 2)))]
+    tables = [("Each behaviour in each run", without_same(_of_columns("behaviours by run", columns, 3)))]
     for name, own in measured.behaviour_memories.groupby("behaviour", sort=False):
         tables.append((f"Memories of {name}: the effect in each run", _memories_table(own, str(name), labels)))
     if len(overlaps := measured.behaviour_overlaps):

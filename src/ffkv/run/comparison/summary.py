@@ -91,7 +91,7 @@ def describe_behaviours(measured: Measured) -> str:
     return (
         f"Behaviours that several runs have, by {by}. Accuracy: the share of prompts on which the answer has a higher logit than the "
         "wrong answer. Lost: the share of the behaviour that is lost when the n memories with the largest screen, or all memories, are "
-        "patched at the last token. Grey: random sets of equal summed length. Bars are 95 % intervals over prompts. Where the "
+        "patched. Grey: random sets of equal summed length. Bars are 95 % intervals over prompts. Where the "
         "accuracy is too low, no set is patched, and there is no share."
     )
 

@@ -123,6 +123,7 @@ BEHAVIOURS = table(
     RUN,
     BEHAVIOUR,
     number("axis", "place of the run on the axis; NaN without an axis"),
+    word("positions", "tokens of a prompt at which memories are patched", "last", "all"),
     text("other_settings", "settings of the behaviour that are not as in the first run that has it"),
     count("prompts", "prompts that are used"),
     *_with_interval("accuracy", "share of them on which the answer has a higher logit than the wrong answer", share),
@@ -132,7 +133,7 @@ BEHAVIOURS = table(
         "lost", "share of the behaviour that is lost when the n memories with the largest screen are patched"
     ),
     *_with_interval("random_lost", "the same of random sets of equal summed length"),
-    *_with_interval("all_lost", "the same of all memories at the last token"),
+    *_with_interval("all_lost", "the same of all memories"),
 )
 BEHAVIOUR_MEMORIES = table(
     f"{FOLDER}/behaviour_memories.csv",
