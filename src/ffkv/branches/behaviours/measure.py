@@ -20,6 +20,8 @@ from ffkv.branches.behaviours.tables import EFFECTS, SETS, SIDE_EFFECTS
 from ffkv.model.effects.running import Running
 from ffkv.model.value_vectors import values_in_place
 
+HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
+
 
 class Texts(NamedTuple):
     """On what a behaviour is measured."""
@@ -46,12 +48,12 @@ def measure(
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
     candidates = _candidates(running, memories, settings, seed)
     with progress(len(texts.prompts) + len(texts.prefixes), "prompts", name) as bar:
-        for own, numbers in _side_by_side(texts.prompts, texts.numbers, running.batch_tokens):
+        for own, numbers in _side_by_side(running, texts.prompts, texts.numbers):
             base = read_base(running.loaded, own, texts.mean, settings.baseline, running.batch_tokens)
             made[EFFECTS] += measure_candidates(running, candidates, own, numbers, base)
             made[SETS] += measure_sets(running, sets, own, numbers, base)
             bar.update(len(own))
-        for own, numbers in _side_by_side(texts.prefixes, texts.prefix_numbers, running.batch_tokens):
+        for own, numbers in _side_by_side(running, texts.prefixes, texts.prefix_numbers):
             base = read_base(running.loaded, own, texts.mean, settings.baseline, running.batch_tokens)
             made[SIDE_EFFECTS] += measure_side_effects(running, sets, own, numbers, base)
             bar.update(len(own))
@@ -61,12 +63,15 @@ def measure(
 
 
 def _side_by_side(
-    prompts: Sequence[Encoded], numbers: Sequence[int], batch_tokens: int
+    running: Running, prompts: Sequence[Encoded], numbers: Sequence[int]
 ) -> Iterator[tuple[list[Encoded], list[int]]]:
-    """Yields prompts of similar length of one block, and their numbers."""
+    """Yields prompts of similar length of one block, and their numbers. Coefficients at all their tokens can be held."""
+    room = running.batch_tokens
+    if not running.keeps:
+        room = min(room, HELD // running.loaded.anatomy.layer_offset[-1])
     for start in range(0, len(prompts), BLOCK):
         lengths = np.array([len(each.clean) for each in prompts[start : start + BLOCK]])
-        for group in batches(lengths, batch_tokens):
+        for group in batches(lengths, room):
             places = (start + group).tolist()
             yield [prompts[n] for n in places], [numbers[n] for n in places]
 
