@@ -164,10 +164,11 @@ def _write_tables(
         ends[f"{end}_token"] = generator.integers(0, shape.vocabulary, (memories, KEPT), np.int32)
         ends[f"{end}_log_probability"] = np.sort(-10 * generator.random((memories, KEPT), np.float32), axis=1)[:, ::-1]
         ends[end] = ends[f"{end}_token"][:, 0]
+    moments = {f"logit_{name}": np.ones(memories, np.float32) for name in ("variance", "skewness", "kurtosis")}
     norm, tied = generator.random(memories, np.float32), np.zeros(memories, bool)
     write_projections(
         folder / "values/projections/0.h5",
-        Projections(layer=layer, memory=memory, tied=tied, norm=norm, attributes=identity, **ends),
+        Projections(layer=layer, memory=memory, tied=tied, norm=norm, **moments, attributes=identity, **ends),
     )
     by_memory = {
         "layer": layer, "memory": memory, "norm": norm, "contribution": norm, "top_token": ends["top"],

@@ -44,6 +44,7 @@ from ffkv.branches.refinement.step import measure_refinement as measure_refineme
 from ffkv.branches.refinement.step import summarize_refinement as summarize_refinement
 from ffkv.branches.intervention.step import measure_interventions as measure_interventions
 from ffkv.branches.intervention.step import summarize_interventions as summarize_interventions
+from ffkv.branches.roles.step import measure_roles as measure_roles
 from ffkv.apps.annotation.step import make_sheets as make_sheets
 from ffkv.apps.annotation.step import compare_annotators as compare_annotators
 from ffkv.run.report.step import write_report as write_report

@@ -176,6 +176,7 @@ def write_some_projections(folder: Path, layers: int, signed: bool, generator: n
         bottom_token=top[:, ::-1],
         bottom_log_probability=np.log(1e-9 * (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32),
         norm=np.ones(len(layer), np.float32),
+        **{f"logit_{moment}": np.ones(len(layer), np.float32) for moment in ("variance", "skewness", "kurtosis")},
         attributes=identities(),
     )
     write_projections(folder / "values/projections/0.h5", projections)

@@ -104,6 +104,7 @@ def write_values_of(folder: Path, group: int, layer: int) -> None:
         **places, top=top[:, 0], tied=np.zeros(count, bool), top_token=top, top_log_probability=log_probability,
         bottom=top[:, -1], bottom_token=top[:, ::-1], bottom_log_probability=log_probability[:, ::-1],
         norm=np.ones(count, np.float32), attributes=IDENTITY,
+        **{f"logit_{moment}": np.ones(count, np.float32) for moment in ("variance", "skewness", "kurtosis")},
     )  # fmt: skip
     write_projections(folder / f"values/projections/{group}.h5", projections)
     following = [SENTENCES[s][p] if s >= 0 else -1 for ((_, s, p), _) in EXAMPLES[rows]]

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     RANDOM_SETS = 36
     BEHAVIOUR_BOOTSTRAP = 37
     SIDE_EFFECT_PREFIXES = 38
+    PERMUTED_ROLES = 45
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -1,7 +1,7 @@
-"""The branches of the analysis: keys, values, composition, refinement, intervention.
+"""The branches of the analysis: keys, values, composition, refinement, intervention, roles, behaviours.
 
-`values`, `keys`, `composition`, `refinement` and `intervention` read what the passes stored. None reads another one,
-except that `composition` and `intervention` read the projections of `values`. A branch describes itself in its
+They read what the passes stored. None reads another one, except that `composition`, `intervention`, `roles` and
+`behaviours` read the projections of `values`. A branch describes itself in its
 `branch`: steps, settings, tables, words of the report. `registry` lists the branches, `branch` says what a
 description has, `commands` makes their commands of it.
 """

@@ -1,4 +1,7 @@
-"""The keys k_i of a layer: the rows of the first matrices, as far as these are plain matrices."""
+"""The keys k_i of a layer: the rows of the first matrices, as far as these are plain matrices.
+
+`keys` gives what a memory reads as one vector, `factors` gives both factors of a gated memory apart, of experts too.
+"""
 
 from typing import Any
 
@@ -6,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.placement.resident import in_float32
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.placement.resident import in_float32, resident
 
 
 def keys(model: nn.Module, layer: Layer) -> Tensor | None:
@@ -31,6 +35,47 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
     halves = [half for name in matrix.first_matrices for half in _rows(model.get_submodule(name), matrix.memories)]
     found = [half for half in halves if half is not None]
     return torch.cat(found, 1) if found and len(found) == len(halves) else None
+
+
+def factors(model: nn.Module, layer: Layer, width: int) -> tuple[Tensor, Tensor]:
+    """Returns what each memory of a layer reads: its key and its gate, m = act(gate) key; without a gate m = act(key).
+
+    A bias and the gain of a norm before the layer are left out.
+
+    Args:
+        model: the model.
+        layer: the layer.
+        width: d, the width of the residual stream.
+    Returns:
+        Keys and gates [memory, d], float32, on the CPU. A row is NaN where there is none: a memory without a gate; a first
+        matrix that is no plain matrix on the residual stream; a gate that the proof could not tell from the other factor.
+    """
+    parts = [_factors_of(model, matrix, width) for matrix in layer.second_matrices]
+    key, gate = (torch.cat(part) for part in zip(*parts, strict=True))
+    return key, gate
+
+
+def _factors_of(model: nn.Module, matrix: SecondMatrix, width: int) -> list[Tensor]:
+    unknown = torch.full((matrix.memories, width), torch.nan)
+    if matrix.experts:
+        module = model.get_submodule(matrix.module)
+        layout: Any = layout_of(module)
+        with torch.no_grad(), resident(module):
+            of_experts = [layout.keys(expert) for expert in range(layout.experts)]
+            found = [None if None in part else torch.cat(part).float().cpu() for part in zip(*of_experts, strict=True)]
+    else:
+        rows = {name: _rows(model.get_submodule(name), matrix.memories) for name in matrix.first_matrices}
+        if matrix.kind == "plain":
+            found = [rows[matrix.first_matrices[0]][0], None]
+        elif not matrix.gate:
+            found = [None, None]
+        elif matrix.gate_columns == "all":
+            other = next(name for name in matrix.first_matrices if name != matrix.gate)
+            found = [rows[other][0], rows[matrix.gate][0]]
+        else:
+            halves = [*rows[matrix.gate], None][:2]
+            found = halves if matrix.gate_columns == "second half" else halves[::-1]
+    return [unknown if part is None or part.shape != unknown.shape else part for part in found]
 
 
 def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:

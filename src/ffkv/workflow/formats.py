@@ -66,7 +66,7 @@ def _lines(table: Table) -> list[str]:
 
 def _row(column: Column) -> str:
     kind = {"str": "text", "object": "list"}.get(column.dtype, column.dtype.rstrip("0123456789").lower())
-    choices = ": " + ", ".join(f"`{each}`" for each in column.choices) if column.choices else ""
+    choices = ": " + ", ".join(f"`{each}`" for each in column.choices if each) if column.choices else ""
     about = (column.about + choices + (f" ({column.optional})" if column.optional else "")).replace("|", "\\|")
     return f"| `{column.name}` | {kind} | {column.unit} | {about} |"
 

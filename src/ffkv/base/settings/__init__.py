@@ -17,6 +17,7 @@ from ffkv.base.settings.analyses import Keys as Keys
 from ffkv.base.settings.analyses import Prefixes as Prefixes
 from ffkv.base.settings.analyses import Refinement as Refinement
 from ffkv.base.settings.analyses import Report as Report
+from ffkv.base.settings.analyses import Roles as Roles
 from ffkv.base.settings.analyses import Settings as Settings
 from ffkv.base.settings.analyses import Triggers as Triggers
 from ffkv.base.settings.analyses import Values as Values

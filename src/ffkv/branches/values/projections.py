@@ -34,6 +34,18 @@ class Projections:
         "memory rank", "float32", unit="nat", about="log-probabilities of `bottom_token`"
     )
     norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
+    logit_variance: np.ndarray = dataset(
+        "memory",
+        "float32",
+        unit="1",
+        about="variance, over the vocabulary, of the logits of the value minus those of a vector of zeros",
+    )
+    logit_skewness: np.ndarray = dataset(
+        "memory", "float32", unit="1", about="their skewness; NaN if they are all alike"
+    )
+    logit_kurtosis: np.ndarray = dataset(
+        "memory", "float32", unit="1", about="their kurtosis, 3 of a normal distribution; NaN if they are all alike"
+    )
     attributes: dict[str, Any]  # the attributes of the file
 
 

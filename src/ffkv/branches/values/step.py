@@ -25,7 +25,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.topk import highest, log_probabilities, lowest, rank
+from ffkv.model.head.topk import highest, log_probabilities, lowest, moments, rank
 
 
 def project_values(
@@ -80,8 +80,11 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
     with progress(total, "values", "projections") as bar:
         for layer in np.unique(values.layer).tolist():
             rows = np.flatnonzero(values.layer == layer)
-            for chunk, logits in head.chunks(torch.from_numpy(values.value[rows]), layer):
-                for name, result in describe_logits(logits, count).items():
+            vectors = torch.from_numpy(values.value[rows])
+            constant = head.logits(torch.zeros_like(vectors[:1]), layer)  # what biases in the head give to every vector
+            for chunk, logits in head.chunks(vectors, layer):
+                written = logits - constant if constant.any() else logits
+                for name, result in (describe_logits(logits, count) | moments(written)).items():
                     arrays[name][rows[chunk]] = result.cpu().numpy()
                 w_of_chunk = torch.from_numpy(w[rows[chunk]].astype(np.int64)).to(logits.device)
                 ranks[rows[chunk]] = rank(logits, w_of_chunk.clamp(min=0)).cpu().numpy()

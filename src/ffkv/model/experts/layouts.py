@@ -72,6 +72,10 @@ class ExpertLayout(ABC):
         """
 
     @abstractmethod
+    def keys(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Returns what the units of an expert read [unit, d]: with gates, the other factor, and what the gates read."""
+
+    @abstractmethod
     def values(self, expert: int) -> Tensor:
         """Returns the values of an expert [unit, d]."""
 
@@ -133,6 +137,14 @@ class _LibraryInterface(ExpertLayout):
         gate = before.chunk(2, -1)[0] if self.bank.is_concatenated else before[..., ::2]
         return self.bank._apply_gate(before), gate > 0
 
+    def keys(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        matrix = getattr(self.bank, "gate_up_proj" if self.gated else "up_proj")[expert]
+        rows = matrix.T if self.bank.is_transposed else matrix
+        if not self.gated:
+            return rows, None
+        gate, up = rows.chunk(2) if self.bank.is_concatenated else (rows[::2], rows[1::2])
+        return up, gate
+
     def values(self, expert: int) -> Tensor:
         matrix = self.bank.down_proj[expert]
         return matrix if self.bank.is_transposed else matrix.T
@@ -159,6 +171,9 @@ class _StackedMatrices(ExpertLayout):
         gate = x @ self._rows("w1", expert).T
         return self.activation(gate) * (x @ self._rows("v1", expert).T), gate > 0
 
+    def keys(self, expert: int) -> tuple[Tensor, Tensor]:
+        return self._rows("v1", expert), self._rows("w1", expert)
+
     def values(self, expert: int) -> Tensor:
         return self._rows("w2", expert)
 
@@ -177,6 +192,10 @@ class _Halves(ExpertLayout):
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = (x @ self._matrix(self.first, expert)).chunk(2, -1)
         return self.activation(gate) * up, gate > 0
+
+    def keys(self, expert: int) -> tuple[Tensor, Tensor]:
+        gate, up = self._matrix(self.first, expert).T.chunk(2)
+        return up, gate
 
     def values(self, expert: int) -> Tensor:
         return self._matrix(self.second, expert)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ffkv.base.errors import UserError
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
-from ffkv.model.tap.hooks import enough_memory, weight_bytes
+from ffkv.model.tap.hooks import after, enough_memory, weight_bytes
 
 CHUNK_BYTES = 2**26  # of logits that are computed at a time: bounds the memory whatever the vocabulary
 CACHED_BYTES = 2**22  # of logits that the CPU hands on at a time: what is computed from them stays in its cache
@@ -67,6 +67,18 @@ class Head:
             if self._projection == "unembedding":
                 return vectors @ self._output_embedding(vectors.shape[1]).T
             return self._source.read_out(vectors.float(), layer).float()
+
+    def uncapped(self, vectors: Tensor, layer: int | None = None) -> Tensor:
+        """Returns what `logits` does, but without what the model does to the logits behind its output embedding.
+
+        That is a soft cap or a constant factor. Where no single module makes the logits, it is what `logits` returns.
+        """
+        made: list[Tensor] = []
+        module = self._source.output_module
+        with after((module, lambda *call: made.append(call[-1]))) if module is not None else contextlib.nullcontext():
+            logits = self.logits(vectors, layer)
+        found = made[-1].reshape(len(vectors), -1).float() if made else logits
+        return found if found.shape == logits.shape else logits
 
     def token_logits(self, vectors: Tensor, token: int, layer: int | None = None) -> Tensor:
         """Returns the logits [n] in float32 that `logits` gives to one token, for vectors [n, d].

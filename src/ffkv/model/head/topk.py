@@ -73,6 +73,20 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     return (logits > logits.gather(-1, tokens[:, None])).sum(-1)
 
 
+def moments(logits: Tensor) -> dict[str, Tensor]:
+    """Returns the variance, the skewness and the kurtosis of each row of logits [n, vocabulary], each [n], by name.
+
+    The kurtosis of a normal distribution is 3. Skewness and kurtosis of equal logits are NaN.
+    """
+    centred = logits - logits.mean(-1, keepdim=True)
+    squares = centred.square()
+    variance = squares.mean(-1)
+    third = torch.linalg.vecdot(squares, centred) / logits.shape[-1]
+    fourth = torch.linalg.vecdot(squares, squares) / logits.shape[-1]
+    skewness, kurtosis = third / variance**1.5, fourth / variance**2
+    return {"logit_variance": variance, "logit_skewness": skewness, "logit_kurtosis": kurtosis}
+
+
 class Predictions(NamedTuple):
     """The predictions of n vectors."""
 
