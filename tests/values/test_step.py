@@ -26,6 +26,7 @@ from ffkv.model.values_file import read_values
 
 ARRAYS = ["layer", "memory", "top", "tied", "top_token", "top_log_probability"]
 ARRAYS += ["bottom", "bottom_token", "bottom_log_probability", "norm"]
+ARRAYS += ["logit_variance", "logit_skewness", "logit_kurtosis"]
 
 
 def test_projections_of_the_detectors_values(worked):
@@ -41,6 +42,15 @@ def test_projections_of_the_detectors_values(worked):
     assert projections.tied.tolist() == [False] * 3 + [True] + [False] * 3 + [True]
     # all tokens but the one that a value writes are alike at the bottom; the lowest id wins
     assert projections.bottom.tolist() == [0] * 8
+    # Of a unit vector, LayerNorm makes a variance of 1, and 4 at one of 17 places, -1/4 at the others
+    skewness, kurtosis = (4**3 - 16 / 4**3) / 17, (4**4 + 16 / 4**4) / 17
+    assert projections.logit_variance[[0, 4]].tolist() == pytest.approx([1, 1], rel=1e-3)
+    assert projections.logit_skewness[[0, 4]].tolist() == pytest.approx([skewness] * 2, rel=1e-3)
+    assert projections.logit_kurtosis[[0, 4]].tolist() == pytest.approx([kurtosis] * 2, rel=1e-3)
+    assert (
+        projections.logit_variance[3] == 0
+        and np.isnan([projections.logit_skewness[3], projections.logit_kurtosis[3]]).all()
+    )
 
 
 @pytest.mark.parametrize(("kind", "projection"), [("gpt2", "head"), ("gpt2", "unembedding"), ("opt-post-norm", "head")])
@@ -59,6 +69,16 @@ def test_projections_against_a_second_computation(proven, kind, projection):
         assert projections.bottom[row] == order[0]
         assert projections.bottom_token[row].tolist() == order.tolist()
         np.testing.assert_allclose(projections.bottom_log_probability[row], log_probability[order], atol=1e-4)
+        zero = head.logits(torch.zeros(1, values.value.shape[1]), int(values.layer[row]))[0].double()
+        written = (logits - zero - (logits - zero).mean()).numpy()
+        # Powers of differences of logits in float32, whose rounding is about 1e-6 of them.
+        assert projections.logit_variance[row] == pytest.approx((written**2).mean(), rel=1e-4)
+        assert projections.logit_skewness[row] == pytest.approx(
+            (written**3).mean() / (written**2).mean() ** 1.5, abs=1e-3
+        )
+        assert projections.logit_kurtosis[row] == pytest.approx(
+            (written**4).mean() / (written**2).mean() ** 2, rel=1e-3
+        )
 
 
 @pytest.fixture

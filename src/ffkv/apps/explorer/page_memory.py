@@ -29,6 +29,8 @@ FACTS = {  # of the memory: how each is written
     "firing_rate": "percent", "mean_coefficient": "signed", "maximum_coefficient": "number",
     "negative_rate": "percent", "minimum_coefficient": "signed", "norm": "number", "contribution": "number",
     "top_probability": "percent", "rank": "number", "trigger_examples": "number", "matching": "number",
+    "role": "words", "output_role": "words", "key_value_cosine": "signed", "gate_value_cosine": "signed",
+    "ignored_share": "percent", "unigram_correlation": "signed", "last_in_top": "percent", "last_in_bottom": "percent",
 }  # fmt: skip
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
@@ -145,13 +147,16 @@ def _predictions(held: Held) -> int:
     return min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
 
 
-def facts(card: Card) -> list[tuple[str, float, str]]:
-    """Returns the memory's numbers: name, value and form ("percent", "number" or "signed")."""
+def facts(card: Card) -> list[tuple[str, Any, str]]:
+    """Returns the memory's numbers: name, value and form ("percent", "number", "signed" or "words")."""
     numbers = card.memory.statistics
     found = [
         (name.replace("_", " "), numbers[name], form)
         for name, form in FACTS.items()
-        if name in numbers and not (name == "rank" and numbers[name] == NO_RANK)
+        if name in numbers
+        and numbers[name] != ""
+        and not pd.isna(numbers[name])
+        and not (name == "rank" and numbers[name] == NO_RANK)
     ]
     if numbers["trigger_examples"]:
         found.append(("precision", numbers["matching"] / numbers["trigger_examples"], "percent"))

@@ -26,7 +26,7 @@ class Cosines(NamedTuple):
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """The columns of `BY_MEMORY`, by the ends of their names."""
-        return {"": self.own, "_p": self.p, "_q": self.q}
+        return {"_cosine": self.own, "_p": self.p, "_q": self.q}
 
 
 def compare(a: Tensor, b: Tensor, generator: np.random.Generator) -> Cosines:

@@ -76,7 +76,7 @@ def make_readout(matrix: Tensor, counts: np.ndarray, share: float, centres: bool
 def measure(readout: Readout | None, values: Tensor) -> dict[str, np.ndarray]:
     """Measures values [memory, d] against a readout, if there is one.
 
-    Returns, each [memory] in float32, NaN where a value or what it writes is zero: `ignored`, the share of the squared
+    Returns, each [memory] in float32, NaN where a value or what it writes is zero: `ignored_share`, the share of the squared
     length in ignored directions; `unigram_cosine`, the cosine with Wᵀf; `unigram_correlation`, the correlation over the
     vocabulary of Wv with f.
     """

@@ -66,18 +66,18 @@ def measure_roles(
         >>> more = ["results/tiny/triggers.h5", "results/tiny/corpus/train.h5"]
         >>> group = ffkv.Work(part=ffkv.Part(0, 2))
         >>> by_memory, *_ = ffkv.measure_roles("results/tiny/model", *files, *more, work=group)
-        >>> len(by_memory), "key_value" in by_memory
+        >>> len(by_memory), "key_value_cosine" in by_memory
         (128, True)
     """
     loaded = load(model, "cpu", work.max_memory)
     anatomy, corpus, tokens = loaded.anatomy, read_corpus(Path(train)), read_vocabulary(Path(model))
-    layers, offset, identity = work.part.of(len(anatomy.layers)), anatomy.layer_offset, corpus.attributes
+    layers, identity = work.part.of(len(anatomy.layers)), {**corpus.attributes, **anatomy.identity}
     predicted = read_projections(projections, anatomy.identity, layers)
     readout_of = _readouts(load_head(model, "cpu", predicted.attributes["projection"]), anatomy, corpus, settings)
     text, parts = np.asarray(corpus.tokens), []
     with progress(len(layers), "layers", "roles") as bar:
         for layer in layers:
-            examples = read_triggers(triggers, {**identity, **anatomy.identity}, slice(*offset[layer : layer + 2]))
+            examples = read_triggers(triggers, identity, slice(*anatomy.layer_offset[layer : layer + 2]))
             part = predicted.layer == layer
             ends = predicted.top_token[part, : settings.tokens], predicted.bottom_token[part, : settings.tokens]
             v = torch.from_numpy(read_values(values, range(layer, layer + 1), anatomy.identity).value)
@@ -91,22 +91,21 @@ def measure_roles(
                 "layer": layer,
                 "memory": np.arange(len(v)),
                 **{f"{name}{end}": column for name, found in cosines.items() for end, column in found.columns.items()},
-                "type": name_types(settings.threshold, *(found.own for found in cosines.values())),
+                "role": name_types(settings.threshold, *(found.own for found in cosines.values())),
                 **measure(readout, v),
                 **{each.name: getattr(predicted, each.name)[part] for each in MOMENTS},
                 **shares_in_ends(seen, *ends),
                 **(sign_cases(examples) if any(each.gated for each in anatomy.layers) else {}),
             }
-            table = pd.DataFrame(columns).assign(
-                output=name_outputs(columns["logit_skewness"], columns["logit_kurtosis"])
-            )
+            columns["output_role"] = name_outputs(columns["logit_skewness"], columns["logit_kurtosis"])
+            table = BY_MEMORY.frame(pd.DataFrame(columns))
             order = stream.permutation(len(v))
             permuted = shares_in_ends(seen, *(end[order] for end in ends))
             chance = {name: float(pd.Series(shares).mean()) for name, shares in permuted.items()}
-            chance["ignored"] = np.nan if readout is None else readout.ignored.shape[1] / anatomy.width
+            chance["ignored_share"] = np.nan if readout is None else readout.ignored.shape[1] / anatomy.width
             parts.append(
                 (
-                    BY_MEMORY.frame(table),
+                    table,
                     summarize_columns(table, layer, cosines, chance),
                     count_types(table, layer),
                     describe_cases(examples, layer, corpus, tokens),
@@ -115,7 +114,7 @@ def measure_roles(
             bar.update()
     described = (BY_MEMORY, BY_LAYER, TYPES_BY_LAYER, SIGN_CASES)
     frames = zip(*parts, strict=True) if parts else ([each.frame([])] for each in described)
-    by_memory, *by_layer = (tables.identify(pd.concat(each, ignore_index=True), examples.attributes) for each in frames)
+    by_memory, *by_layer = (tables.identify(pd.concat(each, ignore_index=True), identity) for each in frames)
     return by_memory, *by_layer
 
 

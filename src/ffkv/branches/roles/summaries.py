@@ -9,7 +9,7 @@ from ffkv.activations.trigger_file import Triggers
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.roles.cosines import Cosines
 from ffkv.branches.roles.examples import SIGNS, is_case, side_of
-from ffkv.branches.roles.tables import ALL_TYPES, BY_LAYER, SIGN_CASES, TESTED, TYPES_BY_LAYER
+from ffkv.branches.roles.tables import ALL_TYPES, BY_LAYER, SIGN_CASES, SUMMARIZED, TYPES_BY_LAYER
 from ffkv.corpus.corpus_file import Corpus
 
 QUANTILES = {"low": 0.025, "q1": 0.25, "median": 0.5, "q3": 0.75, "high": 0.975}
@@ -20,16 +20,15 @@ def summarize_columns(
 ) -> pd.DataFrame:
     """Returns the rows of `BY_LAYER` of a layer, from its rows of `BY_MEMORY`.
 
-    `cosines`: with the null of each column of cosines. `chance`: what is expected of other columns.
+    `cosines`: by the names in `COSINES`, with their null. `chance`: what is expected of other columns.
     """
     rows = []
-    for name in TESTED:
+    for name in SUMMARIZED:
         known = table[name].dropna().to_numpy(float)
         row = {"layer": layer, "column": name, "memories": len(known), "mean": known.mean() if len(known) else np.nan}
         row |= {end: np.quantile(known, q) if len(known) else np.nan for end, q in QUANTILES.items()}
         row |= dict.fromkeys(("null_low", "null_high", "significant"), np.nan) | {"null_mean": chance.get(name, np.nan)}
-        if name in cosines:
-            found = cosines[name]
+        if found := cosines.get(name.removesuffix("_cosine")):
             row |= {end: getattr(found, end) for end in ("null_mean", "null_low", "null_high")}
             row["significant"] = np.nan if np.isnan(found.q).all() else int((found.q <= SIGNIFICANT).sum())
         rows.append(row)
@@ -38,8 +37,8 @@ def summarize_columns(
 
 def count_types(table: pd.DataFrame, layer: int) -> pd.DataFrame:
     """Returns the rows of `TYPES_BY_LAYER` of a layer, of the types that it has."""
-    counts = table["type"].value_counts().reindex(ALL_TYPES).dropna()
-    found = {"layer": layer, "type": counts.index, "memories": counts, "share": counts / max(len(table), 1)}
+    counts = table["role"].value_counts().reindex(ALL_TYPES).dropna()
+    found = {"layer": layer, "role": counts.index, "memories": counts, "share": counts / max(len(table), 1)}
     return TYPES_BY_LAYER.frame(pd.DataFrame(found).reset_index(drop=True))
 
 

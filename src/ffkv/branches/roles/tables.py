@@ -23,7 +23,9 @@ GATED = "in models with gates"
 NO_MATRIX = "NaN if the head is no matrix on directions"
 READOUT = (
     share(
-        "ignored", f"share of the value's squared length in directions that the head ignores; {NO_MATRIX}", "float32"
+        "ignored_share",
+        f"share of the value's squared length in directions that the head ignores; {NO_MATRIX}",
+        "float32",
     ),
     number(
         "unigram_cosine",
@@ -65,7 +67,7 @@ ABOUT_CASES = {
 
 def _cosine(name: str, about: str) -> tuple[Column, ...]:
     return (
-        number(name, f"{about}; NaN if a matrix is not known", dtype="float32", lowest=-1, highest=1),
+        number(f"{name}_cosine", f"{about}; NaN if a matrix is not known", dtype="float32", lowest=-1, highest=1),
         share(f"{name}_p", "its two-sided p-value among permuted memories of the layer"),
         share(f"{name}_q", "adjusted for the memories of the layer (Benjamini-Hochberg)"),
     )
@@ -86,23 +88,28 @@ BY_MEMORY = table(
     layer(dtype="int32"),
     count("memory", "the memory in its layer, from 0", "int32"),
     *(column for name, about in COSINES.items() for column in _cosine(name, about)),
-    word("type", "what it does to the direction that it reads; empty if its key is not known", *ALL_TYPES),
+    word("role", "what it does to the direction that it reads; empty if its key is not known", *ALL_TYPES),
     *READOUT,
     *MOMENTS,
     word(
-        "output",
+        "output_role",
         "whether it promotes few tokens (`prediction`) or demotes few (`suppression`); empty without logits",
         *OUTPUTS,
     ),
     *(share(name, about, "float32") for name, about in ENDS.items()),
     *(column for name, about in ABOUT_CASES.items() for column in _case(name, about)),
 )
-TESTED = (*COSINES, *(column.name for column in READOUT), *(column.name for column in MOMENTS), *ENDS)
+SUMMARIZED = (
+    *(f"{name}_cosine" for name in COSINES),
+    *(column.name for column in READOUT),
+    *(column.name for column in MOMENTS),
+    *ENDS,
+)
 BY_LAYER = table(
     "roles/by_layer/{group}.parquet",
     "A layer and a column of `roles/by_memory`: its numbers over the memories, beside chance.",
     layer(dtype="int32"),
-    word("column", "the column", *TESTED),
+    word("column", "the column", *SUMMARIZED),
     count("memories", "memories whose number is known"),
     number("mean", "their mean"),
     number("low", "2.5 % quantile"),
@@ -111,7 +118,8 @@ BY_LAYER = table(
     number("q3", "third quartile"),
     number("high", "97.5 % quantile"),
     number(
-        "null_mean", "mean by chance: of permuted memories; of a random direction for `ignored`; NaN for the others"
+        "null_mean",
+        "mean by chance: of permuted memories; of a random direction for `ignored_share`; NaN for the others",
     ),
     number("null_low", "lower end of the middle 95 % of permuted memories; NaN where no p-value is computed"),
     number("null_high", "upper end of it"),
@@ -121,7 +129,7 @@ TYPES_BY_LAYER = table(
     "roles/types/{group}.parquet",
     "A layer and a type: how many memories are of it.",
     layer(dtype="int32"),
-    word("type", "the type, as in `roles/by_memory`; empty if the key is not known", *ALL_TYPES),
+    word("role", "the type, as in `roles/by_memory`; empty if the key is not known", *ALL_TYPES),
     count("memories", "memories of the type"),
     share("share", "share of the layer's memories"),
 )

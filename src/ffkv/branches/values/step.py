@@ -83,8 +83,7 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
             vectors = torch.from_numpy(values.value[rows])
             constant = head.logits(torch.zeros_like(vectors[:1]), layer)  # what biases in the head give to every vector
             for chunk, logits in head.chunks(vectors, layer):
-                written = logits - constant if constant.any() else logits
-                for name, result in (describe_logits(logits, count) | moments(written)).items():
+                for name, result in (describe_logits(logits, count) | moments(logits, constant)).items():
                     arrays[name][rows[chunk]] = result.cpu().numpy()
                 w_of_chunk = torch.from_numpy(w[rows[chunk]].astype(np.int64)).to(logits.device)
                 ranks[rows[chunk]] = rank(logits, w_of_chunk.clamp(min=0)).cpu().numpy()

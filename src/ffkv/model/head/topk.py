@@ -9,6 +9,7 @@ from torch import Tensor
 from ffkv.model.head.head import Head
 
 GROUP_SIZE = 64  # neighbouring logits of which the extremes are compared first
+ROUNDING = 1e-6  # of a logit: what differs less is equal
 
 
 class Extremes(NamedTuple):
@@ -73,18 +74,27 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     return (logits > logits.gather(-1, tokens[:, None])).sum(-1)
 
 
-def moments(logits: Tensor) -> dict[str, Tensor]:
-    """Returns the variance, the skewness and the kurtosis of each row of logits [n, vocabulary], each [n], by name.
+def moments(logits: Tensor, constant: Tensor) -> dict[str, Tensor]:
+    """Returns the variance, the skewness and the kurtosis of each row of logits minus a constant row, each [n], by name.
 
-    The kurtosis of a normal distribution is 3. Skewness and kurtosis of equal logits are NaN.
+    `logits`: [n, vocabulary]. `constant`: [1, vocabulary]. The kurtosis of a normal distribution is 3. Skewness and
+    kurtosis of equal differences are NaN.
     """
-    centred = logits - logits.mean(-1, keepdim=True)
-    squares = centred.square()
-    variance = squares.mean(-1)
-    third = torch.linalg.vecdot(squares, centred) / logits.shape[-1]
-    fourth = torch.linalg.vecdot(squares, squares) / logits.shape[-1]
-    skewness, kurtosis = third / variance**1.5, fourth / variance**2
-    return {"logit_variance": variance, "logit_skewness": skewness, "logit_kurtosis": kurtosis}
+    parts = []
+    for rows in logits.split(1 if logits.device.type == "cpu" else len(logits)):  # a row stays in the CPU's cache
+        centred = rows - constant
+        centred -= centred.mean(-1, keepdim=True)
+        squares = centred * centred
+        sums = (torch.linalg.vecdot(squares, other) for other in (centred, squares))
+        parts.append(torch.stack([squares.sum(-1), *sums]) / rows.shape[-1])
+    variance, third, fourth = torch.cat(parts, 1)
+    variance[variance <= (ROUNDING * constant.abs().amax()) ** 2] = 0
+    third, fourth = (torch.where(variance > 0, each, torch.nan) for each in (third, fourth))
+    return {
+        "logit_variance": variance,
+        "logit_skewness": third / variance**1.5,
+        "logit_kurtosis": fourth / variance**2,
+    }
 
 
 class Predictions(NamedTuple):

@@ -13,7 +13,11 @@ from ffkv.run.report.wording import both, course, rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import MINUS, number, percent
 
-LABELS = {"key_value": "key and value", "gate_value": "gate and value", "gate_up": "gate and linear factor"}
+LABELS = {
+    "key_value_cosine": "key and value",
+    "gate_value_cosine": "gate and value",
+    "gate_up_cosine": "gate and linear factor",
+}
 SHOWN = {
     "enrichment": ("enrichment", "conditional enrichment"),
     "depletion": ("depletion", "conditional depletion"),
@@ -31,7 +35,7 @@ def _types(run: Run) -> pd.DataFrame:
     """Returns how many memories of known type each layer has of each kind of types: layer, kind, memories, share."""
     table = run.files.details("roles/types")
     kinds = {name: kind for kind, names in SHOWN.items() for name in names}
-    table = table[table["type"] != ""].assign(kind=lambda found: found["type"].map(kinds).fillna("atypical"))
+    table = table[table["role"] != ""].assign(kind=lambda found: found["role"].map(kinds).fillna("atypical"))
     counts = table.groupby(["layer", "kind"], as_index=False)["memories"].sum()
     return counts.assign(share=counts["memories"] / counts.groupby("layer")["memories"].transform("sum"))
 
@@ -40,7 +44,7 @@ def draw(run: Run, paper: Any) -> Drawing:
     """Left, lines per layer: the median of each cosine, with the band of permuted memories. Right: the shares of types."""
     figure, (left, right) = drawing.canvas(2)
     layers, shades = len(run.anatomy.layers), drawing.colours(4)
-    own = _by_layer(run, "key_value")
+    own = _by_layer(run, "key_value_cosine")
     left.fill_between(
         own["layer"], own["null_low"], own["null_high"], color="0.85", linewidth=0, label="95 % if permuted"
     )
@@ -53,7 +57,7 @@ def draw(run: Run, paper: Any) -> Drawing:
             look: Any = {"marker": drawing.MARKERS[style], "linestyle": drawing.LINES[style], "markersize": 4}
             left.plot(table["layer"], table["median"], color=shades[style], label=f"median, {label}", **look)
     left.set_ylabel("cosine")
-    below = 0.0
+    below: Any = 0.0
     shares = drawing.shares_by(_types(run), "kind", [*SHOWN], layers)
     palette = [*drawing.colours(len(SHOWN) - 1), drawing.PALE]
     for (kind, heights), colour in zip(shares.items(), palette, strict=True):
@@ -68,7 +72,7 @@ def draw(run: Run, paper: Any) -> Drawing:
 
 
 def _caption(run: Run) -> Caption:
-    own, types, threshold = _by_layer(run, "key_value"), _types(run), number(run.settings.roles.threshold)
+    own, types, threshold = _by_layer(run, "key_value_cosine"), _types(run), number(run.settings.roles.threshold)
     text = (
         "Left: the cosine of what a memory reads (its key) and what it writes (its value). The line is the median of a "
         "layer's memories, the coloured band holds 95 % of them, and the grey band 95 % of pairs of a key and another memory's "
@@ -96,11 +100,11 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns how many memories have a role that their weights alone tell."""
 
     def share(each: Run) -> str:
-        own = _by_layer(each, "key_value")
+        own = _by_layer(each, "key_value_cosine")
         memories = own["memories"].sum()
         return percent(own["significant"].sum() / memories) if memories else "not known"
 
-    median = both(lambda each: course(_by_layer(each, "key_value"), "median", number), run, control)
+    median = both(lambda each: course(_by_layer(each, "key_value_cosine"), "median", number), run, control)
     return [
         f"Memories whose value is closer to their key, or more opposite to it, than values of other memories (q ≤ 0.05): "
         f"{both(share, run, control)}. Median cosine of key and value: {median}."
@@ -126,7 +130,7 @@ def _tables(run: Run) -> list[TableBlock]:
 
 
 def _points(run: Run) -> pd.DataFrame:
-    return points(_by_layer(run, "key_value"), "layer", "median", ("", ""))
+    return points(_by_layer(run, "key_value_cosine"), "layer", "median", ("", ""))
 
 
 SECTION = Section(

@@ -198,6 +198,17 @@ def effects(files: RunFiles) -> pd.Series:
     return total_effect(_with_row(files, effects_by_memory(files)).set_index("row"))
 
 
+def has_roles(files: RunFiles) -> bool:
+    """Tells whether the roles of the run's memories are known: a run that is not finished may lack them."""
+    groups = range(len(files.layer_groups))
+    return all((files.folder / f"roles/by_memory/{group}.parquet").exists() for group in groups)
+
+
+def role_statistics(by_memory: pd.DataFrame) -> pd.DataFrame:
+    """Takes from rows of `roles/by_memory` the columns of `Run.memories`: not the place, p-values and ranks of examples."""
+    return by_memory.drop(columns=["layer", "memory"]).filter(regex="^(?!first_).*(?<!_p)$").reset_index(drop=True)
+
+
 def total_effect(table: pd.DataFrame) -> pd.Series:
     """Takes from rows of `intervention/by_memory` the effect of the removal of positive coefficients on the model."""
     effect: pd.Series = table["own"][(table["side"] == "positive") & (table["reach"] == "total")]
@@ -263,5 +274,6 @@ def statistics(files: RunFiles) -> pd.DataFrame:
     place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
     with files.open_triggers() as file:
         key = key_statistics(file)
-    table = pd.concat([place, key, value_statistics(by_memory, files.vocabulary)], axis=1)
+    roles = [role_statistics(files.details("roles/by_memory"))] if has_roles(files) else []
+    table = pd.concat([place, key, value_statistics(by_memory, files.vocabulary), *roles], axis=1)
     return table.assign(effect=effects(files)) if has_effects(files) else table

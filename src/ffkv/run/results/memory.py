@@ -283,7 +283,10 @@ class Memory:
         with files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
         value = value_statistics(files.memory_rows("values/by_memory", self.layer, self.memory), files.vocabulary)
-        numbers = {name: frame[name][0] for frame in (key, value) for name in frame}
+        frames = [key, value]
+        if indexes.has_roles(files):
+            frames.append(indexes.role_statistics(files.memory_rows("roles/by_memory", self.layer, self.memory)))
+        numbers = {name: frame[name][0] for frame in frames for name in frame}
         if indexes.has_effects(files):
             removed = indexes.total_effect(files.memory_rows("intervention/by_memory", self.layer, self.memory))
             numbers["effect"] = removed.iloc[0] if len(removed) else np.nan

@@ -227,6 +227,14 @@ class Run:
             first_match: the first of them, from 0; -1 if there is none.
             negative_next_token: the token that follows the most negative trigger example.
             negative_agrees: whether bottom_token is negative_next_token.
+            key_value_cosine, gate_value_cosine, gate_up_cosine: cosines of what the memory reads and writes, and key_value_q, gate_value_q,
+                gate_up_q: their adjusted p-values (docs/roles.md). These columns and the following are those of the table
+                `roles/by_memory` (docs/formats.md); a run that is not finished may lack them.
+            role, output_role: what the memory does to the direction that it reads, and to the logits.
+            ignored_share, unigram_cosine, unigram_correlation: of the value, in directions of the head.
+            logit_variance, logit_skewness, logit_kurtosis: of the logits that the value writes.
+            next_in_top, next_in_bottom, last_in_top, last_in_bottom: shares of trigger examples.
+            both_positive, both_negative, gate_negative, up_negative: numbers of trigger examples, in models with gates.
             effect: mean change of the log-probabilities of the value's top tokens, in nats, when the memory is removed
                 on its trigger examples (total, docs/interventions.md); NaN if the run did not remove it. The column
                 exists only if the run removes memories.
