@@ -15,6 +15,7 @@ from report.made_up_tables import (
     write_interventions,
     write_keys,
     write_refinement,
+    write_roles,
     write_values,
 )
 
@@ -43,6 +44,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_composition(folder, layers, generator)
     write_refinement(folder, layers, generator)
     write_interventions(folder, layers)
+    write_roles(folder, layers, signed and gated, generator)
     write_costs(folder)
     for table in (table for branch in BRANCHES.values() for table in branch.tables):
         if table.path.endswith(".csv") and table.applies(settings) and not (folder / table.path).exists():

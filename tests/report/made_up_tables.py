@@ -9,6 +9,9 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
 from ffkv.branches.keys.tables import BY_PREFIX
+from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
+from ffkv.branches.roles.tables import BY_MEMORY as ROLES
+from ffkv.branches.roles.tables import CASES as CASES_OF_SIGNS
 from ffkv.run.report.section_keys import CATEGORIES
 from ffkv.run.report.section_refinement import CASES
 
@@ -229,6 +232,40 @@ def write_interventions(folder: Path, layers: int) -> None:
         for number in range(60)
     ]  # fmt: skip
     tables.write(pd.DataFrame(memories), folder / "intervention/intervention_memories.csv")
+
+
+def write_roles(folder: Path, layers: int, signed: bool, generator: np.random.Generator) -> None:
+    roles = ("enrichment", "conditional enrichment", "orthogonal output", "depletion", "atypical depletion")
+    counts = {
+        "layer": np.repeat(np.arange(layers), len(roles)),
+        "role": roles * layers,
+        "memories": MEMORIES // len(roles),
+    }
+    types = pd.DataFrame(counts).assign(share=lambda table: table["memories"] / MEMORIES)
+    rows = [
+        {"layer": layer, "column": column, "memories": MEMORIES, "mean": centre, "low": centre - 0.3, "q1": centre - 0.1,
+         "median": centre, "q3": centre + 0.1, "high": centre + 0.3, "null_mean": 0.0, "null_low": -0.1, "null_high": 0.1,
+         "significant": 3.0 + layer}
+        for layer in range(layers)
+        for column, centre in (("key_value_cosine", 0.3 - 0.05 * layer), ("gate_value_cosine", 0.01), ("ignored_share", 0.02))
+    ]  # fmt: skip
+    cases = [
+        {"layer": layer, "case": case, "examples": 4, "share": 0.25, "memories": 2, "memory": layer % MEMORIES,
+         "coefficient": -1.5, "text": HOSTILE[layer % len(HOSTILE)], "next_token": VOCABULARY[layer % len(VOCABULARY)]}
+        for layer in range(layers if signed else 0)
+        for case in CASES_OF_SIGNS
+    ]  # fmt: skip
+    written = (BY_LAYER.frame(rows), TYPES_BY_LAYER.frame(types), SIGN_CASES.frame(cases))
+    for name, table in zip(("by_layer", "types", "sign_cases"), written, strict=True):
+        tables.write(table, folder / f"roles/{name}/0.parquet")
+    place = pd.MultiIndex.from_product([range(layers), range(MEMORIES)], names=["layer", "memory"]).to_frame(
+        index=False
+    )
+    numbers = {
+        column.name: generator.random(len(place)) for column in ROLES.columns if column.dtype.startswith("float")
+    }
+    words = {"role": "enrichment", "output_role": "other"}
+    tables.write(ROLES.frame(place.assign(**numbers, **words)), folder / "roles/by_memory/0.parquet")
 
 
 def write_costs(folder: Path) -> None:
