@@ -11,7 +11,7 @@ from ffkv.run.report.page_tables import whole_table
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
 from ffkv.run.report.wording import both, course, rows
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import MINUS, number, percent
+from ffkv.run.results.text import MINUS, decimals, number, percent
 
 LABELS = {
     "key_value_cosine": "key and value",
@@ -72,7 +72,7 @@ def draw(run: Run, paper: Any) -> Drawing:
 
 
 def _caption(run: Run) -> Caption:
-    own, types, threshold = _by_layer(run, "key_value_cosine"), _types(run), number(run.settings.roles.threshold)
+    own, types, threshold = _by_layer(run, "key_value_cosine"), _types(run), f"{run.settings.roles.threshold:g}"
     text = (
         "Left: the cosine of what a memory reads (its key) and what it writes (its value). The line is the median of a "
         "layer's memories, the coloured band holds 95 % of them, and the grey band 95 % of pairs of a key and another memory's "
@@ -92,7 +92,7 @@ def _caption(run: Run) -> Caption:
         f"do not explain (q ≤ 0.05); {number(of['enrichment'])} memories enrich the direction that they read, "
         f"{number(of['depletion'])} deplete it."
     )
-    description = f"Lines and stacked bars per layer. Median cosine of key and value: {course(own, 'median', number)}."
+    description = f"Lines and stacked bars per layer. Median cosine of key and value: {course(own, 'median', decimals)}."
     return Caption(shows, text, description)
 
 
@@ -104,7 +104,7 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
         memories = own["memories"].sum()
         return percent(own["significant"].sum() / memories) if memories else "not known"
 
-    median = both(lambda each: course(_by_layer(each, "key_value_cosine"), "median", number), run, control)
+    median = both(lambda each: course(_by_layer(each, "key_value_cosine"), "median", decimals), run, control)
     return [
         f"Memories whose value is closer to their key, or more opposite to it, than values of other memories (q ≤ 0.05): "
         f"{both(share, run, control)}. Median cosine of key and value: {median}."
