@@ -113,9 +113,10 @@ COMPOSITION = {"composition_measure", "composition_summarize"}
 VALUES = {"values_project", "values_summarize"}
 KEYS = {"keys_patterns", "keys_removal", "keys_summarize"}
 INTERVENTION = {"intervention_measure", "intervention_summarize"}
+ROLES = {"roles_measure"}
 READS_VALUES = COMPOSITION | INTERVENTION
-# The projections of values are in one step with their comparison to triggers, and two branches read the projections.
-TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES
+# The projections of values are in one step with their comparison to triggers, and three branches read the projections.
+TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES | ROLES
 PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | READS_VALUES
 
 
@@ -126,11 +127,12 @@ PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", 
         ({"model": {"gpus": 2}}, set()),
         ({"triggers": {"per_key": 21}}, TRIGGERS),
         ({"triggers": {"negative": False}}, TRIGGERS),
-        ({"values": {"projection": "unembedding"}}, VALUES | READS_VALUES),
+        ({"values": {"projection": "unembedding"}}, VALUES | READS_VALUES | ROLES),
         ({"composition": {"mass": 0.8}}, COMPOSITION),
         ({"refinement": {"changes": 3}}, {"refinement_summarize"}),
         ({"intervention": {"controls": 6}}, INTERVENTION),
         ({"intervention": {"memories": 0}}, set()),
+        ({"roles": {"threshold": 0.4}}, ROLES),
         ({"keys": {"minimum_prefixes": 4}}, {"keys_patterns", "keys_summarize"}),
         ({"prefixes": {"count": 150}}, PREFIXES),
     ],
