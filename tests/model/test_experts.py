@@ -8,8 +8,10 @@ from support import CONFIGS, prove_into, random_checkpoint, random_model, word_t
 from transformers import AutoModelForCausalLM, LongcatFlashConfig, MistralConfig, MixtralConfig
 
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.architectures.tiny import tiny_model
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe, prove_layers
+from ffkv.model.experts.layouts import layout_of
 from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import values
 
@@ -82,6 +84,21 @@ def test_a_model_of_one_expert_gives_exactly_what_its_dense_twin_gives(tmp_path)
     for layer, twin in zip(bank.anatomy.layers, dense.anatomy.layers, strict=True):
         assert layer.memories == twin.memories
         torch.testing.assert_close(values(bank.model, layer)[0], values(dense.model, twin)[0])
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "dbrx", "jetmoe", "llama4_text", "longcat_flash", "olmoe"])
+def test_what_the_units_of_an_expert_read_makes_their_coefficients(kind):
+    """m = act(gate · x) (key · x), of banks of each layout, none of which has biases or limits."""
+    layouts = [layout for module in tiny_model(kind, 0).modules() if (layout := layout_of(module)) is not None]
+    assert layouts
+    for layout in layouts:
+        for expert in range(layout.experts):
+            key, gate = layout.keys(expert)
+            x = torch.randn(5, key.shape[1], generator=torch.Generator().manual_seed(expert))
+            m, positive = layout.coefficients(expert, x)
+            assert key.shape == gate.shape == layout.values(expert).shape
+            torch.testing.assert_close(layout.activation(x @ gate.T) * (x @ key.T), m, rtol=1e-4, atol=1e-6)
+            assert torch.equal(x @ gate.T > 0, positive)
 
 
 def test_a_gated_shared_expert_carries_its_gate_in_the_coefficient(proven):
