@@ -92,7 +92,9 @@ def _caption(run: Run) -> Caption:
         f"do not explain (q ≤ 0.05); {number(of['enrichment'])} memories enrich the direction that they read, "
         f"{number(of['depletion'])} deplete it."
     )
-    description = f"Lines and stacked bars per layer. Median cosine of key and value: {course(own, 'median', decimals)}."
+    description = (
+        f"Lines and stacked bars per layer. Median cosine of key and value: {course(own, 'median', decimals)}."
+    )
     return Caption(shows, text, description)
 
 
