@@ -42,4 +42,4 @@ def test_the_report_has_the_section_and_says_what_is_true(run, tiny):
         f"{counted['enrichment']} memories enrich the direction that they read, {counted['depletion']} deplete it."
         in page
     )
-    assert (tiny / "reports/tiny/figures/roles.svg").exists()
+    assert (tiny / "reports/tiny/figures/memory_roles.svg").exists()

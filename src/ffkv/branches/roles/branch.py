@@ -23,5 +23,5 @@ BRANCH = Branch(
     introduction="A memory can write what it reads, or its opposite. It can write into directions that the head does not read, "
     "or raise all frequent tokens at once. Its weights alone say so. The names of these roles are those of other papers "
     "(docs/roles.md).",
-    figures={"roles": "What memories do to the direction that they read"},
+    figures={"memory_roles": "What memories do to the direction that they read"},
 )

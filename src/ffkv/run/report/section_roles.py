@@ -136,7 +136,7 @@ def _points(run: Run) -> pd.DataFrame:
 
 
 SECTION = Section(
-    {"roles": Figure((), draw, _caption, (Curve("median, key and value", _points, share=False),))},
+    {"memory_roles": Figure((), draw, _caption, (Curve("median, key and value", _points, share=False),))},
     summarize,
     after=_tables,
 )
