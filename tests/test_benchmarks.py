@@ -24,7 +24,7 @@ FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "conte
 TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
 TINY |= {"requests": 8, "rows": 20}
 # Whole runs, commands, a model of one size; they have tests of their own.
-SLOW = ("workflow", "oracle", "smollm2", "gpu")
+SLOW = ("workflow", "oracle", "smollm2", "gpu", "behaviours")
 
 
 def make_comparison(**changes) -> Comparison:

@@ -51,3 +51,5 @@ def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
         else:
             assert output is None
     assert seen == ["m", "m"]
+    with tap(model, layers, "ms") as run:  # no norm after a layer, so that nothing is left to read
+        assert run(ids(3), lambda *found: None) is None

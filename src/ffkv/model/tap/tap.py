@@ -47,6 +47,8 @@ def tap(
         the model's own memory: use or copy it before `on_tensor` returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
+    has_factor = layers[-1].output_kind == "norm"
+    last = next((q for q in reversed(wanted) if q != Quantity.FACTOR or has_factor), None)  # of the last layer
     # Of the pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities.
     shape: tuple[int, ...]
     receive: OnTensor
@@ -55,7 +57,7 @@ def tap(
         if quantity not in wanted:
             return
         receive(layer, quantity, tensor.reshape(*shape, tensor.shape[-1]))
-        if layer is layers[-1] and quantity == wanted[-1] and not whole:
+        if layer is layers[-1] and quantity == last and not whole:
             raise _AllSeen
 
     def run(ids: Tensor, on_tensor: OnTensor, **arguments: Any) -> Any:
