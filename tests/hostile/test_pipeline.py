@@ -20,6 +20,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.parts import Part
 from ffkv.base.settings import Model, Settings, section
 from ffkv.base.steps import Work
+from ffkv.branches.registry import BRANCHES
 from ffkv.branches.values.projections import write_projections
 from ffkv.run.results.check import check_run
 
@@ -169,6 +170,7 @@ def random_settings(random, folder) -> Settings:
             "top_k": pick([0], [10**9, 1]),
             "top_k_prefixes": pick(1, 3),
         },
+        "roles": {"threshold": pick(0.0, 0.5, 0.999), "ignored": pick(1e-9, 0.01, 1.0), "tokens": pick(1, 100_000)},
         "report": {"cards": pick(0, 1, 24), "card_triggers": pick(1, 10_000), "paper_curves": pick(True, False)},
     }
     parts = {name: section(type(getattr(Settings(), name)), **part) for name, part in values.items()}
@@ -238,6 +240,9 @@ def run_all(folder, settings: Settings) -> None:
                 settings.intervention, seed, work,
             )  # fmt: skip
             found |= {f"intervention/{name}": table for name, table in changed._asdict().items()}
+        projected = folder / f"values/projections/{part.index}.h5"
+        roles = ffkv.measure_roles(model, values, projected, triggers, train, settings.roles, seed, Work(part=part))
+        found |= {f"roles/{table.name}": made for table, made in zip(BRANCHES["roles"].tables, roles, strict=True)}
         for name, table in found.items():
             written.setdefault(name, []).append(write(name, part, table))
     summaries = {
