@@ -98,6 +98,8 @@ def test_the_kernel_compiles_for_cards(capability):
         assert len(made.asm["cubin"]) > 1000
 
 
-def test_it_runs_on_gpus_only():
+def test_it_runs_on_gpus_only(capsys):
     assert not scan.can_scan(torch.device("cpu"))
-    assert scan.can_scan(torch.device("cuda"))
+    scan.can_scan.cache_clear()
+    assert scan.can_scan(torch.device("cuda")) == torch.cuda.is_available()
+    assert ("Triton starts no kernel here" in capsys.readouterr().err) != torch.cuda.is_available()

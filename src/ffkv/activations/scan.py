@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ffkv.activations.batches import Batch
 from ffkv.activations.statistics import Statistics
+from ffkv.base.terminal import say
 
 # A program of the kernel reads so many keys of so many sentences, one sentence after the other, so many tokens at a time. It is
 # one warp: each thread has keys of its own.
@@ -20,8 +21,21 @@ KEYS, SENTENCES, TOKENS = 128, 4, 8
 
 @functools.cache
 def can_scan(device: torch.device) -> bool:
-    """Tells whether the kernel runs on a device: a GPU, with Triton."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    """Tells whether the kernel runs on a device: a GPU, with Triton, which needs a C compiler to start a kernel."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from ffkv.activations.scan_kernel import nothing
+
+        nothing[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        say(
+            f"Triton starts no kernel here ({reason}). Operations of torch find triggers, which takes longer.",
+            error=True,
+        )
+        return False
+    return True
 
 
 def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_sided: bool) -> Tensor:

@@ -17,6 +17,12 @@ BINS = tl.constexpr(statistics.LAST_BIN + 1)
 
 
 @triton.jit
+def nothing(place):
+    """Shows that kernels start."""
+    tl.store(place, 1)
+
+
+@triton.jit
 def compete(value, token, tokens, best, at):
     """Returns the digits that count of the best prefix so far, -1 for none, and its token [key], after some tokens."""
     digits = tl.where(value > 0, value.to(tl.int32, bitcast=True) & ~FINE, -1)
