@@ -1,9 +1,13 @@
 """The roles of a run of the workflow: tables, columns of memories, the section of the report."""
 
+import json
+
 import numpy as np
 import pytest
+from explorer.conftest import Visitor
 
 import ffkv
+from ffkv.apps.explorer.shelf import open_shelf
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +35,9 @@ def test_memories_are_found_and_shown_by_their_roles(run):
     alone = ffkv.open(run.folder).memory(first["name"]).statistics  # which reads the rows of this memory only
     assert alone["role"] == first["role"] and alone["key_value_cosine"] == first["key_value_cosine"]
     assert [*alone.index] == [name for name in found if name not in ("layer", "memory", "name")]
+    address = f"/r/tiny/m/{first['layer']}/{first['memory']}?format=json"
+    listed = json.loads(Visitor(open_shelf([run.folder])).get(address))["statistics"]
+    assert listed["role"] == first["role"] and listed["gate_value_cosine"] is None
 
 
 def test_the_report_has_the_section_and_says_what_is_true(run, tiny):

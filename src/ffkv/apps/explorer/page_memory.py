@@ -230,6 +230,8 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     }
     found: dict[str, Any] = {"run": held.name, "data": held.data, "name": memory.name}
     found |= {"layer": layer, "memory": index, "unit": memory.unit}
-    statistics = json.loads(memory.statistics.to_json(double_precision=10))
+    # pandas cannot write a NaN of 32 bits among words.
+    numbers = memory.statistics.map(lambda value: float(value) if isinstance(value, np.floating) else value)
+    statistics = json.loads(numbers.to_json(double_precision=10))
     rows = {name: json.loads(table.to_json(orient="records", double_precision=10)) for name, table in tables.items()}
     return JSONResponse(found | {"statistics": statistics} | rows)
