@@ -47,7 +47,8 @@ def test_every_table_is_as_it_is_described(tiny):
     assert len(described) > 25
     for table in described:
         found = tables.read(run.folder / table.path.format(group=0)) if GROUP in table.path else run.table(table.name)
-        assert len(found), table.path
+        # The model of this run has no gates, so no cases of their signs.
+        assert len(found) or table.path.startswith("roles/sign_cases"), table.path
         table.check(found)
         for column in (each for each in table.columns if each.name in found):
             values, where = found[column.name], f"{table.path}: {column.name}"

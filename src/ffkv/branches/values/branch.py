@@ -21,7 +21,11 @@ BRANCH = Branch(
                 tables.BY_MEMORY,
             ),
             imports="head",
-            amount=lambda run: (run.shape.all_memories * run.shape.head, run.shape.all_memories),
+            # Each layer's values, and a vector of zeros.
+            amount=lambda run: (
+                (run.shape.all_memories + run.shape.layers) * run.shape.head,
+                run.shape.all_memories,
+            ),
         ),
         "summarize": Step(
             f"{STEP}:summarize_values",
