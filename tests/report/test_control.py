@@ -129,7 +129,7 @@ def test_a_control_on_less_text_says_what_follows(tokens, weights, said):
 def test_every_paragraph_without_a_control_says_why(run, change, settings, weights, said):
     changed = change(settings, anatomy=replace(run.anatomy, weights=weights))
     paragraphs = summary(changed)
-    assert len(paragraphs) == 6 and all(paragraph.endswith(said) for paragraph in paragraphs)
+    assert len(paragraphs) == 7 and all(paragraph.endswith(said) for paragraph in paragraphs)
     assert not any("(untrained: " in paragraph for paragraph in paragraphs)
 
 
