@@ -114,7 +114,7 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
 
 
 TABLES = (
-    "Numbers of each column of `roles/by_memory` by layer: quantiles, and what chance gives. Ignored: share of the squared value in "
+    "Numbers of each column of roles/by_memory by layer: quantiles, and what chance gives. Ignored: share of the squared value in "
     "the directions that the head reads the least. Next and last in top and bottom: share of trigger examples whose next token, or "
     "whose own last token, is among the tokens that the value promotes or demotes. docs/roles.md defines them."
 )
