@@ -79,9 +79,8 @@ class Batch:
     # how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete. float32, or
     # float64 if float32 cannot count them [sentence, token].
     multiplicity: Tensor
-    histogram_times: (
-        Tensor  # how many prefixes of the histogram the one that ends at the token stands for, int32 [sentence, token]
-    )
+    # how many prefixes of the histogram the one that ends at the token stands for, int32 [sentence, token]
+    histogram_times: Tensor
     in_histogram: Tensor  # flat positions of the prefixes that the histogram counts
     in_histogram_again: Tensor | None  # those of them that it counts more than once; None if there are none
     times_again: Tensor | None  # how often more [prefix that is counted again]

@@ -48,10 +48,10 @@ def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_si
     Returns:
         Packed triggers, see `packing`: of the highest coefficients, and of the lowest [1 or 2, sentence, key].
     """
-    sentences, tokens, keys = m.shape
-    triggers = m.new_empty(2 if two_sided else 1, sentences, keys, dtype=torch.int64)
     from ffkv.activations.scan_kernel import kernel  # Triton is not on every machine
 
+    sentences, tokens, keys = m.shape
+    triggers = m.new_empty(2 if two_sided else 1, sentences, keys, dtype=torch.int64)
     kernel[(-(-keys // KEYS), -(-sentences // SENTENCES))](
         m.contiguous(),
         m if gate is None else gate.contiguous().view(torch.uint8),
