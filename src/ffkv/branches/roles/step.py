@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from ffkv.activations.trigger_file import read_triggers
+from ffkv.activations.trigger_file import Triggers, read_triggers
 from ffkv.base.files import tables
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Roles
@@ -19,11 +20,11 @@ from ffkv.branches.roles.examples import shares_in_ends, sign_cases, tokens_seen
 from ffkv.branches.roles.readout import Readout, ignores_mean, make_readout, measure, read_matrix
 from ffkv.branches.roles.summaries import count_types, describe_cases, summarize_columns
 from ffkv.branches.roles.tables import BY_LAYER, BY_MEMORY, COSINES, MOMENTS, SIGN_CASES, TYPES_BY_LAYER
-from ffkv.branches.values.projections import read_projections
+from ffkv.branches.values.projections import Projections, read_projections
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy
-from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
@@ -74,48 +75,61 @@ def measure_roles(
     layers, identity = work.part.of(len(anatomy.layers)), {**corpus.attributes, **anatomy.identity}
     predicted = read_projections(projections, anatomy.identity, layers)
     readout_of = _readouts(load_head(model, "cpu", predicted.attributes["projection"]), anatomy, corpus, settings)
-    text, parts = np.asarray(corpus.tokens), []
+    parts = []
     with progress(len(layers), "layers", "roles") as bar:
         for layer in layers:
             examples = read_triggers(triggers, identity, slice(*anatomy.layer_offset[layer : layer + 2]))
-            part = predicted.layer == layer
-            ends = predicted.top_token[part, : settings.tokens], predicted.bottom_token[part, : settings.tokens]
             v = torch.from_numpy(read_values(values, range(layer, layer + 1), anatomy.identity).value)
-            key, gate = factors(loaded.model, anatomy.layers[layer], anatomy.width)
             stream = random_stream(seed, Purpose.PERMUTED_ROLES, layer)
-            pairs = zip(COSINES, ((key, v), (gate, v), (gate, key)), strict=True)
-            cosines = {name: compare(*pair, stream) for name, pair in pairs}
-            readout = readout_of(layer)
-            seen = tokens_seen(examples, text, corpus.offsets)
-            columns = {
-                "layer": layer,
-                "memory": np.arange(len(v)),
-                **{f"{name}{end}": column for name, found in cosines.items() for end, column in found.columns.items()},
-                "role": name_types(settings.threshold, *(found.own for found in cosines.values())),
-                **measure(readout, v),
-                **{each.name: getattr(predicted, each.name)[part] for each in MOMENTS},
-                **shares_in_ends(seen, *ends),
-                **(sign_cases(examples) if any(each.gated for each in anatomy.layers) else {}),
-            }
-            columns["output_role"] = name_outputs(columns["logit_skewness"], columns["logit_kurtosis"])
-            table = BY_MEMORY.frame(pd.DataFrame(columns))
-            order = stream.permutation(len(v))
-            permuted = shares_in_ends(seen, *(end[order] for end in ends))
-            chance = {name: float(pd.Series(shares).mean()) for name, shares in permuted.items()}
-            chance["ignored_share"] = np.nan if readout is None else readout.ignored.shape[1] / anatomy.width
-            parts.append(
-                (
-                    table,
-                    summarize_columns(table, layer, cosines, chance),
-                    count_types(table, layer),
-                    describe_cases(examples, layer, corpus, tokens),
-                )
+            table, summary = _measure_layer(
+                loaded, layer, v, predicted, examples, corpus, readout_of(layer), settings, stream
             )
+            parts.append((table, summary, count_types(table, layer), describe_cases(examples, layer, corpus, tokens)))
             bar.update()
     described = (BY_MEMORY, BY_LAYER, TYPES_BY_LAYER, SIGN_CASES)
     frames = zip(*parts, strict=True) if parts else ([each.frame([])] for each in described)
     by_memory, *by_layer = (tables.identify(pd.concat(each, ignore_index=True), identity) for each in frames)
     return by_memory, *by_layer
+
+
+def _measure_layer(
+    loaded: LoadedModel,
+    layer: int,
+    v: Tensor,
+    predicted: Projections,
+    examples: Triggers,
+    corpus: Corpus,
+    readout: Readout | None,
+    settings: Roles,
+    stream: np.random.Generator,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the rows of `BY_MEMORY` and of `BY_LAYER` of one layer.
+
+    `v`: its values [memory, d]. `predicted`: projections of the group of layers. `examples`: triggers of the layer alone.
+    """
+    anatomy, part = loaded.anatomy, predicted.layer == layer
+    key, gate = factors(loaded.model, anatomy.layers[layer], anatomy.width)
+    pairs = zip(COSINES, ((key, v), (gate, v), (gate, key)), strict=True)
+    cosines = {name: compare(*pair, stream) for name, pair in pairs}
+    ends = predicted.top_token[part, : settings.tokens], predicted.bottom_token[part, : settings.tokens]
+    seen = tokens_seen(examples, np.asarray(corpus.tokens), corpus.offsets)
+    columns = {
+        "layer": layer,
+        "memory": np.arange(len(v)),
+        **{f"{name}{end}": column for name, found in cosines.items() for end, column in found.columns.items()},
+        "role": name_types(settings.threshold, *(found.own for found in cosines.values())),
+        **measure(readout, v),
+        **{each.name: getattr(predicted, each.name)[part] for each in MOMENTS},
+        **shares_in_ends(seen, *ends),
+        **(sign_cases(examples) if any(each.gated for each in anatomy.layers) else {}),
+    }
+    columns["output_role"] = name_outputs(columns["logit_skewness"], columns["logit_kurtosis"])
+    table = BY_MEMORY.frame(pd.DataFrame(columns))
+    order = stream.permutation(len(v))
+    permuted = shares_in_ends(seen, *(end[order] for end in ends))
+    chance = {name: float(pd.Series(shares).mean()) for name, shares in permuted.items()}
+    chance["ignored_share"] = np.nan if readout is None else readout.ignored.shape[1] / anatomy.width
+    return table, summarize_columns(table, layer, cosines, chance)
 
 
 def _readouts(head: Head, anatomy: Anatomy, corpus: Corpus, settings: Roles) -> Callable[[int], Readout | None]:
