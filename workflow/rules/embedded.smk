@@ -1,11 +1,15 @@
 """Embedded: a small model that the workflow trains itself, such as that of configs/embedded.yaml.
 
-Needs: nothing but Python's standard library, whose English documentation is the corpus.
+Needs: nothing but Python's standard library, whose English documentation is the corpus; or another text, and a model of
+another run that is trained further.
 Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its training curve.
 """
 
 
 rule train:
+    input:
+        start=runs.tuned_checkpoint,
+        files=runs.files("tuning"),
     output:
         checkpoint=directory("results/{run}/checkpoint"),
     log:
@@ -17,9 +21,10 @@ rule train:
     threads: 4
     params:
         options=runs.options("train"),
+        content=runs.content("tuning"),
         code=code("train"),
     message:
-        "Train the model of {wildcards.run} on the documentation of Python. Progress is in {log}."
+        "Train the model of {wildcards.run}. Progress is in {log}."
     shell:
         """
         ffkv train {params.options} \

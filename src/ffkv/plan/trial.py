@@ -77,7 +77,8 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
     settings, changes = run.settings, dict[str, dict[str, Any]]()
     for section, limits in MOST.items():
         changes[section] = {name: min(most, getattr(getattr(settings, section), name)) for name, most in limits.items()}
-    changes["report"], changes["embedded"]["keep_steps"] = {"control": NONE}, []
+    changes["report"] = {"control": NONE}
+    changes["embedded"] |= {"keep_steps": [], "tuned_from": "", "text": [], "lora_rank": 0}
     text: dict[str, Any] = {"dataset": EMBEDDED, "where": {}, "limit": 30, "validation": [], "validation_share": 0.5}
     if settings.model.checkpoint != EMBEDDED or all(job.done for job in run.jobs.get("train", ())):
         words = accumulate(len(sentence.split()) + 1 for sentence in run.sentences)

@@ -18,7 +18,7 @@ from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
 from ffkv.base.packages import locate
 from ffkv.base.settings import EMBEDDED, Corpus, Model, section
-from ffkv.corpus.sources import source_files
+from ffkv.corpus.sources import find_files, source_files
 from ffkv.run.annotation_tables import MACHINE_FILES
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -42,9 +42,10 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
 
 def check_packages(settings: dict[str, Any]) -> None:
     """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
-    if settings["corpus"]["dataset"] == "files":
-        for address in settings["corpus"]["train"] + settings["corpus"]["validation"]:
-            locate(address)
+    corpus = settings["corpus"]
+    of_files = corpus["train"] + corpus["validation"] if corpus["dataset"] == "files" else []
+    for address in of_files + settings["embedded"]["text"]:
+        locate(address)
 
 
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
@@ -57,6 +58,19 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
     try:
         return find_corpus_files(settings, split)
     except UserError:
+        return []
+
+
+def tuning_files(settings: dict[str, Any], trained_here: bool) -> list[str]:
+    """Returns the local files that the training of a run's own model reads; none if one is missing, which `ffkv train` tells.
+
+    `trained_here`: whether the workflow trains the model that the training goes on from, too: then it is no local file.
+    """
+    embedded = settings["embedded"]
+    try:
+        start = [] if trained_here or not embedded["tuned_from"] else files_in(embedded["tuned_from"])
+        return [*map(str, start), *find_files(embedded["text"])]
+    except (OSError, ValueError, UserError):
         return []
 
 

@@ -24,6 +24,7 @@ from ffkv.workflow.inputs import (
     hub_repositories,
     tracked,
     training_settings,
+    tuning_files,
 )
 from ffkv.workflow.steps import STEPS
 
@@ -182,8 +183,14 @@ class Runs:
         A run can also name a checkpoint of a training step, a folder below it.
         """
         named = self.settings[wildcards.run]["model"]["checkpoint"]
-        if named == EMBEDDED:
-            return [f"results/{wildcards.run}/checkpoint"]
+        return [f"results/{wildcards.run}/checkpoint"] if named == EMBEDDED else self._trained_for(named)
+
+    def tuned_checkpoint(self, wildcards: Wildcards) -> list[str]:
+        """Returns the checkpoint of another run that the training of the job's run goes on from, if there is one."""
+        return self._trained_for(self.settings[wildcards.run]["embedded"]["tuned_from"])
+
+    def _trained_for(self, named: str) -> list[str]:
+        """Returns the checkpoint that the workflow trains and that a path names, or a folder below it."""
         trained = [run for run, settings in self.settings.items() if settings["model"]["checkpoint"] == EMBEDDED]
         folders = [f"results/{run}/checkpoint" for run in trained]
         return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
@@ -216,12 +223,13 @@ class Runs:
         """Returns the local files of the job's run.
 
         Args:
-            what: "checkpoint", unless the workflow trains it; "corpus"; or "prompts", of its behaviour; or
-                "annotations", what people and machines said.
+            what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
+                from; "prompts", of its behaviour; or "annotations", what people and machines said.
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
             "corpus": lambda settings, job: corpus_files(settings, job.split),
+            "tuning": lambda settings, job: tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: annotation_files(settings, job.run),
             "prompts": lambda settings, job: self.prompts(job),
         }[what]

@@ -105,10 +105,31 @@ class Embedded(Section):
     keep_steps: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
     """Training steps after which a copy of the model is stored. Step 0 is the model before training. A copy is the folder
     `results/<run>/checkpoint/steps/<step>`. Other runs can name it as their `checkpoint`."""
+    tuned_from: str = ""
+    """Checkpoint of another embedded model, such as `results/base/checkpoint`, from which the training goes on. Its vocabulary is
+    kept, and the sizes must be its own. Empty means that the training begins with random weights."""
+    text: Globs = Field([])
+    """Text to train on, written like `corpus.train` for files. Empty means the embedded corpus."""
+    lora_rank: int = Field(0, ge=0, le=65_536)
+    """Rank of the LoRA that is trained in place of the weights of `tuned_from`, for all matrices of its blocks. It is merged into
+    them at the end. 0 means that all weights are trained."""
+    shuffle: bool = False
+    """Put the tokens of each train sentence in random order. Such a tuning is a control: it sees the same tokens, and no text."""
 
     def contradictions(self) -> list[str]:
-        """The width must be a multiple of the number of heads. A step is kept once, and before the end."""
+        """The width must be a multiple of the number of heads. A step is kept once, and before the end.
+
+        A LoRA is trained on top of a model, and merged at the end.
+        """
         problems = []
+        if self.lora_rank and not self.tuned_from:
+            problems.append(
+                f"embedded.lora_rank is {self.lora_rank}: name the model that it is for, embedded.tuned_from"
+            )
+        if self.lora_rank and self.keep_steps:
+            problems.append(
+                "embedded.keep_steps must be empty if embedded.lora_rank is set: a LoRA is merged at the end"
+            )
         if self.width % self.heads:
             problems.append(f"embedded.heads is {self.heads}: must divide embedded.width, {self.width}")
         if len({*self.keep_steps}) < len(self.keep_steps):

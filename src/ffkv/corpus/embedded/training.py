@@ -1,4 +1,4 @@
-"""Trains the embedded model: a small GPT-2 with ReLU, on isolated sentences with BOS in front.
+"""Trains the embedded model: a small GPT-2 with ReLU, on isolated sentences with BOS in front. Or trains it further (`tuning`).
 
 The sentences are isolated because ffkv also gives each sentence a context of its own. So the workflow shows the model
 the same kind of text as the training does.
@@ -21,6 +21,7 @@ from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Embedded
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tuning import lora
 from ffkv.corpus.encode import encode, flatten
 
 BOS = "<|bos|>"
@@ -34,6 +35,7 @@ BETAS = (0.9, 0.95)  # of AdamW; they average over fewer steps than its default 
 WEIGHT_DECAY = 0.1
 LARGEST_NORM = 1.0  # the gradient is cut to this length
 
+Start = tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]
 Sentences = list[np.ndarray]  # token ids without BOS [sentence][token]
 AfterStep = Callable[[int, int, GPT2LMHeadModel], object]  # gets the step, its number of tokens, and the model
 
@@ -54,19 +56,23 @@ def train_model(
     settings: Embedded,
     seed: int,
     after_step: AfterStep,
+    start: Start | None = None,
 ) -> Trained:
     """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
     The same documents, settings, seed and number of threads give the same weights to the bit. `after_step` is called
-    after each step, and before the first one, as after step 0. Raises UserError if a split has no sentences.
+    after each step, and before the first one, as after step 0. `start`: the model and the tokenizer that the training goes
+    on from, see `read_start`. Raises UserError if a split has no sentences.
     """
-    paragraphs = (paragraph for document in train for paragraph in document.text.splitlines())
-    tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
+    model, tokenizer = start or _begin(train, settings, seed)
     train_sentences = _encode(train, tokenizer, settings.context - 1, "train")
     validation_sentences = _encode(validation, tokenizer, settings.context - 1, "validation")
-    model = make_model(settings, len(tokenizer), seed)
+    if settings.shuffle:
+        random = np.random.default_rng(seed)
+        train_sentences = [random.permutation(ids) for ids in train_sentences]
     after_step(0, 0, model)
-    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, after_step))
+    with lora(model, settings.lora_rank, seed):
+        curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, after_step))
     train_tokens, validation_tokens = flatten(train_sentences), flatten(validation_sentences)
     summary = {
         "unigram_perplexity": unigram_perplexity(train_tokens, validation_tokens, len(tokenizer)),
@@ -78,6 +84,13 @@ def train_model(
         "seed": seed,
     }
     return Trained(model, tokenizer, curve, summary)
+
+
+def _begin(train: list[Document], settings: Embedded, seed: int) -> Start:
+    """Returns a model with random weights, and a tokenizer that has learnt from the train split."""
+    paragraphs = (paragraph for document in train for paragraph in document.text.splitlines())
+    tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
+    return make_model(settings, len(tokenizer), seed), tokenizer
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreTrainedTokenizerFast:
@@ -110,7 +123,7 @@ def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_t
     encoded = encode(documents, tokenizer, max_tokens, Corpus())
     if not encoded.ids:
         raise UserError(
-            f"The {split} split of the embedded corpus has no sentences: raise corpus.limit or set it to 0."
+            f"The {split} split of the text to train on has no sentences: raise corpus.limit or set it to 0."
         )
     return list(encoded.ids)
 
