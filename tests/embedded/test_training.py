@@ -160,7 +160,7 @@ def test_a_vocabulary_has_bos_and_every_byte():
 
 
 def test_a_split_without_sentences_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"validation split of the embedded corpus has no sentences"):
+    with pytest.raises(UserError, match=r"validation split of the text to train on has no sentences"):
         step.train(TINY, Corpus(validation_share=1e-9), 0, tmp_path / "checkpoint")
     assert not list(tmp_path.iterdir())
 

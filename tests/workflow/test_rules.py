@@ -38,7 +38,7 @@ def dry_run(tmp_path_factory) -> str:
         "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "60GiB"}},
         "corpus": {"validation": ["a b", "c"]},
         "prefixes": {**config["prefixes"], "extra_states": ["x"]},
-        "embedded": {**config["embedded"], "keep_steps": [0]},
+        "embedded": {**config["embedded"], "keep_steps": [0], "text": ["a.txt"]},
         "behaviours": {"agreement": {"prompts": "a b.jsonl"}},
         "comparisons": {
             "both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]},

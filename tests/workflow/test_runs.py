@@ -217,6 +217,11 @@ def test_steps_of_a_training_share_one_control(tmp_path):
     assert (found["train"], found["report"], found["model"], found["corpus"]) == (1, 5, 6, 10)
 
 
+def test_a_tuning_waits_for_its_base(tmp_path):
+    dry = forked_snakemake(tmp_path, ROOT / "configs/tuned.yaml", "-n", "results/full/checkpoint")
+    assert planned(dry.stdout + dry.stderr) == {"train": 2}
+
+
 @pytest.mark.parametrize("name", ["../config.yaml", *CONFIGS])
 def test_every_settings_file_has_a_plan(tmp_path, name):
     dry = forked_snakemake(tmp_path, ROOT / "configs" / name, "-n")

@@ -51,7 +51,7 @@ def model_name(run: Run) -> str:
     """Returns the name by which people know the model: of a GGUF file, of a repository of the hub, or of a folder."""
     settings, anatomy = run.settings.model, run.anatomy
     if settings.checkpoint == EMBEDDED:
-        name = "the small GPT-2 that ffkv trains"
+        name = "the small GPT-2 that ffkv trains" + (", tuned" if run.settings.embedded.tuned_from else "")
     elif anatomy.gguf:
         name = Path(anatomy.gguf).stem
     elif anatomy.commit:
