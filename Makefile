@@ -51,6 +51,19 @@ test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM 
 	pytest -m "cluster or kills or large"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
 
+test-versions: ## The fast tests and a run with the newest versions of all requirements, then with the oldest allowed. PYTHON says which Python.
+	mkdir -p build
+	for edge in newest oldest; do \
+	    sed -nE 's/^ *"([A-Za-z0-9_.-]+)>=([^"]+)",?$$/\1 \2/p' pyproject.toml | \
+	        awk -v edge=$$edge '{ print edge == "oldest" ? $$1 "==" $$2 : $$1 == "torch" ? "torch==2.13.0" : $$1 }' >build/$$edge.txt && \
+	    $(PYTHON) -m venv build/$$edge && \
+	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
+	    build/$$edge/bin/pip install --quiet --no-deps -e . -r envs/requirements-demo.txt && \
+	    export PATH=$(CURDIR)/build/$$edge/bin:$$PATH && \
+	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large" && \
+	    snakemake --configfile configs/tiny.yaml --directory build/run-$$edge || exit 1; \
+	done
+
 test-kernel: install ## The kernel for GPUs, without one: Triton interprets it, and compiles it. Under a minute, 1 GB of disk.
 	[ -d build/triton ] || $(VENV)/bin/pip install --quiet --no-deps --target build/triton triton==3.9.0
 	PYTHONPATH=build/triton TRITON_INTERPRET=1 pytest -q tests/activations/test_scan.py

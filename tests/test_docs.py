@@ -45,6 +45,14 @@ def test_every_page_can_be_reached_from_the_first_one():
     assert {page for page in PAGES if page.parent == index.parent} <= reached
 
 
+def test_the_tests_that_the_page_on_security_names_are_there():
+    named, path = re.findall(r"`(tests/[\w/]+\.py)?::(test_\w+)`", (ROOT / "docs/security.md").read_text()), ""
+    assert len(named) > 20
+    for file, test in named:
+        path = file or path  # the name of a file also holds for the tests that follow without one
+        assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
 # What the description of a branch names need not stand in a docstring, too.
 IN_REGISTRIES = {*BRANCHES, *FIGURES, *(f"section_{name}" for name in BRANCHES)}
 

@@ -370,3 +370,9 @@ def test_figures_in_a_page_have_its_colours_and_their_texts_stay():
     assert colours == {"#40498e", in_the_dark("#40498e")}  # the definition of its name
     assert set(re.findall(r"var\(--(\w+)\)", page)) == {"text", "line", "sheet", "c40498e"}
     assert "#262626" in re.findall("#[0-9a-f]{6}", alone)
+
+
+def test_a_behaviour_of_which_no_set_was_measured_has_an_empty_panel(run, change):
+    """A model that does not do what the behaviour asks for has no sets."""
+    none = change(tables={"behaviour_sets": run.table("behaviour_sets").iloc[:0]})
+    assert "<svg" in write_svg(draw("behaviour_sets", none), "behaviour_sets", "Sets", "No set.")

@@ -127,9 +127,9 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
         drawing.share_axis(panel, "share of the behaviour that is lost")
         panel.set_ylim(auto=True)
         sizes = rows(table, behaviour=name, choice=SCREEN)["size"]
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        if len(sizes):
+        if len(sizes):  # none if the model does not do what the behaviour asks for: a logarithmic axis needs a number
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(ScalarFormatter())
             panel.set_xlim(max(1, sizes.min()) / 1.2, max(1, sizes.max()) * 1.2)
         panel.set_xlabel("n memories are patched")
     drawing.legend(figure, panels[0][1])
