@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage check test-failures test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage check reference test-failures test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -50,6 +50,9 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
 	pytest -m "cluster or kills or large"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
+
+reference: report ## Compare the tables of the run of `make report` with those of tests/reference: did numbers change?
+	python tests/reference/compare.py results/demo
 
 test-versions: ## The fast tests and a run with the newest versions of all requirements, then with the oldest allowed. PYTHON says which Python.
 	mkdir -p build
