@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage check test-failures reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage check test-failures test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -45,11 +45,14 @@ coverage: install ## The lines that no test runs. Takes twice as long as the tes
 
 check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
 	$(MAKE) --jobs 2 lint types
-	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large"
+	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults"
 
 test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
-	pytest -m "cluster or kills or large"
+	pytest -m "cluster or kills or large or faults"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
+
+test-faults: install ## Let every call of the system fail that any step or command makes, one after the other. Takes a night.
+	FFKV_FAULTS=0 pytest -n auto --maxprocesses 4 -m faults
 
 reference: report ## Compare the tables of the run of `make report` with those of tests/reference: did numbers change?
 	python tests/reference/compare.py results/demo
@@ -63,7 +66,7 @@ test-versions: ## The fast tests and a run with the newest versions of all requi
 	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
 	    build/$$edge/bin/pip install --quiet --no-deps -e . -r envs/requirements-demo.txt && \
 	    export PATH=$(CURDIR)/build/$$edge/bin:$$PATH && \
-	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large" && \
+	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults" && \
 	    snakemake --configfile configs/tiny.yaml --directory build/run-$$edge || exit 1; \
 	done
 

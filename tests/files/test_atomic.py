@@ -144,6 +144,16 @@ def test_whatever_library_says_so_a_full_disk_is_told_with_path_and_size(tmp_pat
     assert left(tmp_path) == []
 
 
+def test_a_bad_disk_is_told_whatever_library_says_so(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"a\.bin cannot be made: Input/output error"),
+        atomic(tmp_path / "a.bin") as part,
+    ):
+        part.write_text("half")
+        raise RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)")
+    assert left(tmp_path) == []
+
+
 def test_an_error_about_another_file_does_not_blame_the_output(tmp_path):
     (tmp_path / "input").mkdir()
     culprit = tmp_path / "input/data"

@@ -307,3 +307,14 @@ def test_a_file_without_a_checksum_is_not_called_damaged(alone):
     ):
         raise OSError("odd bytes")
     assert "elete" not in str(told.value)
+
+
+def test_errors_of_other_libraries_are_not_taken_for_those_of_hdf5(path):
+    """Both raise RuntimeError. HDF5 does where the disk does not give what it asks for."""
+    with (
+        pytest.raises(UserError, match=r"things\.h5 cannot be read \(Can't get info for object"),
+        hdf5.open(path, None) as file,
+    ):
+        h5py.h5g.get_objinfo(file.id, b"nothing")
+    with pytest.raises(RuntimeError, match="the model's"), hdf5.open(path, None):
+        raise RuntimeError("the model's")

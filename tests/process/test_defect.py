@@ -49,9 +49,15 @@ def test_without_room_for_the_file_the_traceback_is_printed(monkeypatch, capsys)
         (OSError(28, "No space left on device"), "There is no space left on a disk"),
         (MemoryError("Unable to allocate 9 GiB"), "The memory does not suffice"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory does not suffice"),
+        (
+            RuntimeError("unable to mmap 8 bytes from file <a>: Cannot allocate memory (12)"),
+            "The memory does not suffice",
+        ),
+        (OSError(24, "Too many open files"), "The system says: Too many open files"),
+        (RuntimeError("I/O error: Input/output error (os error 5)"), "The system says: Input/output error"),
     ],
 )
-def test_full_disks_and_memories_are_no_defects(error, message):
+def test_what_the_system_denies_is_no_defect(error, message):
     told, code = explain(error)
     assert code == 2
     assert told.startswith(message)

@@ -56,6 +56,14 @@ def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "notes.txt"]
 
 
+def test_the_same_command_goes_on_after_an_interruption(tmp_path):
+    written = write_start(tmp_path)
+    written[-1].unlink()
+    before = written[0].stat().st_mtime_ns
+    assert write_start(tmp_path) == written
+    assert all(path.is_file() for path in written) and written[0].stat().st_mtime_ns == before
+
+
 def test_the_command_says_what_to_do_next(tmp_path):
     done = CliRunner().invoke(ffkv, ["init", str(tmp_path / "mine")])
     assert done.exit_code == 0, done.output

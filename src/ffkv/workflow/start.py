@@ -23,18 +23,20 @@ def start_files() -> dict[str, str]:
 def write_start(folder: Path) -> list[Path]:
     """Writes the files into a folder, which is made if it does not exist, and returns them.
 
-    Raises UserError if one of the files exists already. Then nothing is written.
+    A file that an interrupted start has written stays. Raises UserError if one of the files exists already and is another
+    one. Then nothing is written.
     """
     files = {folder / name: text for name, text in start_files().items()}
-    existing = [str(path) for path in files if path.exists()]
+    whole = {path for path, text in files.items() if path.is_file() and path.read_bytes() == text.encode()}
+    existing = [str(path) for path in files if path.exists() and path not in whole]
     if existing:
         raise UserError(
             f"`ffkv init` overwrites nothing, and these exist already: {', '.join(existing)}. "
             "Name another folder, or move them away."
         )
-    for path, text in files.items():
+    for path in [path for path in files if path not in whole]:
         with atomic(path, summed=False) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(files[path], encoding="utf-8")
     return list(files)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,14 @@ SPACE = (errno.ENOSPC, errno.EDQUOT)
 SPACE_WORDS = tuple(
     word for code in SPACE for word in (os.strerror(code), f"os error {code}", f"errno = {code}", f"errno {code}")
 )
+# What a machine denies for a while or for ever, whatever ffkv does.
+DENIED = (
+    *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.ESTALE, errno.ENOLCK),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+)
+NUMBERED = re.compile(
+    r"(?:os error|errno =|errno) (\d+)"
+)  # an error of the system in words of safetensors, HDF5, pyarrow
 
 
 class DoesNotFit(UserError):
@@ -50,6 +59,15 @@ def lacks_space(error: BaseException) -> bool:
     )
 
 
+def denied(error: BaseException) -> str:
+    """Returns the system's words if an error, or one that it came from, says that the machine denied something, else ""."""
+    for each in causes(error):
+        found = [getattr(each, "errno", None), *map(int, NUMBERED.findall(str(each)))]
+        if code := next((code for code in found if code in DENIED), None):
+            return os.strerror(code)
+    return ""
+
+
 def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | None:
     """Returns the message about an output that could not be written; None if the error is about something else.
 
@@ -65,7 +83,8 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
             f" (or a quota is used up). Free some space, then start the same command again."
         )
     if not isinstance(error, OSError) or error.errno is None:
-        return None
+        words = "" if isinstance(error, UserError) else denied(error)
+        return UserError(f"{path} cannot be made: {words}. Check the rights and the disks.") if words else None
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return UserError(f"{path} cannot be written: {error.strerror}. Check the folder's rights and the disk.")
     culprit, own, part = Path(os.fsdecode(error.filename)).absolute(), path.absolute(), unfinished.absolute()
@@ -82,6 +101,8 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
     The file, and `parts`, which it reads, are read again as a whole. `error`: what was raised while it was read.
     """
     path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, FileNotFoundError) and error.errno is None and path.exists():
+        reason = "it cannot be opened"  # safetensors calls every such file missing
     if lacks_space(error):
         place = temporary_folder()
         return UserError(

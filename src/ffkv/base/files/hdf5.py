@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -211,8 +212,15 @@ def reading(path: Path) -> Iterator[None]:
     """Inside the `with` statement, what is read of an open file is whole, or a `UserError` says that it is not."""
     try:
         yield
-    except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
+    except (OSError, KeyError, RuntimeError) as error:  # h5py raises these for bytes that were changed or are not given
+        if isinstance(error, RuntimeError) and not _is_of_h5py(error):
+            raise
         raise unreadable(path, error, _all_linked_files(path)) from error
+
+
+def _is_of_h5py(error: BaseException) -> bool:
+    """Tells whether h5py raised an error: other libraries raise RuntimeError too."""
+    return "h5py" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 
 def linked_files(file: h5py.File) -> list[Path]:

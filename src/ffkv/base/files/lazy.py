@@ -50,7 +50,7 @@ class Pieces:
     def _read(self, number: int) -> np.ndarray:
         try:
             return self._dataset[number * self._size : (number + 1) * self._size]
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise unreadable(self._path, error) from error
 
 

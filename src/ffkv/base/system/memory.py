@@ -22,7 +22,7 @@ def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
 def is_out_of_memory(error: BaseException) -> bool:
     """Tells whether an error says that the memory of a GPU, or of the machine, does not suffice."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    words = ("can't allocate memory", "out of memory", "not enough memory")
+    words = ("can't allocate memory", "Cannot allocate memory", "out of memory", "not enough memory")
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in words)
 
 

@@ -1,0 +1,197 @@
+/* Makes one call of the C library fail: the n-th of those that concern the files below one folder.
+
+   A process gets it by LD_PRELOAD. `fault_arm` says what fails; all forks of the process share the count. It does not
+   reach system calls that bypass the C library, io_uring, or stores into mapped files. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Kinds of calls. MAKE opens a file that it may make, OPEN does not. */
+enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256 };
+enum { ONCE, ON, SHORT, KILL }; /* what happens: see fault_arm */
+
+static struct {
+  char folder[PATH_MAX];
+  int kinds, how, error;
+  long number;
+  atomic_long count;
+  char what[PATH_MAX + 32]; /* the call that was made to fail */
+} *state;
+
+static int names_fd(int fd, char *path) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t size = readlink(link, path, PATH_MAX - 1);
+  if (size < 0) return 0;
+  path[size] = 0;
+  return 1;
+}
+
+static int below(const char *path) {
+  size_t size = strlen(state->folder);
+  return !strncmp(path, state->folder, size) && (path[size] == '/' || !path[size]);
+}
+
+/* Whether this call is to fail. */
+static int hit(const char *call, const char *path) {
+  long number = atomic_fetch_add(&state->count, 1) + 1;
+  if (!state->number || number < state->number || (number > state->number && state->how != ON)) return 0;
+  if (number == state->number) snprintf(state->what, sizeof state->what, "%s %s", call, path);
+  if (state->how == KILL) kill(getpid(), SIGKILL);
+  return 1;
+}
+
+static int on_path(int kind, const char *call, int dir, const char *name) {
+  char path[PATH_MAX];
+  int before = errno;
+  if (!state || !(state->kinds & kind) || !name) return 0;
+  if (name[0] == '/')
+    snprintf(path, sizeof path, "%s", name);
+  else {
+    if (dir == AT_FDCWD ? !getcwd(path, sizeof path) : !names_fd(dir, path)) return errno = before, 0;
+    size_t size = strlen(path);
+    snprintf(path + size, sizeof path - size, "/%s", name);
+  }
+  errno = before;
+  return below(path) && hit(call, path);
+}
+
+static int on_file(int kind, const char *call, int fd) {
+  char path[PATH_MAX];
+  int before = errno;
+  if (!state || !(state->kinds & kind)) return 0;
+  int found = names_fd(fd, path);
+  errno = before;
+  return found && below(path) && hit(call, path);
+}
+
+#define REAL(name) \
+  static __typeof__(&name) real; \
+  if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+#define FAIL return errno = state->error, -1
+
+#define OPENS(name) \
+  int name(const char *path, int flags, ...) { \
+    REAL(name); \
+    va_list rest; \
+    va_start(rest, flags); \
+    mode_t mode = va_arg(rest, mode_t); \
+    va_end(rest); \
+    if (on_path(flags & O_CREAT ? MAKE : OPEN, #name, AT_FDCWD, path)) FAIL; \
+    return real(path, flags, mode); \
+  }
+OPENS(open)
+OPENS(open64)
+
+#define OPENS_AT(name) \
+  int name(int dir, const char *path, int flags, ...) { \
+    REAL(name); \
+    va_list rest; \
+    va_start(rest, flags); \
+    mode_t mode = va_arg(rest, mode_t); \
+    va_end(rest); \
+    if (on_path(flags & O_CREAT ? MAKE : OPEN, #name, dir, path)) FAIL; \
+    return real(dir, path, flags, mode); \
+  }
+OPENS_AT(openat)
+OPENS_AT(openat64)
+
+#define STREAMS(name) \
+  FILE *name(const char *path, const char *mode) { \
+    REAL(name); \
+    if (on_path(*mode == 'r' ? OPEN : MAKE, #name, AT_FDCWD, path)) return errno = state->error, NULL; \
+    return real(path, mode); \
+  }
+STREAMS(fopen)
+STREAMS(fopen64)
+
+/* A short read or write does half of what it is asked for. */
+#define MOVES(kind, result, name, arguments, given, fd, size) \
+  result name arguments { \
+    REAL(name); \
+    if (on_file(kind, #name, fd)) { \
+      if (state->how != SHORT) FAIL; \
+      size -= size / 2; \
+    } \
+    return real given; \
+  }
+MOVES(READ, ssize_t, read, (int fd, void *to, size_t n), (fd, to, n), fd, n)
+MOVES(READ, ssize_t, pread, (int fd, void *to, size_t n, off_t at), (fd, to, n, at), fd, n)
+MOVES(READ, ssize_t, pread64, (int fd, void *to, size_t n, off64_t at), (fd, to, n, at), fd, n)
+MOVES(READ, ssize_t, readv, (int fd, const struct iovec *to, int n), (fd, to, n), fd, n)
+MOVES(WRITE, ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n), fd, n)
+MOVES(WRITE, ssize_t, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, n, at), fd, n)
+MOVES(WRITE, ssize_t, pwrite64, (int fd, const void *from, size_t n, off64_t at), (fd, from, n, at), fd, n)
+MOVES(WRITE, ssize_t, writev, (int fd, const struct iovec *from, int n), (fd, from, n), fd, n)
+MOVES(WRITE, ssize_t, sendfile, (int to, int from, off_t *at, size_t n), (to, from, at, n), to, n)
+MOVES(WRITE, ssize_t, sendfile64, (int to, int from, off64_t *at, size_t n), (to, from, at, n), to, n)
+MOVES(WRITE, ssize_t, copy_file_range, (int from, off64_t *a, int to, off64_t *b, size_t n, unsigned flags),
+      (from, a, to, b, n, flags), to, n)
+
+#define FAILS(name, arguments, given, fails) \
+  int name arguments { \
+    REAL(name); \
+    if (fails) FAIL; \
+    return real given; \
+  }
+#define ON_FILE(kind, name, arguments, given) FAILS(name, arguments, given, on_file(kind, #name, fd))
+#define ON_PATH(kind, name, arguments, given, dir, path) FAILS(name, arguments, given, on_path(kind, #name, dir, path))
+ON_FILE(SYNC, fsync, (int fd), (fd))
+ON_FILE(SYNC, fdatasync, (int fd), (fd))
+ON_FILE(SIZE, ftruncate, (int fd, off_t size), (fd, size))
+ON_FILE(SIZE, ftruncate64, (int fd, off64_t size), (fd, size))
+ON_FILE(NAME, fchmod, (int fd, mode_t mode), (fd, mode))
+ON_PATH(NAME, rename, (const char *from, const char *to), (from, to), AT_FDCWD, from)
+ON_PATH(NAME, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to), a, from)
+ON_PATH(NAME, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags), a, from)
+ON_PATH(NAME, link, (const char *from, const char *to), (from, to), AT_FDCWD, to)
+ON_PATH(NAME, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags), b, to)
+ON_PATH(NAME, symlink, (const char *from, const char *to), (from, to), AT_FDCWD, to)
+ON_PATH(NAME, symlinkat, (const char *from, int b, const char *to), (from, b, to), b, to)
+ON_PATH(REMOVE, unlink, (const char *path), (path), AT_FDCWD, path)
+ON_PATH(REMOVE, unlinkat, (int dir, const char *path, int flags), (dir, path, flags), dir, path)
+ON_PATH(REMOVE, rmdir, (const char *path), (path), AT_FDCWD, path)
+ON_PATH(NAME, mkdir, (const char *path, mode_t mode), (path, mode), AT_FDCWD, path)
+ON_PATH(NAME, mkdirat, (int dir, const char *path, mode_t mode), (dir, path, mode), dir, path)
+ON_PATH(NAME, chmod, (const char *path, mode_t mode), (path, mode), AT_FDCWD, path)
+ON_PATH(NAME, fchmodat, (int dir, const char *path, mode_t mode, int flags), (dir, path, mode, flags), dir, path)
+
+#define MAPS(name, offset) \
+  void *name(void *at, size_t size, int rights, int flags, int fd, offset begin) { \
+    REAL(name); \
+    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && on_file(MAP, #name, fd)) return errno = state->error, MAP_FAILED; \
+    return real(at, size, rights, flags, fd, begin); \
+  }
+MAPS(mmap, off_t)
+MAPS(mmap64, off64_t)
+
+__attribute__((constructor)) static void begin(void) {
+  state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Says what the next calls of `fault_count` count, and which fails. number: 0 for none. how: ONCE, ON from there on,
+   SHORT for half a READ or WRITE, KILL before the call. */
+void fault_arm(const char *folder, int kinds, long number, int how, int error) {
+  state->kinds = 0;
+  snprintf(state->folder, sizeof state->folder, "%s", folder);
+  state->number = number, state->how = how, state->error = error, state->what[0] = 0;
+  atomic_store(&state->count, 0);
+  state->kinds = kinds;
+}
+
+long fault_count(void) { return atomic_load(&state->count); }
+const char *fault_what(void) { return state->what; }

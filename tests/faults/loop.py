@@ -1,0 +1,267 @@
+"""The fault loop: runs a command again and again, and another call of it fails each time.
+
+As a program, it is one process that has the libraries of all steps. Its forks run the commands. It is started with the
+library of `library.c` preloaded, gets a job as JSON on its input, and prints what went wrong, and a count, as JSON.
+"""
+
+import ctypes
+import errno
+import gc
+import importlib
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from ffkv.base.files.atomic import PARTIAL
+
+OPEN, MAKE, READ, WRITE, SIZE, SYNC, NAME, REMOVE, MAP = (1 << bit for bit in range(9))
+CHANGES = MAKE | WRITE | SIZE | SYNC | NAME
+ONCE, ON, SHORT, KILL = range(4)
+
+
+class Fault(NamedTuple):
+    """What happens at the n-th call."""
+
+    kinds: int  # which calls count
+    how: int  # ONCE, ON, SHORT or KILL
+    error: int = 0  # of the system
+
+
+FAULTS = {
+    "full disk": Fault(CHANGES, ON, errno.ENOSPC),
+    "quota": Fault(CHANGES, ONCE, errno.EDQUOT),
+    "bad disk": Fault(CHANGES | OPEN | READ | REMOVE | MAP, ONCE, errno.EIO),
+    "dead disk": Fault(CHANGES | OPEN | READ | REMOVE | MAP, ON, errno.EIO),
+    "rights": Fault(OPEN | MAKE | NAME | REMOVE, ONCE, errno.EACCES),
+    "open files": Fault(OPEN | MAKE, ONCE, errno.EMFILE),
+    "memory": Fault(MAP, ONCE, errno.ENOMEM),
+    "short": Fault(READ | WRITE, SHORT),
+    "kill": Fault(CHANGES | REMOVE, KILL),
+}
+LONGEST = 120  # seconds of a command
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    said: str
+    calls: int  # how many calls counted
+    failed: str  # the call that was made to fail
+
+
+class Injector:
+    """The preloaded library, which this process and its forks share."""
+
+    def __init__(self, library: str):
+        self._library = ctypes.CDLL(library)
+        self._library.fault_what.restype = ctypes.c_char_p
+        self._library.fault_count.restype = ctypes.c_long
+
+    def arm(self, folder: Path, fault: Fault | None, number: int) -> None:
+        """Lets a call fail that concerns files below a folder: the one of a number, from 1; 0 for none."""
+        kinds, how, error = fault or (0, 0, 0)
+        self._library.fault_arm(os.fsencode(folder), kinds, ctypes.c_long(number), how, error)
+
+    def disarm(self) -> tuple[int, str]:
+        """Lets nothing fail any more. Returns how many calls counted, and the one that was made to fail."""
+        found = self._library.fault_count(), self._library.fault_what().decode(errors="replace")
+        self._library.fault_arm(b"/nowhere", 0, ctypes.c_long(0), 0, 0)
+        return found
+
+
+class Loop:
+    """A command in a folder.
+
+    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes.
+    """
+
+    def __init__(self, library: str, place: Path, command: str):
+        self.injector, self.place, self.command = Injector(library), place, command
+        self.log = place.parent / f"{place.name}.log"
+        self.pristine = place.parent / f"{place.name}.pristine"
+        (place / "tmp").mkdir(exist_ok=True)
+        shutil.copytree(place, self.pristine, symlinks=True)
+        self.base = states(place)
+        done = self.run()
+        assert done.code == 0, f"{command}: {done}"
+        self.expected = self.made()
+        self.restore()
+
+    def run(self, fault: Fault | None = None, number: int = 0) -> Done:
+        """Runs the command in a fork. number: which call fails, from 1; 0 for none."""
+        self.injector.arm(self.place, fault, number)
+        child = os.fork()
+        if child == 0:
+            act(self.command, self.place, self.log)
+        begin = time.monotonic()
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            time.sleep(0.001)
+            if time.monotonic() - begin > LONGEST:
+                os.kill(child, signal.SIGABRT)
+        calls, failed = self.injector.disarm()
+        return Done(os.waitstatus_to_exitcode(ended[1]), self.log.read_text(errors="replace"), calls, failed)
+
+    def count(self, fault: Fault) -> int:
+        """How many calls of a whole command count."""
+        calls = self.run(fault).calls
+        self.restore()
+        return calls
+
+    def made(self) -> dict[str, bytes]:
+        """What there is beside the files before, and which of those changed."""
+        return {
+            path: (self.place / path).read_bytes()
+            for path, state in states(self.place).items()
+            if self.base.get(path) != state
+        }
+
+    def restore(self) -> None:
+        """Brings the folder back to what it was."""
+        now = states(self.place)
+        for path in now.keys() - self.base.keys():
+            (self.place / path).unlink()
+        for path, state in self.base.items():
+            if now.get(path) != state:
+                (self.place / path).unlink(missing_ok=True)
+                (self.place / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.pristine / path, self.place / path)
+                self.base[path] = state_of(self.place / path)
+        for folder, _, _ in os.walk(self.place, topdown=False):
+            if not (self.pristine / Path(folder).relative_to(self.place)).exists():
+                Path(folder).rmdir()
+
+    def problems(self, fault: Fault, number: int) -> tuple[Done, list[str]]:
+        """What is wrong after a fault, and after the command was started again."""
+        done = self.run(fault, number)
+        made, found = self.made(), []
+        if fault.how == KILL:
+            found += [f"ended with {done.code}"] if done.code != -signal.SIGKILL else []
+        elif done.code == 0:
+            missing = self.expected.keys() - made.keys()
+            found += [f"it succeeded without {path}" for path in missing if not path.startswith(("tmp/", "cache/"))]
+        elif fault.how == SHORT:
+            found += ["a short read or write is no failure"]
+        else:
+            found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
+            found += ["a traceback"] if "Traceback" in done.said else []
+            found += ["no cause"] if not tells(done.said, fault.error) else []
+        may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith("unlink")
+        for path, content in made.items():
+            if path in self.expected or not unfinished(path):
+                # What HDF5 or the hub's client writes beside is no output.
+                found += [f"not whole: {path}"] if content != self.expected.get(path) and not beside(path) else []
+            elif not may_stay:
+                found.append(f"left over: {path}")
+        if made:
+            again = self.run()
+            if again.code:
+                found.append(f"the same command ends with {again.code}: {again.said.strip()[-500:]}")
+            else:
+                now = self.made()
+                found += [
+                    f"afterwards other bytes: {path}"
+                    for path in sorted(now.keys() | self.expected.keys())
+                    if now.get(path) != self.expected.get(path) and not path.startswith(("tmp/", "cache/"))
+                ]
+        self.restore()
+        return done, found
+
+
+def unfinished(path: str) -> bool:
+    """Whether a path is of something unfinished, or of a temporary file."""
+    return path.startswith("tmp/") or any(PARTIAL.fullmatch(part) for part in Path(path).parts)
+
+
+def beside(path: str) -> bool:
+    """Whether a path is no output: a checksum, a saved state, or of the hub's cache."""
+    return path.startswith("cache/") or Path(path).name.startswith(".")
+
+
+def tells(said: str, error: int) -> bool:
+    """Whether a message names the cause."""
+    space = ["does not fit", "no space left"] if error in (errno.ENOSPC, errno.EDQUOT) else []
+    # safetensors does not pass on why a file cannot be opened.
+    return any(word in said for word in [os.strerror(error), "it cannot be opened", *space])
+
+
+def states(place: Path) -> dict[str, tuple]:
+    """The state of each file below a folder, by its path from there."""
+    return {
+        str(path.relative_to(place)): state_of(path) for path in place.rglob("*") if path.is_symlink() or path.is_file()
+    }
+
+
+def state_of(path: Path) -> tuple:
+    """Inode, size and time of a file."""
+    entry = path.lstat()
+    return entry.st_ino, entry.st_size, entry.st_mtime_ns
+
+
+def act(command: str, place: Path, log: Path) -> None:
+    """In the fork: what the command does."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(place)
+    import tempfile
+
+    os.environ["TMPDIR"] = tempfile.tempdir = str(place / "tmp")
+    sys.argv = shlex.split(command)
+    from ffkv.cli import main
+
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else ended.code is not None
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 99
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    """Runs the loop over the jobs on the input: names, folders and commands."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from forks import modules
+
+    from ffkv.base.process.runtime import configure
+
+    configure(1)
+    from ffkv.workflow.jobs import import_libraries
+
+    import_libraries()
+    for module in [*modules(), "ffkv.run.report.step"]:
+        importlib.import_module(module)
+    gc.freeze()  # a fork does not touch, and so copy, what is there already
+    library, cases, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    for name, place, command in json.load(sys.stdin):
+        loop = Loop(library, Path(place), command)
+        for kind, fault in FAULTS.items():
+            begin = time.monotonic()
+            numbers = range(1, loop.count(fault) + 1)
+            chosen = random.Random(f"{seed} {name} {kind}").sample(numbers, min(cases or len(numbers), len(numbers)))
+            for number in chosen:
+                done, found = loop.problems(fault, number)
+                about = {"job": name, "fault": kind, "number": number, "call": done.failed}
+                for problem in found:
+                    print(json.dumps({**about, "problem": problem, "said": done.said[-1500:]}), flush=True)
+            seconds = round(time.monotonic() - begin, 1)
+            counts = {"calls": len(numbers), "tried": len(chosen), "seconds": seconds}
+            print(json.dumps({"job": name, "fault": kind, **counts}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Each call of the system that a command makes fails once: what is said, what is left, and what the same command then makes.
+
+`FFKV_FAULTS` says how many calls are tried of each command and fault; 0 for all. `FFKV_SEED` says which.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hub.conftest import hub as hub
+from hub.conftest import model_folders as model_folders
+from support import ROOT, forked_snakemake
+
+from ffkv.apps.export.settings import FORMATS
+from ffkv.workflow.jobs import ask_snakemake, read_jobs
+
+HERE = Path(__file__).parent
+PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
+BEHAVIOUR = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
+PARTS = 4  # of the steps, for processes side by side
+# Commands of people, by the name of a test.
+COMMANDS = {
+    "init": "ffkv init new",
+    "check": "ffkv check results/tiny",
+    "pages": "ffkv explore --export out results/tiny",
+    "sheets": "ffkv annotate sheets results/tiny --annotators ada --annotations sheets",
+    **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
+}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory) -> Path:
+    """The library that makes calls fail."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or not compiler:
+        pytest.skip("the library that makes calls fail needs Linux and a C compiler, cc")
+    path = tmp_path_factory.mktemp("library") / "faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-Wall", "-o", path, HERE / "library.c"], check=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory) -> Path:
+    """configs/tiny.yaml, shorter, with an untrained control, a behaviour and a comparison."""
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
+    config["embedded"]["steps"] = 3
+    config["report"]["control"] = "auto"
+    config["behaviours"] = {"number": {"prompts": PROMPTS, "minimum_accuracy": 0, **BEHAVIOUR}}
+    config["comparisons"] = {"both": {"runs": ["tiny", "tiny-untrained"]}}
+    path = tmp_path_factory.mktemp("settings") / "settings.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(settings, tmp_path_factory) -> Path:
+    """A folder in which all steps were run, and nothing was deleted."""
+    folder = tmp_path_factory.mktemp("run")
+    done = forked_snakemake(folder, settings, "--notemp")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def copy(run: Path, folder: Path) -> Path:
+    return shutil.copytree(run, folder, symlinks=True, ignore=shutil.ignore_patterns(".snakemake"))
+
+
+def without_outputs(run: Path, folder: Path, outputs: list[str]) -> Path:
+    """A copy of a run as it is before a job."""
+    copy(run, folder)
+    for output in outputs:
+        path = folder / output
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.with_name(f".{path.name}.sha256").unlink(missing_ok=True)
+        shutil.rmtree(path.with_suffix(".blocks"), ignore_errors=True)
+    return folder
+
+
+def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+    """One job of each rule: its name, a folder in which it can run, and its command."""
+    found = {}
+    for job in read_jobs(ask_snakemake(settings, 2, run)):
+        if job.command.strip() and job.rule not in found and (not only or job.rule in only):
+            place = without_outputs(run, folder / job.rule, job.outputs)
+            found[job.rule] = (job.rule, str(place), " ".join(job.command.replace("\\\n", " ").split(">")[0].split()))
+    return list(found.values())
+
+
+def faults(library: Path, jobs: list[tuple[str, str, str]], cases: int | None = None, **more: str) -> list[dict]:
+    """Runs the fault loop; what went wrong. more: variables of its environment."""
+    command = [sys.executable, HERE / "loop.py", library, str(asked(cases)), os.environ.get("FFKV_SEED", "0")]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "HF_HUB_OFFLINE": "1", **more}
+    found = library.with_name("found.jsonl")  # grows while the loop runs
+    with found.open("w") as output:
+        subprocess.run(command, input=json.dumps(jobs), env=environment, text=True, stdout=output, check=True)
+    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    assert {line["job"] for line in lines if line.get("tried")} == {name for name, _, _ in jobs}
+    return [line for line in lines if "problem" in line]
+
+
+def asked(cases: int | None) -> int:
+    return int(os.environ.get("FFKV_FAULTS", "1")) if cases is None else cases
+
+
+def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
+    """A torn line is left out; what was appended before and afterwards stays."""
+    command, places = [sys.executable, "-m", "faults.journal", library, tmp_path], f"{ROOT}/src:{ROOT}/tests"
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": places}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    tried = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["fault"] for line in tried if line["number"]} >= {"full disk", "quota", "bad disk", "kill", "short"}
+    assert [line for line in tried if line["wrong"]] == []
+
+
+@pytest.mark.slow
+def test_a_sample_of_all_faults(library, run, settings, tmp_path):
+    only = ("values_summarize", "merge_triggers")
+    init = ("init", str(tmp_path / "init"), COMMANDS["init"])
+    (tmp_path / "init").mkdir()
+    assert faults(library, [init, *steps(run, settings, tmp_path, only)], cases=1) == []
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_step(library, run, settings, tmp_path, part):
+    assert faults(library, steps(run, settings, tmp_path)[part::PARTS]) == []
+
+
+@pytest.mark.faults
+def test_every_command_of_a_person(library, run, tmp_path):
+    jobs = [(name, str(copy(run, tmp_path / name)), command) for name, command in COMMANDS.items()]
+    assert faults(library, jobs) == []
+
+
+@pytest.mark.faults
+def test_downloads(library, hub, model_folders, tmp_path):
+    hub.model("someone/tiny").push_folder(model_folders())
+    place = tmp_path / "place"
+    place.mkdir()
+    command = "ffkv model --checkpoint someone/tiny --output model --output-values values.h5"
+    own = hub.environment(place / "cache", HF_HUB_OFFLINE="0")
+    assert faults(library, [("downloads", str(place), command)], **own) == []
