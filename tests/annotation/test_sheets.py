@@ -148,10 +148,23 @@ def test_everything_is_dealt_to_somebody_and_the_shared_part_to_all(annotators, 
 def test_sheets_that_exist_stay(run, own, annotations):
     before = (annotations / "sheets/keys.json").read_bytes()
     with pytest.raises(UserError, match="Choose another name"):
-        make_sheets(run, annotations, DESIGN)
+        make_sheets(run, annotations, DESIGN.model_copy(update={"seed": DESIGN.seed + 1}))
     assert (annotations / "sheets/keys.json").read_bytes() == before
     make_sheets(run, annotations, DESIGN.model_copy(update={"name": "second"}))
     assert sheet_names(annotations) == ["changes", "keys", "second-changes", "second-keys"]
+
+
+def test_the_same_call_goes_on_after_an_interruption(run, own, annotations):
+    """What a person has begun in a CSV file stays."""
+    missing = next((annotations / "csv").glob("keys.*"))
+    whole = {path: path.read_bytes() for path in (annotations / "sheets/changes.json", missing)}
+    for path in whole:
+        path.unlink()
+    keys = next(path for path in (annotations / "csv").glob("keys.*") if path != missing)
+    keys.write_text("what a person wrote")
+    make_sheets(run, annotations, DESIGN)
+    assert {path: path.read_bytes() for path in whole} == whole
+    assert keys.read_text() == "what a person wrote"
 
 
 def test_a_sheet_of_another_run_is_refused(annotations):

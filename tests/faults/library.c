@@ -4,6 +4,7 @@
    reach system calls that bypass the C library, io_uring, or stores into mapped files. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 /* Kinds of calls. MAKE opens a file that it may make, OPEN does not. */
-enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256 };
+enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256, LOOK = 512 };
 enum { ONCE, ON, SHORT, KILL }; /* what happens: see fault_arm */
 
 static struct {
@@ -152,6 +153,16 @@ MOVES(WRITE, ssize_t, copy_file_range, (int from, off64_t *a, int to, off64_t *b
 #define ON_PATH(kind, name, arguments, given, dir, path) FAILS(name, arguments, given, on_path(kind, #name, dir, path))
 ON_FILE(SYNC, fsync, (int fd), (fd))
 ON_FILE(SYNC, fdatasync, (int fd), (fd))
+ON_PATH(LOOK, stat, (const char *path, struct stat *to), (path, to), AT_FDCWD, path)
+ON_PATH(LOOK, stat64, (const char *path, struct stat64 *to), (path, to), AT_FDCWD, path)
+ON_PATH(LOOK, lstat, (const char *path, struct stat *to), (path, to), AT_FDCWD, path)
+ON_PATH(LOOK, lstat64, (const char *path, struct stat64 *to), (path, to), AT_FDCWD, path)
+ON_PATH(LOOK, fstatat, (int dir, const char *path, struct stat *to, int flags), (dir, path, to, flags), dir, path)
+ON_PATH(LOOK, fstatat64, (int dir, const char *path, struct stat64 *to, int flags), (dir, path, to, flags), dir, path)
+ON_PATH(LOOK, statx, (int dir, const char *path, int flags, unsigned mask, struct statx *to),
+        (dir, path, flags, mask, to), dir, path)
+ON_FILE(LOOK, fstat, (int fd, struct stat *to), (fd, to))
+ON_FILE(LOOK, fstat64, (int fd, struct stat64 *to), (fd, to))
 ON_FILE(SIZE, ftruncate, (int fd, off_t size), (fd, size))
 ON_FILE(SIZE, ftruncate64, (int fd, off64_t size), (fd, size))
 ON_FILE(NAME, fchmod, (int fd, mode_t mode), (fd, mode))
@@ -169,6 +180,20 @@ ON_PATH(NAME, mkdir, (const char *path, mode_t mode), (path, mode), AT_FDCWD, pa
 ON_PATH(NAME, mkdirat, (int dir, const char *path, mode_t mode), (dir, path, mode), dir, path)
 ON_PATH(NAME, chmod, (const char *path, mode_t mode), (path, mode), AT_FDCWD, path)
 ON_PATH(NAME, fchmodat, (int dir, const char *path, mode_t mode, int flags), (dir, path, mode, flags), dir, path)
+
+/* The file is closed all the same, as the kernel does. */
+int close(int fd) {
+  REAL(close);
+  int fails = on_file(SYNC, "close", fd), result = real(fd);
+  if (fails) FAIL;
+  return result;
+}
+
+DIR *opendir(const char *path) {
+  REAL(opendir);
+  if (on_path(LOOK, "opendir", AT_FDCWD, path)) return errno = state->error, NULL;
+  return real(path);
+}
 
 #define MAPS(name, offset) \
   void *name(void *at, size_t size, int rights, int flags, int fd, offset begin) { \

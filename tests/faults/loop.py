@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ffkv.base.files.atomic import PARTIAL
 
-OPEN, MAKE, READ, WRITE, SIZE, SYNC, NAME, REMOVE, MAP = (1 << bit for bit in range(9))
+OPEN, MAKE, READ, WRITE, SIZE, SYNC, NAME, REMOVE, MAP, LOOK = (1 << bit for bit in range(10))
 CHANGES = MAKE | WRITE | SIZE | SYNC | NAME
 ONCE, ON, SHORT, KILL = range(4)
 
@@ -38,9 +38,10 @@ FAULTS = {
     "full disk": Fault(CHANGES, ON, errno.ENOSPC),
     "quota": Fault(CHANGES, ONCE, errno.EDQUOT),
     "bad disk": Fault(CHANGES | OPEN | READ | REMOVE | MAP, ONCE, errno.EIO),
-    "dead disk": Fault(CHANGES | OPEN | READ | REMOVE | MAP, ON, errno.EIO),
+    "dead disk": Fault(CHANGES | OPEN | READ | REMOVE | MAP | LOOK, ON, errno.EIO),
     "rights": Fault(OPEN | MAKE | NAME | REMOVE, ONCE, errno.EACCES),
     "open files": Fault(OPEN | MAKE, ONCE, errno.EMFILE),
+    "bad folder": Fault(LOOK, ONCE, errno.EIO),
     "memory": Fault(MAP, ONCE, errno.ENOMEM),
     "short": Fault(READ | WRITE, SHORT),
     "kill": Fault(CHANGES | REMOVE, KILL),
@@ -156,11 +157,13 @@ class Loop:
         may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith("unlink")
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
-                # What HDF5 or the hub's client writes beside is no output.
+                # What is beside an output need not be whole.
                 found += [f"not whole: {path}"] if content != self.expected.get(path) and not beside(path) else []
             elif not may_stay:
                 found.append(f"left over: {path}")
-        if made:
+        if fault.how != KILL:
+            found += [f"lost: {path}" for path in self.base if not beside(path) and not (self.place / path).exists()]
+        if made and done.code:
             again = self.run()
             if again.code:
                 found.append(f"the same command ends with {again.code}: {again.said.strip()[-500:]}")
@@ -181,8 +184,9 @@ def unfinished(path: str) -> bool:
 
 
 def beside(path: str) -> bool:
-    """Whether a path is no output: a checksum, a saved state, or of the hub's cache."""
-    return path.startswith("cache/") or Path(path).name.startswith(".")
+    """Whether a path is no output: a checksum, a saved state, of the hub's cache, or what says that an export is not whole."""
+    parts = Path(path).parts
+    return parts[0] == "cache" or parts[-1] == "ffkv-export.json" or any(part.startswith(".") for part in parts)
 
 
 def tells(said: str, error: int) -> bool:

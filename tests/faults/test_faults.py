@@ -17,7 +17,7 @@ from hub.conftest import model_folders as model_folders
 from support import ROOT, forked_snakemake
 
 from ffkv.apps.export.settings import FORMATS
-from ffkv.workflow.jobs import ask_snakemake, read_jobs
+from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 
 HERE = Path(__file__).parent
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
@@ -81,13 +81,18 @@ def without_outputs(run: Path, folder: Path, outputs: list[str]) -> Path:
     return folder
 
 
+def command_of(job: Job) -> str:
+    """The command of a job, without where its output goes."""
+    return " ".join(job.command.replace("\\\n", " ").split(">")[0].split())
+
+
 def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
     """One job of each rule: its name, a folder in which it can run, and its command."""
     found = {}
     for job in read_jobs(ask_snakemake(settings, 2, run)):
         if job.command.strip() and job.rule not in found and (not only or job.rule in only):
             place = without_outputs(run, folder / job.rule, job.outputs)
-            found[job.rule] = (job.rule, str(place), " ".join(job.command.replace("\\\n", " ").split(">")[0].split()))
+            found[job.rule] = (job.rule, str(place), command_of(job))
     return list(found.values())
 
 
@@ -130,6 +135,14 @@ def test_a_sample_of_all_faults(library, run, settings, tmp_path):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_step(library, run, settings, tmp_path, part):
     assert faults(library, steps(run, settings, tmp_path)[part::PARTS]) == []
+
+
+@pytest.mark.faults
+def test_outputs_that_are_there_already_stay(library, run, settings, tmp_path):
+    jobs = read_jobs(ask_snakemake(settings, 2, run))
+    chosen = {job.rule: command_of(job) for job in reversed(jobs) if job.rule in ("model", "values_project")}
+    jobs = [(rule, str(copy(run, tmp_path / rule)), command) for rule, command in chosen.items()]
+    assert faults(library, jobs) == []
 
 
 @pytest.mark.faults

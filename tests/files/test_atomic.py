@@ -49,6 +49,24 @@ def test_the_old_one_stands_until_the_new_one_is_whole(tmp_path):
     assert left(tmp_path) == ["a.txt", "b"]
 
 
+def test_an_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "part").write_text("old")
+    replace = Path.replace
+
+    def refuse(path, target):
+        if target == tmp_path / "a":
+            raise OSError(5, "Input/output error", str(path))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UserError, match="a cannot be written: Input/output error"), atomic(tmp_path / "a") as folder:
+        folder.mkdir()
+        (folder / "part").write_text("new")
+    assert (tmp_path / "a" / "part").read_text() == "old"
+    assert left(tmp_path) == ["a"]
+
+
 def test_a_folder_that_holds_anything_else_is_not_replaced(tmp_path):
     (tmp_path / "thesis").touch()
     with (

@@ -76,18 +76,24 @@ def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
     # The key first: a sheet without a key would be of no use.
     for model, place in ((secret, folder / SECRET / path.name), (sheet, path)):
         with atomic(place, summed=False) as temporary:
-            temporary.write_text(model.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            temporary.write_bytes(_content(model))
     return path
+
+
+def _content(model: Sheet | SecretKey) -> bytes:
+    return f"{model.model_dump_json(indent=1)}\n".encode()
 
 
 def _sheet_file(folder: Path, name: str) -> Path:
     return folder / SHEETS / f"{name}.json"
 
 
-def refuse_existing(folder: Path, name: str) -> None:
-    """Refuses the name of a sheet that exists."""
-    if (path := _sheet_file(folder, name)).exists():
+def is_begun(folder: Path, sheet: Sheet) -> bool:
+    """Tells whether a start that was interrupted has written a sheet. Raises UserError if another one has its name."""
+    path = _sheet_file(folder, sheet.name)
+    if path.exists() and not (path.is_file() and path.read_bytes() == _content(sheet)):
         raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
+    return path.exists()
 
 
 def sheet_names(folder: Path) -> list[str]:

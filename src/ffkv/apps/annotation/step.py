@@ -11,7 +11,7 @@ from ffkv.apps.annotation.draw import draw_changes, draw_keys
 from ffkv.apps.annotation.ratings import read_machines, tabulate, with_tests
 from ffkv.apps.annotation.records import Record, append_record, identity_of, read_records
 from ffkv.apps.annotation.settings import Sheets
-from ffkv.apps.annotation.sheets import Sheet, read_secret, read_sheet, refuse_existing, write_sheet
+from ffkv.apps.annotation.sheets import Sheet, is_begun, read_secret, read_sheet, write_sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.terminal import say
@@ -23,6 +23,8 @@ DRAWN = {"keys": draw_keys, "changes": draw_changes}
 def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     """Makes a sheet of keys and one of changes of the last layer, and a CSV file of each for every person.
 
+    The same call goes on after an interruption. It leaves the CSV files of its sheets as they are: a person may have begun.
+
     Args:
         run: the finished run.
         folder: `annotations/<run>`.
@@ -30,7 +32,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     Returns:
         The files of the sheets, then the CSV files.
     Raises:
-        UserError: a sheet of this name exists; neither keys nor changes are asked for; the run has none to judge.
+        UserError: another sheet of this name exists; neither keys nor changes are asked for; the run has none to judge.
     Examples:
         >>> design = ffkv.Sheets(annotators=["anna"], per_layer=1, changes=1)
         >>> paths = ffkv.make_sheets(ffkv.open("results/tiny"), "annotations/tiny", design)
@@ -43,14 +45,13 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     drawn = [draw(run, f"{prefix}{kind}", design) for kind, draw in DRAWN.items() if wanted[kind]]
     if not drawn:
         raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
-    for sheet, _ in drawn:
-        refuse_existing(folder, sheet.name)
-    sheets = [write_sheet(folder, *both) for both in drawn]
-    return sheets + [
-        write_person(folder, sheet, annotator, folder / "csv" / f"{sheet.name}.{annotator}.csv")
-        for sheet, _ in drawn
-        for annotator in sheet.orders
-    ]
+    begun = [is_begun(folder, sheet) for sheet, _ in drawn]
+    paths = [write_sheet(folder, *both) for both in drawn]
+    for (sheet, _), was_begun in zip(drawn, begun):
+        for annotator in sheet.orders:
+            path = folder / "csv" / f"{sheet.name}.{annotator}.csv"
+            paths.append(path if was_begun and path.exists() else write_person(folder, sheet, annotator, path))
+    return paths
 
 
 def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path:

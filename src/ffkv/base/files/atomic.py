@@ -138,7 +138,12 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
         sync(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
-    temporary.replace(path)
+    try:
+        temporary.replace(path)
+    except OSError:
+        if old:
+            old.rename(path)
+        raise
     if lines:
         _temporary_sums(path).replace(sum_path(path))
     sync(path.parent)
