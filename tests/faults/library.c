@@ -181,10 +181,12 @@ ON_PATH(NAME, mkdirat, (int dir, const char *path, mode_t mode), (dir, path, mod
 ON_PATH(NAME, chmod, (const char *path, mode_t mode), (path, mode), AT_FDCWD, path)
 ON_PATH(NAME, fchmodat, (int dir, const char *path, mode_t mode, int flags), (dir, path, mode, flags), dir, path)
 
-/* The file is closed all the same, as the kernel does. */
+/* Of a file that is only read it does not fail. The file is closed all the same, as the kernel does. */
 int close(int fd) {
   REAL(close);
-  int fails = on_file(SYNC, "close", fd), result = real(fd);
+  int before = errno, mode = fcntl(fd, F_GETFL);
+  errno = before;
+  int fails = mode >= 0 && (mode & O_ACCMODE) != O_RDONLY && on_file(SYNC, "close", fd), result = real(fd);
   if (fails) FAIL;
   return result;
 }

@@ -154,7 +154,7 @@ class Loop:
             found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
             found += ["a traceback"] if "Traceback" in done.said else []
             found += ["no cause"] if not tells(done.said, fault.error) else []
-        may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith("unlink")
+        may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
                 # What is beside an output need not be whole.

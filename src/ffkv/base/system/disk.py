@@ -3,6 +3,7 @@
 The workflow asks before and after a run.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -50,12 +51,13 @@ def temporary_folders() -> list[Path]:
 
 
 def full(folders: Iterable[Path]) -> list[Path]:
-    """Returns the folders whose disk is full, one per disk."""
-    disks: dict[int, Path] = {}
+    """Returns the folders whose disk is full, one per disk. Those of a disk that does not answer are not among them."""
+    found: dict[int, Path] = {}
     for folder in folders:
-        if folder.is_dir():
-            disks.setdefault(folder.stat().st_dev, folder.resolve())
-    return [folder for folder in disks.values() if shutil.disk_usage(folder).free < FULL]
+        with contextlib.suppress(OSError):
+            if folder.is_dir() and shutil.disk_usage(folder).free < FULL:
+                found.setdefault(folder.stat().st_dev, folder.resolve())
+    return [*found.values()]
 
 
 def describe_full(folder: Path) -> str:
