@@ -9,6 +9,7 @@ os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
 )  # before torch: tests run side by side, see `ffkv.base.process.runtime`
 
+import hypothesis
 import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
@@ -25,6 +26,9 @@ from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 
 torch.set_num_threads(2)
+# Timings are no part of what a test promises: a busy machine is slow.
+hypothesis.settings.register_profile("ffkv", deadline=None)
+hypothesis.settings.load_profile("ffkv")
 COSTS: list[str] = []
 
 

@@ -68,7 +68,7 @@ def triggers(found, t: int, signed: bool) -> Triggers:
 
 
 @given(st.lists(entries, max_size=25, unique_by=lambda entry: entry[1:3]), st.integers(1, 5), st.booleans(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_shards_of_any_kind_in_any_order_merge_into_the_whole(found, t, signed, data):
     shards = data.draw(st.integers(1, 4))
     parts = [[entry for entry in found if entry[1] % shards == shard] for shard in range(shards)]

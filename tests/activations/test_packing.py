@@ -25,7 +25,7 @@ def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
 
 
 @given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys, t, data):
     places = max(map(len, keys))
     table = np.full((len(keys), places), -1.0, np.float32)

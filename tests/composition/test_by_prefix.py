@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import word_tokenizer
@@ -31,7 +31,6 @@ def test_a_layer_of_four_memories_by_hand():
     st.floats(0.05, 1),
     st.integers(0, 9),
 )
-@settings(deadline=None)
 def test_against_naive_loops(m, mass, seed):
     generator = np.random.default_rng(seed)
     top_v, top_y, norm = (

@@ -77,7 +77,6 @@ def test_only_the_first_sentences_of_each_document_are_read():
 
 
 @given(st.lists(st.text(st.sampled_from("ab \n"), max_size=20), max_size=6), st.integers(1, 4))
-@hypothesis_settings(deadline=None)
 def test_a_sample_is_the_beginning_of_each_document(texts, most):
     whole, sample = (encoded(*texts, deduplicate=False, sentences_per_document=each) for each in (0, most))
     lines = [[line for line in text.split("\n") if line.strip()] for text in texts]
@@ -130,7 +129,7 @@ texts = st.lists(st.text(st.sampled_from("abc  \n"), max_size=12), max_size=8)
 
 
 @given(texts, st.integers(2, 5), st.sampled_from(["windows", "drop"]), st.sampled_from(["line", "document"]))
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100)
 def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitter):
     result = encoded(*texts, longest=longest, long_sentences=long_sentences, splitter=splitter)
     kept = {name: result.counts[name] for name in COUNTS}
@@ -150,7 +149,7 @@ def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitte
     st.lists(st.text(st.sampled_from("the cat😀é👩‍👧\u00a0\0字"), min_size=2, max_size=20), max_size=4),
     st.integers(2, 9),
 )
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100)
 def test_prefixes_of_byte_pieces_end_where_their_characters_do(texts, longest):
     """A piece that holds a part of a character ends where the character does; no end comes before the one before it."""
     result = encoded(*texts, tokenizer=BYTES, longest=longest, splitter="document")
@@ -186,7 +185,7 @@ NOTHING_LOST = train_tokenizer(["the cat and the hat\n    x = 1\n"], 300, 64)
     st.integers(2, 7),
     st.sampled_from([4, 1_000_000]),
 )
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=200)
 def test_kept_text_is_in_the_sentences_to_the_letter(texts, splitter, longest, most):
     """But for sentences of white space alone, and pieces and windows of one token, which are counted."""
     with pytest.MonkeyPatch.context() as patch:

@@ -37,7 +37,7 @@ def made(model: Path, folder: Path, processes: int, **settings) -> bytes:
     st.booleans(),
     st.integers(1, 5),
 )
-@hypothesis_settings(max_examples=8, deadline=None)
+@hypothesis_settings(max_examples=8)
 def test_processes_change_no_byte(byte_model, tmp_path_factory, texts, splitter, white_space, limit, deduplicate, size):
     folder = tmp_path_factory.mktemp("processes")
     texts = [*texts, "the cat sat. The cat sat. On the mat.", "One more. The cat sat on a mat."] * 2

@@ -49,7 +49,7 @@ def refused(path, content: bytes) -> None:
 
 
 @given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 def test_any_flipped_byte_is_found(whole, name, place, flip):
     """Wherever it is: in numbers, in names, in what HDF5 keeps no checksum of."""
     folder, written = whole
@@ -59,7 +59,7 @@ def test_any_flipped_byte_is_found(whole, name, place, flip):
 
 
 @given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True))
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_a_file_cut_anywhere_is_found(whole, name, share):
     folder, written = whole
     refused(folder / name, written[name][: int(share * len(written[name]))])

@@ -130,7 +130,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS)
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_texts_come_back_to_the_letter(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("texts") / "a.h5"
     write(path, Remarks(written))

@@ -113,7 +113,7 @@ def test_a_truncated_file_is_refused(alone, share):
 
 
 @given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=40)
 def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, place, flip):
     path, content, chunks = damaged
     changed = bytearray(content)

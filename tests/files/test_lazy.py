@@ -13,7 +13,7 @@ from ffkv.base.files.lazy import Pieces
 
 
 @given(st.integers(0, 30), st.integers(1, 7), st.data())
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(max_examples=60)
 def test_pieces_are_read_as_the_whole(tmp_path_factory, length, chunk, data):
     path = tmp_path_factory.mktemp("pieces") / "pieces.h5"
     values = np.arange(length, dtype=np.int32) * 3

@@ -57,7 +57,7 @@ def test_a_column_of_texts_stays_text_whatever_it_looks_like(path, text):
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"]), max_size=6), min_size=1, max_size=5))
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=40)
 def test_any_text_comes_back(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("tables")
     for name in ("a.csv", "a.parquet"):

@@ -121,7 +121,7 @@ def damaged(draw) -> bytes:
 
 
 @given(damaged() | st.binary(max_size=60))
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=200, suppress_health_check=list(HealthCheck))
 def test_whatever_the_bytes_are_there_are_settings_or_a_user_error(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_bytes(content)

@@ -93,7 +93,7 @@ def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tm
         st.sampled_from([*"abc.?! \n", "Dr. ", "e.g. ", "...", "(", '"', "x" * 250, "-" * 45, "数。"]), max_size=60
     )
 )
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def test_a_document_that_is_split_in_pieces_has_the_same_sentences(pieces):
     text = " ".join(["".join(pieces[n : n + 6]) for n in range(0, len(pieces), 6)])
     for pretokenized in (False, True):

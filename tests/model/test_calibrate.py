@@ -28,7 +28,7 @@ def model_of(kind: str) -> torch.nn.Module:
 
 
 @given(st.integers(0, 10**6), numbers)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(12, 8, generator=generator)
@@ -44,7 +44,7 @@ def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_weights_of_parts_are_recovered_from_their_sum(seed):
     generator = torch.Generator().manual_seed(seed)
     parts = torch.randn(2, 5, 8, generator=generator)

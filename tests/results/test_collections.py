@@ -77,7 +77,7 @@ changes = st.one_of(
 
 
 @given(st.lists(changes, max_size=12))
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100)
 def test_a_list_holds_what_the_events_say_one_by_one(events):
     sets: dict[str, set[str]] = {name: set() for name in NAMES}
     for each in events:

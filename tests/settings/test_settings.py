@@ -219,7 +219,7 @@ sections = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(anything | st.builds(lambda shared, run: {**shared, "runs": {"a": run}}, sections, sections))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=300)
 def test_whatever_stands_in_the_file_only_a_user_error_is_raised(configuration):
     try:
         resolved = resolve(configuration)
