@@ -153,7 +153,9 @@ class Loop:
         else:
             found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
             found += ["a traceback"] if "Traceback" in done.said else []
-            found += ["no cause"] if not tells(done.said, fault.error) else []
+            # transformers takes a file of a checkpoint that it cannot look up for one that is not there.
+            missed = "stat" in done.failed.partition(" ")[0] and "/checkpoint/" in done.failed
+            found += ["no cause"] if not missed and not tells(done.said, fault.error) else []
         may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
         for path, content in made.items():
             if path in self.expected or not unfinished(path):

@@ -54,6 +54,7 @@ def test_without_room_for_the_file_the_traceback_is_printed(monkeypatch, capsys)
             "The memory does not suffice",
         ),
         (OSError(24, "Too many open files"), "The system says: Too many open files"),
+        (RuntimeError("unable to open file <a>: Too many open files (24)"), "The system says: Too many open files"),
         (RuntimeError("I/O error: Input/output error (os error 5)"), "The system says: Input/output error"),
     ],
 )

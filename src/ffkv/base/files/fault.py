@@ -62,8 +62,9 @@ def lacks_space(error: BaseException) -> bool:
 def denied(error: BaseException) -> str:
     """Returns the system's words if an error, or one that it came from, says that the machine denied something, else ""."""
     for each in causes(error):
-        found = [getattr(each, "errno", None), *map(int, NUMBERED.findall(str(each)))]
-        if code := next((code for code in found if code in DENIED), None):
+        text = str(each)
+        numbers = {getattr(each, "errno", None), *map(int, NUMBERED.findall(text))}
+        if code := next((code for code in DENIED if code in numbers or os.strerror(code) in text), None):
             return os.strerror(code)
     return ""
 
