@@ -32,7 +32,12 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     """
     generator = np.random.default_rng(7)
     settings = Settings.model_validate(
-        {"triggers": {"per_key": KEPT}, "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}}, **overrides}
+        {
+            "triggers": {"per_key": KEPT},
+            "values": {"readout": "both"},
+            "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}},
+            **overrides,
+        }
     )
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(settings.model_dump_json())

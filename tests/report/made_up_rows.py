@@ -15,6 +15,7 @@ IN_ORDER = (
     ("low", "rate", "high"),
     ("rate_low", "rate", "rate_high"),
     ("low", "mean", "high"),
+    ("low", "divergence", "high"),
     ("low", "change", "high"),
     ("low", "top", "high"),
     ("effective_q1", "effective_median", "effective_q3"),

@@ -42,16 +42,21 @@ class SampledPrefixes:
     sentence: np.ndarray = dataset("prefix", "int32", unit="sentence", about="sentence of the prefix")
     position: np.ndarray = dataset("prefix", "int32", unit="token", about="length of the prefix, BOS not counted")
     next_token: np.ndarray = dataset("prefix", "int32", unit="token", about="id of the token that follows")
-    y: np.ndarray = dataset(
-        "layer prefix width", "float32", about=f"FF output, as it is added to the residual; {IF_HALF}", **STATES
+    y: np.ndarray | None = dataset(
+        "layer prefix width",
+        "float32",
+        about=f"FF output, as it is added to the residual; {IF_HALF}",
+        optional=True,
+        **STATES,
     )
     o: np.ndarray = dataset("layer prefix width", "float32", about=f"block output, r + y; {IF_HALF}", **STATES)
-    m: np.ndarray = dataset(
+    m: np.ndarray | None = dataset(
         "prefix memory",
         "float32",
         unit="1",
         about="memory coefficients; compressed if a layer has experts, because most are then 0, or if the weights are of 16 bits",
         chunks={"prefix": "coefficients_per_chunk", "memory": "largest_layer"},
+        optional=True,
     )
     x: np.ndarray | None = dataset(
         "layer prefix width",
@@ -94,10 +99,10 @@ class Storage(NamedTuple):
 def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> Storage:
     """Decides how the states of a sample are stored, from the model and the settings alone.
 
-    `keep`: the setting `prefixes.extra_states`. `block_prefixes`: prefixes per block, `batches.block_sentences`.
+    `keep`: the datasets that are stored beside o. `block_prefixes`: prefixes per block, `batches.block_sentences`.
     """
     present = [*keep, *(["end"] if anatomy.layers[-1].readout_block else [])]
-    without = [name for name in ("x", "factor", "end") if name not in present]
+    without = [name for name in ("y", "m", "x", "factor", "end") if name not in present]
     memories = [layer.memories for layer in anatomy.layers]
     sizes = {"layer": len(memories), "width": anatomy.width, "memory": sum(memories), "largest_layer": max(memories)}
     states = datasets_of(SampledPrefixes, without)

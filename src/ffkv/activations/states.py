@@ -68,7 +68,7 @@ def write_shard(
 
     Each block is a file of its own, in the folder beside `path`. An interrupted shard continues after its last complete
     block. `sample`: sentence and position of every sampled prefix of the validation split, of all shards. `keep`: the
-    setting `prefixes.extra_states`. `attributes`: what the file says of itself. Raises UserError if states overflow, or a
+    datasets that are stored beside o. `attributes`: what the file says of itself. Raises UserError if states overflow, or a
     file cannot be written.
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)

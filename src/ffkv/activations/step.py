@@ -1,6 +1,7 @@
 """The passes over the corpus as functions on files: trigger examples, and activations of sampled prefixes."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,17 +69,19 @@ def sample_prefixes(
     batching: Batches = Batches(),
     seed: int = 0,
     work: Work = Work(),
+    states: Sequence[str] = ("y", "m"),
 ) -> None:
     """Writes y, o and m of one shard of the sampled prefixes.
 
     Args:
         model: the model's folder, `results/<run>/model`.
-        corpus: the validation split, `corpus/validation.h5`.
+        corpus: the split that they are drawn from, such as `corpus/validation.h5`.
         output: the file; its states are in the folder `<name>.blocks` beside it, which must stay.
         settings: how many prefixes are drawn, how, and which further states are stored.
         batching: how prefixes are cut into batches.
         seed: seed of the sample.
         work: the device, and which shard of the sample.
+        states: which states are stored beside o and `settings.extra_states`.
     Raises:
         UserError: the model and the corpus do not belong together, states overflow, or a file cannot be written.
     Examples:
@@ -94,7 +97,8 @@ def sample_prefixes(
         "sample_hash": hashlib.sha256(np.stack(sample).tobytes()).hexdigest()[:16],
         "sampled": len(sample[0]),
     }
-    write_shard(Path(output), loaded, split, sample, settings.extra_states, batching, work.part, attributes)
+    keep = [*states, *settings.extra_states]
+    write_shard(Path(output), loaded, split, sample, keep, batching, work.part, attributes)
 
 
 def _load(model: Path | str, corpus: Path | str, work: Work) -> tuple[LoadedModel, Corpus]:

@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     BEHAVIOUR_BOOTSTRAP = 37
     SIDE_EFFECT_PREFIXES = 38
     PERMUTED_ROLES = 45
+    SHUFFLED_PAIRS = 50
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -1,7 +1,7 @@
-"""The branches of the analysis: keys, values, composition, refinement, intervention, roles, behaviours.
+"""The branches of the analysis: keys, values, composition, refinement, translation, intervention, roles,
+behaviours.
 
-They read what the passes stored. None reads another one, except that `composition`, `intervention`, `roles` and
-`behaviours` read the projections of `values`. A branch describes itself in its
-`branch`: steps, settings, tables, words of the report. `registry` lists the branches, `branch` says what a
+They read what the passes stored. None reads another one, except that `composition`, `translation`, `intervention`,
+`roles` and `behaviours` read the projections of `values`. A branch describes itself in its `branch`: steps, settings, tables, words of the report. `registry` lists the branches, `branch` says what a
 description has, `commands` makes their commands of it.
 """

@@ -19,6 +19,7 @@ from ffkv.base.settings.analyses import Refinement as Refinement
 from ffkv.base.settings.analyses import Report as Report
 from ffkv.base.settings.analyses import Roles as Roles
 from ffkv.base.settings.analyses import Settings as Settings
+from ffkv.base.settings.analyses import Translation as Translation
 from ffkv.base.settings.analyses import Triggers as Triggers
 from ffkv.base.settings.analyses import Values as Values
 from ffkv.base.settings.behaviour import Behaviour as Behaviour

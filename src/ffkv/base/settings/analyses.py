@@ -87,6 +87,9 @@ class Values(Section):
     projection: Literal["head", "unembedding"] = "head"
     """How a value becomes a prediction. `head`: through the unembedding head of the model, with its final norm
     if it has one. `unembedding`: by the output embedding alone."""
+    readout: Literal["head", "both"] = "head"
+    """Whether values and states are also read through linear maps to the last layer. `head`: they are not. `both`: the report
+    has a section with both readings of figures 4, 5 and 8 to 10, see [translation.md](translation.md)."""
     top_tokens: int = Field(50, ge=1, le=100_000)
     """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
     predictive: int = Field(100, ge=1, le=10_000)
@@ -110,6 +113,14 @@ class Refinement(Section):
 
     changes: int = Field(100, ge=1, le=10_000)
     """Number of prefixes that are sampled among those whose prediction the last layer changes."""
+
+
+class Translation(Section):
+    """Linear maps from the space of each layer to that of the last layer, if `values.readout` is `both`."""
+
+    prefixes: Whole = Field(20_000, ge=5)
+    """Number of train prefixes on whose states the maps are fitted. A map needs several times as many as the residual stream has
+    dimensions. Their block outputs are stored: 4 bytes per prefix, layer and dimension."""
 
 
 class Intervention(Section):
@@ -208,6 +219,7 @@ class Settings(Section):
     values: Values = Values()
     composition: Composition = Composition()
     refinement: Refinement = Refinement()
+    translation: Translation = Translation()
     intervention: Intervention = Intervention()
     roles: Roles = Roles()
     behaviours: dict[BehaviourName, Behaviour] = Field({})

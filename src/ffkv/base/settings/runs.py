@@ -22,6 +22,7 @@ UNTRAINED = "-untrained"  # what the name of a control adds to that of its run
 SAMPLES = {
     "prefixes": {"count": 200},
     "keys": {"per_layer": 5, "removal_triggers": 1},
+    "translation": {"prefixes": 200},
     "intervention": {"memories": 1, "examples": 1, "top_k_prefixes": 10},
 }
 STEPS = re.compile(r"(results/[^/]+/checkpoint)/steps/\d+/?")  # a copy of a model that the workflow trains

@@ -1,0 +1,96 @@
+"""The tables of the branch `translation`."""
+
+from ffkv.base.files.columns import BOX, LAYER, Column, Table, count, flag, layer, number, share, table, token_id, word
+from ffkv.branches.composition import tables as composition
+from ffkv.branches.refinement import tables as refinement
+from ffkv.branches.values import tables as values
+
+READINGS = ("translated", "shuffled")
+READING = word("reading", "`translated`: by the layer's map; `shuffled`: by the map of shuffled pairs", *READINGS)
+JUDGED = (*READINGS, "head")
+COMPARED = ("translated", "head", "translated - head", "translated - shuffled")
+HALVES = ("lower", "upper", "all")
+
+FIT = table(
+    "translation/fit/{group}.parquet",
+    "A layer and a reading of its block output: how well it gives what the head reads, on validation prefixes.",
+    layer(dtype="int32"),
+    word("reading", "by the layer's map, by that of shuffled pairs, or as it is (`head`)", *JUDGED),
+    number("penalty", "penalty of the map; NaN of `head`", lowest=0),
+    number(
+        "explained_variance", "share of the variance that it explains; below 0 if the mean would do better", highest=1
+    ),
+    count("prefixes", "prefixes on which predictions are compared"),
+    number("divergence", "mean divergence of its prediction from the model's", "nat", lowest=0),
+    number("low", "lower end of the interval of the mean (95 %)", "nat", lowest=0),
+    number("high", "upper end", "nat", lowest=0),
+    split="validation",
+)
+BY_MEMORY = table(
+    "translation/by_memory/{group}.parquet",
+    "A memory and a reading: what its value predicts, as in `values/by_memory`.",
+    READING,
+    *values.BY_MEMORY.columns,
+    token_id("head_top_token", "token with the highest logit, as the head reads the value without a map"),
+    flag("head_agrees", "whether this token is next_token"),
+    split="train",
+)
+BY_PREFIX = table(
+    "translation/by_prefix/{group}.parquet",
+    "A layer, a sampled prefix and a reading: the predictions of the residual and the FF output.",
+    READING,
+    LAYER,
+    count("prefix", "number of the sampled prefix", "int32"),
+    token_id("top_residual", "prediction of the residual r"),
+    token_id("top_ffn", "prediction of the FF output y"),
+    token_id("final", "prediction of the model"),
+    share("probability", "probability that r gives to `final`", "float32"),
+    count("tied", "how many of both predictions share their highest logit with another token", "int8"),
+    count("agreeing", "active memories whose value predicts what the layer predicts", "int32"),
+    count("agreeing_all", "memories, active or not, whose value predicts what the layer predicts", "int32"),
+    split="validation",
+)
+
+
+def _translated(name: str, about: str, columns: tuple[Column, ...], split: str) -> Table:
+    return table(f"translation/{name}.csv", f"A reading, and what a row of {about} is.", READING, *columns, split=split)
+
+
+AGREEMENT = _translated("translated_agreement", "`values/figure_4_agreement`", values.FIGURE_4.columns, "train")
+RANK = _translated("translated_rank", "`values/figure_5_rank`", values.FIGURE_5.columns, "train")
+NO_AGREEMENT = table(
+    "translation/translated_no_agreement.csv",
+    "A reading, and what a row of `composition/figure_8_no_agreement` is.",
+    READING,
+    *(column if column.name != "reading" else word("counted", column.about, *composition.READINGS)
+      for column in composition.FIGURE_8_NO_AGREEMENT.columns),
+    split="validation",
+)  # fmt: skip
+RESIDUAL = _translated(
+    "translated_residual_agreement",
+    "`refinement/figure_9_residual_agreement`",
+    refinement.FIGURE_9.columns,
+    "validation",
+)
+PROBABILITY = table(
+    "translation/translated_final_probability.csv",
+    "A reading, and what a row of `refinement/figure_10_final_probability` is.",
+    READING,
+    LAYER,
+    count("prefixes", "sampled prefixes"),
+    *BOX,
+    split="validation",
+)
+FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:], split="validation")
+DIFFERENCES = table(
+    "translation/translation_differences.csv",
+    "A half of the layers and a number of each memory: its mean.",
+    word("half", "the lower half of the layers, the upper half, or all layers", *HALVES),
+    word("compared", "agreement above permuted keys: of a reading, or a difference of two", *COMPARED),
+    count("memories", "memories with a trigger example"),
+    number("mean", "mean over the memories", lowest=-2, highest=2),
+    number("low", "lower end of its interval (95 %)", lowest=-2, highest=2),
+    number("high", "upper end", lowest=-2, highest=2),
+    split="train",
+)
+SUMMARIES = (AGREEMENT, RANK, NO_AGREEMENT, RESIDUAL, PROBABILITY, FIT_BY_LAYER, DIFFERENCES)

@@ -1,0 +1,159 @@
+"""Translation: values and states, read through linear maps to the last layer (figures 4, 5 and 8 to 10 once more).
+
+Needs: the model, both splits, values.h5, triggers.h5, the projections of the values, sampled_prefixes.h5.
+Makes: results/<run>/translation/: states of train prefixes by shard; maps, projections and tables by group of layers; and the
+tables of the report's section. Runs with `values.readout: head` do not use them.
+"""
+
+
+rule translation_read:
+    input:
+        model="results/{run}/model",
+        train="results/{run}/corpus/train.h5",
+    output:
+        states="results/{run}/translation/states/{shard}.h5",
+    log:
+        "results/{run}/logs/translation_read/{shard}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_read/{shard}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=True),
+    params:
+        options=runs.options("translation_read"),
+        memory=runs.memory_limits(),
+        code=code("translation_read"),
+    message:
+        "Store block outputs on train prefixes in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv translation read {params.options} {params.memory} \
+            --model {input.model:q} \
+            --train {input.train:q} \
+            --shard {wildcards.shard} \
+            --threads {threads} \
+            --output {output.states:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule translation_fit:
+    input:
+        states=runs.every_shard("results/{run}/translation/states/{shard}.h5"),
+        model="results/{run}/model",
+        prefixes="results/{run}/sampled_prefixes.h5",
+    output:
+        maps="results/{run}/translation/maps/{group}.h5",
+        fit="results/{run}/translation/fit/{group}.parquet",
+    log:
+        "results/{run}/logs/translation_fit/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_fit/{group}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=False),
+    params:
+        states=repeated("states"),
+        options=runs.options("translation_fit"),
+        code=code("translation_fit"),
+    message:
+        "Fit the maps of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv translation fit {params.options} {params.states:q} \
+            --model {input.model:q} \
+            --prefixes {input.prefixes:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-maps {output.maps:q} \
+            --output-fit {output.fit:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule translation_measure:
+    input:
+        model="results/{run}/model",
+        maps="results/{run}/translation/maps/{group}.h5",
+        values_file="results/{run}/values.h5",
+        triggers="results/{run}/triggers.h5",
+        projections="results/{run}/values/projections/{group}.h5",
+        prefixes="results/{run}/sampled_prefixes.h5",
+    output:
+        projections="results/{run}/translation/projections/{group}.h5",
+        by_memory="results/{run}/translation/by_memory/{group}.parquet",
+        by_prefix="results/{run}/translation/by_prefix/{group}.parquet",
+    log:
+        "results/{run}/logs/translation_measure/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_measure/{group}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=False),
+    params:
+        options=runs.options("translation_measure"),
+        code=code("translation_measure"),
+    message:
+        "Read layer group {wildcards.group} of {wildcards.run} through its maps. Progress is in {log}."
+    shell:
+        """
+        ffkv translation measure {params.options} \
+            --model {input.model:q} \
+            --maps {input.maps:q} \
+            --values {input.values_file:q} \
+            --triggers {input.triggers:q} \
+            --projections {input.projections:q} \
+            --prefixes {input.prefixes:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-projections {output.projections:q} \
+            --output-by-memory {output.by_memory:q} \
+            --output-by-prefix {output.by_prefix:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule translation_summarize:
+    input:
+        fit=runs.every_layer_group("results/{run}/translation/fit/{group}.parquet"),
+        by_memory=runs.every_layer_group(
+            "results/{run}/translation/by_memory/{group}.parquet"
+        ),
+        by_prefix=runs.every_layer_group(
+            "results/{run}/translation/by_prefix/{group}.parquet"
+        ),
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        train="results/{run}/corpus/train.h5",
+    output:
+        tables("translation"),
+    log:
+        "results/{run}/logs/translation_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_summarize.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    params:
+        folder=subpath(output[0], parent=True),
+        fit=repeated("fit"),
+        by_memory=repeated("by_memory"),
+        by_prefix=repeated("by_prefix"),
+        options=runs.options("translation_summarize"),
+        code=code("translation_summarize"),
+    message:
+        "Summarize what values and states of {wildcards.run} say through the maps."
+    shell:
+        """
+        ffkv translation summarize {params.options} {params.fit:q} {params.by_memory:q} {params.by_prefix:q} \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --train {input.train:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """
