@@ -115,10 +115,12 @@ VALUES = {"values_project", "values_summarize"}
 KEYS = {"keys_patterns", "keys_removal", "keys_summarize"}
 INTERVENTION = {"intervention_measure", "intervention_summarize"}
 ROLES = {"roles_measure"}
-READS_VALUES = COMPOSITION | INTERVENTION
-# The projections of values are in one step with their comparison to triggers, and three branches read the projections.
+TRANSLATION = {"translation_measure", "translation_summarize"}
+READS_VALUES = COMPOSITION | INTERVENTION | TRANSLATION
+# The projections of values are in one step with their comparison to triggers, and four branches read the projections.
 TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES | ROLES
 PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | READS_VALUES
+PREFIXES |= {"translation_fit"}  # judges the maps on them
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,7 @@ PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", 
         ({"intervention": {"controls": 6}}, INTERVENTION),
         ({"intervention": {"memories": 0}}, set()),
         ({"roles": {"threshold": 0.4}}, ROLES),
+        ({"translation": {"prefixes": 400}}, {"translation_read", "translation_fit"} | TRANSLATION),
         ({"keys": {"minimum_prefixes": 4}}, {"keys_patterns", "keys_summarize"}),
         ({"prefixes": {"count": 150}}, PREFIXES),
     ],

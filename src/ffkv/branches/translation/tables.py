@@ -33,7 +33,6 @@ BY_MEMORY = table(
     *values.BY_MEMORY.columns,
     token_id("head_top_token", "token with the highest logit, as the head reads the value without a map"),
     flag("head_agrees", "whether this token is next_token"),
-    split="train",
 )
 BY_PREFIX = table(
     "translation/by_prefix/{group}.parquet",
@@ -52,25 +51,21 @@ BY_PREFIX = table(
 )
 
 
-def _translated(name: str, about: str, columns: tuple[Column, ...], split: str) -> Table:
-    return table(f"translation/{name}.csv", f"A reading, and what a row of {about} is.", READING, *columns, split=split)
+def _translated(name: str, about: str, columns: tuple[Column, ...]) -> Table:
+    return table(f"translation/{name}.csv", f"A reading, and what a row of {about} is.", READING, *columns)
 
 
-AGREEMENT = _translated("translated_agreement", "`values/figure_4_agreement`", values.FIGURE_4.columns, "train")
-RANK = _translated("translated_rank", "`values/figure_5_rank`", values.FIGURE_5.columns, "train")
+AGREEMENT = _translated("translated_agreement", "`values/figure_4_agreement`", values.FIGURE_4.columns)
+RANK = _translated("translated_rank", "`values/figure_5_rank`", values.FIGURE_5.columns)
 NO_AGREEMENT = table(
     "translation/translated_no_agreement.csv",
     "A reading, and what a row of `composition/figure_8_no_agreement` is.",
     READING,
     *(column if column.name != "reading" else word("counted", column.about, *composition.READINGS)
       for column in composition.FIGURE_8_NO_AGREEMENT.columns),
-    split="validation",
 )  # fmt: skip
 RESIDUAL = _translated(
-    "translated_residual_agreement",
-    "`refinement/figure_9_residual_agreement`",
-    refinement.FIGURE_9.columns,
-    "validation",
+    "translated_residual_agreement", "`refinement/figure_9_residual_agreement`", refinement.FIGURE_9.columns
 )
 PROBABILITY = table(
     "translation/translated_final_probability.csv",
@@ -79,9 +74,8 @@ PROBABILITY = table(
     LAYER,
     count("prefixes", "sampled prefixes"),
     *BOX,
-    split="validation",
 )
-FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:], split="validation")
+FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:])
 DIFFERENCES = table(
     "translation/translation_differences.csv",
     "A half of the layers and a number of each memory: its mean.",
@@ -91,6 +85,5 @@ DIFFERENCES = table(
     number("mean", "mean over the memories", lowest=-2, highest=2),
     number("low", "lower end of its interval (95 %)", lowest=-2, highest=2),
     number("high", "upper end", lowest=-2, highest=2),
-    split="train",
 )
 SUMMARIES = (AGREEMENT, RANK, NO_AGREEMENT, RESIDUAL, PROBABILITY, FIT_BY_LAYER, DIFFERENCES)
