@@ -17,6 +17,7 @@ def described_files() -> dict[str, type]:
     from ffkv.activations.resume import SavedState
     from ffkv.activations.trigger_file import Triggers
     from ffkv.branches.behaviours.states_file import PromptStates
+    from ffkv.branches.translation.maps import Maps
     from ffkv.branches.values.projections import Projections
     from ffkv.corpus.corpus_file import Corpus
     from ffkv.model.checkpoint.vocabulary import Vocabulary
@@ -28,10 +29,10 @@ def described_files() -> dict[str, type]:
         "`corpus/<split>.h5`": Corpus,
         "`triggers.h5`, `triggers/<shard>.h5`": Triggers,
         "`triggers/.<shard>.h5.progress`, while a shard is unfinished": SavedState,
-        "`sampled_prefixes.h5`, `sampled_prefixes/<shard>.h5`, `sampled_prefixes/<shard>.blocks/<first prefix>.h5`": (
-            SampledPrefixes
-        ),
-        "`values/projections/<group>.h5`": Projections,
+        "`sampled_prefixes.h5`, `sampled_prefixes/<shard>.h5`, `sampled_prefixes/<shard>.blocks/<first prefix>.h5`;"
+        " without y and m also `translation/states/<shard>.h5` and its blocks": SampledPrefixes,
+        "`values/projections/<group>.h5`, `translation/projections/<group>.h5`": Projections,
+        "`translation/maps/<group>.h5`": Maps,
         "`behaviours/<behaviour>/states/<shard>.h5`": PromptStates,
     }
 
