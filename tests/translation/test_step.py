@@ -10,9 +10,8 @@ from scipy.special import log_softmax
 from support import random_sentences
 
 from ffkv.activations.prefix_file import read_layer
-from ffkv.activations.step import sample_prefixes
+from ffkv.activations.step import find_triggers, sample_prefixes
 from ffkv.activations.trigger_file import read_triggers, write_triggers
-from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.parts import WHOLE, Part
@@ -23,9 +22,7 @@ from ffkv.branches.translation.step import fit_maps, measure_translation, read_s
 from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, FIT, READINGS, SUMMARIES
 from ffkv.branches.values.projections import write_projections
 from ffkv.branches.values.step import project_values
-from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
@@ -43,10 +40,7 @@ def files(proven, write_corpus, tmp_path):
         identity, tokenizer = read_anatomy(model).identity, load_tokenizer(model)
         train = write_corpus(random_sentences(0, 60), tokenizer, "train.h5", **identity)
         validation = write_corpus(random_sentences(1, 30), tokenizer, "validation.h5", **identity)
-        write_triggers(
-            tmp_path / "triggers.h5",
-            find_triggers(load(model, "cpu"), read_corpus(train), Triggers(per_key=3), Batches()),
-        )
+        write_triggers(tmp_path / "triggers.h5", find_triggers(model, train, Triggers(per_key=3), work=Work("cpu")))
         found = {"model": model, "values": model.parent / "values.h5", "triggers": tmp_path / "triggers.h5"}
         projections, _ = project_values(*found.values(), Values(top_tokens=4), Work("cpu"))
         write_projections(tmp_path / "projections.h5", projections)

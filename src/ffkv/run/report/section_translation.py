@@ -147,7 +147,7 @@ def draw_fit(run: Run, paper: Any) -> Drawing:
     left.set_ylabel("explained variance")
     _draw(right, found, "divergence")
     right.set_ylim(0, None)
-    right.set_ylabel("divergence from the model's prediction (nats)")
+    right.set_ylabel("divergence (nats)")
     for panel in (left, right):
         drawing.layer_axis(panel, len(run.anatomy.layers))
     drawing.legend(figure, left)
