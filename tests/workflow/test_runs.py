@@ -195,7 +195,7 @@ def compared(tiny, tmp_path_factory) -> Path:
 
 # The jobs of a control: one layer group instead of two. Its model is not trained.
 CONTROL = dict.fromkeys((TRIGGERS | PREFIXES) - {"merge_triggers"}, 1)
-CONTROL |= {"merge_triggers": 1, "model": 1, "copy_corpus": 2, "triggers": 1, "sampled_prefixes": 1}
+CONTROL |= {"merge_triggers": 1, "model": 1, "copy_corpus": 2, "translation_read": 1}
 
 
 def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):
