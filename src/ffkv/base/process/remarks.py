@@ -25,6 +25,7 @@ KNOWN = {
     "fast path is not available": "slower code gives the same numbers",
     "on the meta device because they were offloaded": "`model.max_memory` asks for it",
     "`torch_dtype` is deprecated": "a name in a config that means the same",
+    "to instantiate a model of type ``": "the system denied a first look at the config; it was read afterwards",
     "loading `TokenizersBackend`": "the tokenizer that tokenizer.json describes",
 }
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours
