@@ -18,6 +18,7 @@ from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
 from ffkv.run.results import indexes
 from ffkv.run.trace.layers import LayerParts, _top, logit_changes
+from ffkv.run.trace.text import as_text
 
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
 OTHERS = ("llama4_text", "longcat_flash", "jetmoe", "gemma4_text")
@@ -171,3 +172,24 @@ def test_of_equal_logits_the_lowest_id_is_the_prediction_and_no_token_comes_twic
     assert len(set(found)) == 3
     assert all(found[rank] in allowed for rank, allowed in ids.items())
     np.testing.assert_allclose(probability, np.exp(logits)[found] / np.exp(logits).sum(), rtol=1e-5)
+
+
+def test_edges_connect_the_strongest_memories_and_their_parts_add_up(traced):
+    """float32: relative to the largest part."""
+    run = traced("llama")
+    trace = ffkv.trace(run, PROMPT, edges=12, device="cpu")
+    listed = {*trace.strongest(12)["name"]}
+    assert {*trace.edges["source"], *trace.edges["target"]} <= listed == {*trace.parts["target"]}
+    assert len(trace.edges)
+    assert all(row.source.startswith("L0.") and row.target.startswith("L1.") for row in trace.edges.itertuples())
+    assert trace.parts["deviation"].max() < 1e-5
+    assert trace.edge_notes == ""
+    row = trace.edges.loc[trace.edges["total_m"].abs().idxmax()]
+    off = ffkv.trace(run, PROMPT, off=row["source"], memories=1000, device="cpu")
+    before, after = (each.contributions.set_index("name")["coefficient"] for each in (off, off.changed))
+    assert row["total_m"] == pytest.approx(before[row["target"]] - after[row["target"]], abs=1e-5)
+    assert off.edges is None
+    assert ffkv.trace(run, PROMPT, off=row["source"], edges=12, device="cpu").changed.edges is None
+    text = as_text(trace)
+    assert "Strongest edges" in text
+    assert f"relative deviation of {trace.parts['deviation'].max():.1e}." in text

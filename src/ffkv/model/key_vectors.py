@@ -55,6 +55,23 @@ def factors(model: nn.Module, layer: Layer, width: int) -> tuple[Tensor, Tensor]
     return key, gate
 
 
+def factor_places(matrix: SecondMatrix) -> dict[str, tuple[str, int]]:
+    """Returns which first matrix writes the "key" and the "gate" of each memory, and in which column that of memory 0.
+
+    A factor is missing where there is none, or where the proof could not tell it. A bank of experts has none of them.
+    """
+    if matrix.kind == "plain" and not matrix.experts:
+        return {"key": (matrix.first_matrices[0], 0)}
+    if matrix.experts or not matrix.gate:
+        return {}
+    if matrix.gate_columns == "all":
+        other = next(name for name in matrix.first_matrices if name != matrix.gate)
+        return {"key": (other, 0), "gate": (matrix.gate, 0)}
+    first, second = (matrix.gate, 0), (matrix.gate, matrix.memories)
+    key, gate = (first, second) if matrix.gate_columns == "second half" else (second, first)
+    return {"key": key, "gate": gate}
+
+
 def _factors_of(model: nn.Module, matrix: SecondMatrix, width: int) -> list[Tensor]:
     unknown = torch.full((matrix.memories, width), torch.nan)
     if matrix.experts:
@@ -64,17 +81,10 @@ def _factors_of(model: nn.Module, matrix: SecondMatrix, width: int) -> list[Tens
             of_experts = [layout.keys(expert) for expert in range(layout.experts)]
             found = [None if None in part else torch.cat(part).float().cpu() for part in zip(*of_experts, strict=True)]
     else:
-        rows = {name: _rows(model.get_submodule(name), matrix.memories) for name in matrix.first_matrices}
-        if matrix.kind == "plain":
-            found = [rows[matrix.first_matrices[0]][0], None]
-        elif not matrix.gate:
-            found = [None, None]
-        elif matrix.gate_columns == "all":
-            other = next(name for name in matrix.first_matrices if name != matrix.gate)
-            found = [rows[other][0], rows[matrix.gate][0]]
-        else:
-            halves = [*rows[matrix.gate], None][:2]
-            found = halves if matrix.gate_columns == "second half" else halves[::-1]
+        places = factor_places(matrix)
+        rows = {name: _rows(model.get_submodule(name), matrix.memories) for name, _ in places.values()}
+        taken = [places.get(factor) for factor in ("key", "gate")]
+        found = [None if place is None else [*rows[place[0]], None][place[1] // matrix.memories] for place in taken]
     return [unknown if part is None or part.shape != unknown.shape else part for part in found]
 
 

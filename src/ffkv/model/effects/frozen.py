@@ -35,6 +35,11 @@ def _constant(function: Callable, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs).detach()
 
 
+def _power(function: Callable, x: Any, exponent: Any) -> Any:
+    result = function(x, exponent)
+    return result.detach() if exponent in (0.5, -0.5) else result
+
+
 def _softmax(function: Callable, scores: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     result = function(scores, *args, **kwargs)
     return result.detach() if scores.ndim >= PATTERN_DIMENSIONS else result
@@ -93,6 +98,9 @@ _INSTEAD: dict[Any, Callable] = {
     Tensor.rsqrt: _constant,
     torch.sqrt: _constant,
     Tensor.sqrt: _constant,
+    torch.pow: _power,
+    Tensor.pow: _power,
+    Tensor.__pow__: _power,
     torch.softmax: _softmax,
     Tensor.softmax: _softmax,
     functional.softmax: _softmax,

@@ -2,7 +2,7 @@
 
 A trace is about one prompt: `settings` says what can be asked, `prompt` what the model reads, and which memories are
 off or scaled. `states` runs it, `layers` reads r, y and o out, splits each layer's output into memories, and makes the
-tables. `step` puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
+tables. `edges` connects the strongest memories. `step` puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
 number.
 
 Many texts (`texts`) run in batches: `predict` compares the predictions behind all tokens with and without changes,

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.base.errors import UserError
 from ffkv.run.results.text import number, percent, summary, table, token, tokens_table, visible
 
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
@@ -61,8 +62,17 @@ class Trace:
             the chosen token, the most probable one before the changes first. None without changes. Columns: token_id,
             token, before, after (probabilities), change (of the log-probability, nats).
         divergence: KL(p‖p_c) of these two predictions, nats: p before, p_c after. None without changes.
+        edges: what memories read of each other at the chosen position, a row per pair of the strongest memories, the earlier
+            layer first, and factor that the later one reads; None if no edges were asked for. Columns: source, target (names),
+            factor ("key"; "gate" of a gated memory; "router" of an expert), held, direct, total (how much lower the
+            pre-activation is without the source: directly, with the norm held and computed anew; and when the model runs again),
+            total_m (the same of the coefficient). NaN where it cannot be told.
+        parts: what the pre-activations of these memories are the sum of, norm held, a row per target and factor; None as
+            above. Columns: target, factor, pre_activation, memories, attention, embedding, bias, constant, listed_sources (what
+            these memories add to `memories`), deviation (of the sum, relative to its largest part).
+        edge_notes: says what cannot be told of these edges; "" if everything can.
         changed: the trace of the same prompt, position and next token after the changes. All its sums are of the changed
-            coefficients. Its `effect`, `divergence` and `changed` are None. None without changes.
+            coefficients. Its `effect`, `divergence`, `edges`, `parts` and `changed` are None. None without changes.
     Examples:
         >>> trace = ffkv.trace(ffkv.open("results/tiny"), "The function returns")
         >>> trace.layers.columns.tolist()[:3]
@@ -90,6 +100,9 @@ class Trace:
     deviation: float
     effect: pd.DataFrame | None = None
     divergence: float | None = None
+    edges: pd.DataFrame | None = None
+    parts: pd.DataFrame | None = None
+    edge_notes: str = ""
     changed: "Trace | None" = None
 
     def __repr__(self) -> str:
@@ -105,6 +118,18 @@ class Trace:
         """Returns the memories of all layers that change the chosen token's logit most, as rows of `contributions`."""
         order = self.contributions["logit"].abs().sort_values(ascending=False, kind="stable").index
         return self.contributions.loc[order[:count]].reset_index(drop=True)
+
+    def strongest_edges(self, count: int = 10) -> pd.DataFrame:
+        """Returns the edges with the largest total, as rows of `edges`, or with the largest direct change where the former is NaN.
+
+        Raises:
+            UserError: the trace has no edges.
+        """
+        if self.edges is None:
+            raise UserError("This trace has no edges. Ask for those between the 20 strongest memories with edges=20.")
+        strength = self.edges["total"].fillna(self.edges["direct"]).abs()
+        order = strength.sort_values(ascending=False, kind="stable").index
+        return self.edges.loc[order[:count]].reset_index(drop=True)
 
     @property
     def without_effect(self) -> str:

@@ -59,6 +59,9 @@ class TraceOptions(Changes):
     memories: Annotated[int, Field(ge=0, le=LARGEST)] = 20
     """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's
     logit. Both are listed."""
+    edges: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    """Number of listed memories, those with the largest change of the logit, between which edges are measured, in the unchanged
+    model. The model runs again without each of them."""
 
     def contradictions(self) -> list[str]:
         """See `Section`."""

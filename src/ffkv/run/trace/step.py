@@ -15,12 +15,15 @@ from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
 from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
+from ffkv.run.trace.edges import describe_edges
 from ffkv.run.trace.layers import describe_layers, effect_table, final_table
 from ffkv.run.trace.prompt import check_prompt, place, read_changes, read_prompt
 from ffkv.run.trace.result import Trace
 from ffkv.run.trace.settings import TraceOptions
 from ffkv.run.trace.states import States, run_prompt
 from ffkv.run.trace.texts import check_texts
+
+EDGES = ("edges", "parts", "edge_notes")  # of the unchanged model
 
 
 @documents(TraceOptions)
@@ -110,11 +113,15 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         "everywhere": asked.everywhere,
         "tokens": prompt.tokens,
     }
+    if asked.edges and len(own["contributions"]):
+        tokens = run.settings.batches.tokens
+        question |= describe_edges(model, ids, position, own["contributions"], asked.edges, tokens)
     changed, effect, divergence = None, None, None
     if factors:
         del states  # they can be large
         states = run_prompt(model, ids, position, factors, None if asked.everywhere else position)
-        changed = Trace(**question, **_describe(run, model, states, token, top, asked.memories, factors))
+        of_both = {name: value for name, value in question.items() if name not in EDGES}
+        changed = Trace(**of_both, **_describe(run, model, states, token, top, asked.memories, factors))
         effect, divergence = effect_table(logits, model.final_logits(states.end), token, top, run.vocabulary)
     return Trace(**question, **own, effect=effect, divergence=divergence, changed=changed)
 

@@ -10,7 +10,7 @@ from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shorte
 from ffkv.run.trace.result import POINTS, Trace
 
 LONGEST = 24  # characters of a token that a table shows
-SHOWN = 20  # memories of a behaviour
+SHOWN = 20  # memories of a behaviour, and edges
 
 
 def as_text(trace: Trace, before: bool = False) -> str:
@@ -62,6 +62,20 @@ def as_text(trace: Trace, before: bool = False) -> str:
         f"All sums hold up to a relative deviation of {shown.deviation:.1e} (the model's own logits:"
         f" {shown.logits_deviation:.1e}){when}.",
     ]
+    if trace.edges is not None and trace.parts is not None:
+        measured = ("held", "direct", "total", "total_m")
+        lines += [
+            "",
+            "Strongest edges: how much lower what a memory reads is without another one; directly, with the norm held and anew;"
+            " when the model runs again; and its coefficient then:",
+            *_table(
+                trace.strongest_edges(SHOWN),
+                {"source": str, "target": str, "factor": str, **dict.fromkeys(measured, number)},
+            ),
+            "",
+            f"Memories, attention, embedding, biases and constants add up to what {len(trace.parts)} factors read, up to a"
+            f" relative deviation of {trace.parts['deviation'].max():.1e}. {trace.edge_notes}".rstrip(),
+        ]
     return "\n".join(lines)
 
 
