@@ -35,6 +35,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "ffkv.run.trace.commands:trace",
             "Run one prompt through the model of a run, with memories switched off.",
         ),
+        "graph": (
+            "ffkv.run.graph.commands:graph",
+            "Show the few memories that make a prediction, and what they do to each other.",
+        ),
         "behaviour": (
             "ffkv.run.trace.commands:behaviour",
             "Ask which memories of a run cause what its model does on a set of prompts.",

@@ -331,3 +331,25 @@ def test_a_list_is_switched_off_by_its_name(own, visit):
     asked = json.loads(ask(visitor, prompt=PROMPT, off="@pair", format="json"))
     assert asked["changes"] == {"L0.1": 0.0, "L1.2": 0.0} == ffkv.trace(run, PROMPT, off="@pair").changes
     assert ffkv.coefficients(run, [PROMPT], "@pair").columns.tolist() == ["L0.1", "L1.2"]
+
+
+def test_the_graph_of_a_prediction(visitor, tiny):
+    page = ask(visitor, prompt=PROMPT)
+    assert 'name="graph" value="1"' in page and "<svg xmlns" not in page
+    page = ask(visitor, prompt=PROMPT, graph="1", baseline="mean")
+    made = ffkv.graph(ffkv.open(tiny / "results/tiny"), PROMPT, device="cpu")
+    assert " ".join(made.told.split()) in text_of(page)
+    drawing = page[page.index('class="graph"') :]
+    drawing = drawing[: drawing.index("</svg>")]
+    assert drawing.count("<a href=") == drawing.count('class="node"') == len(made.nodes)
+    assert "<style" not in drawing and "style=" not in drawing  # the policy of the pages forbids both
+    for row in made.nodes.itertuples():
+        assert f"/m/{row.layer}/{row.memory}" in drawing
+    assert len(
+        json.loads(ask(visitor, prompt=PROMPT, graph="1", baseline="mean", format="json"))["graph"]["nodes"]
+    ) == len(made.nodes)
+
+
+def test_a_graph_that_cannot_be_made(visitor):
+    assert "the last position" in text_of(ask(visitor, 400, prompt=PROMPT, graph="1", position="0"))
+    assert "same number of tokens" in text_of(ask(visitor, 400, prompt=PROMPT, graph="1", other="Return"))

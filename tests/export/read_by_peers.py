@@ -39,6 +39,29 @@ def circuit_tracer(folder: Path, checkpoint: str) -> list:
     return [[feature.index, feature.act_max] for feature in features]
 
 
+def graph(folder: Path, checkpoint: str) -> list:
+    from circuit_tracer.frontend.graph_models import Link, Model, Node
+
+    read = Model.model_validate_json((folder / "graph.json").read_text())
+    links = [Link.model_validate(link) for link in read.links]
+    last = int(read.nodes[-1].layer) - 1
+    for node in read.nodes:  # each is what the tool itself makes
+        position = node.ctx_idx
+        if node.feature_type == "embedding":
+            made = Node.token_node(position, int(node.node_id.split("_")[1]))
+        elif node.feature_type == "logit":
+            made = Node.logit_node(position, node.feature, "", last, node.is_target_logit, node.token_prob)
+        else:
+            made = Node.feature_node(
+                int(node.layer), position, int(node.node_id.split("_")[1]), node.influence, node.activation
+            )
+        same = made.model_dump(exclude={"clerp", "jsNodeId"})
+        assert node.model_dump(exclude={"clerp", "jsNodeId"}) == same, (node, made)
+    names = {node.node_id for node in read.nodes}
+    assert all({link.source, link.target} <= names for link in links)
+    return [[node.node_id for node in read.nodes if node.feature_type != "embedding"], len(links)]
+
+
 def delphi(folder: Path, checkpoint: str) -> list:
     from delphi.config import ConstructorConfig, SamplerConfig
     from delphi.latents import LatentDataset

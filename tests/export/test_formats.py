@@ -19,6 +19,7 @@ from ffkv.apps.export.records import Example, Promoted, Record, Text, number, nu
 from ffkv.apps.export.selection import Selection
 from ffkv.apps.export.value_logits import BINS, ValueLogits, histograms
 from ffkv.base.errors import UserError
+from ffkv.run.graph.exchange import feature_number
 
 HOSTILE = ["", "\0", "</script>", " \u202e", " =1+1", "é"]
 VOCABULARY = [*HOSTILE, *[f" w{number}" for number in range(60)]]
@@ -168,7 +169,7 @@ def test_transluce_gets_no_empty_list():
 
 @pytest.mark.parametrize("place", [(0, 0), (3, 17), (47, 9556)])
 def test_the_name_of_a_feature_file_leads_back(place):
-    number = circuit_tracer.file_number(*place)
+    number = feature_number(*place)
     w = int((np.sqrt(8 * number + 1) - 1) // 2)
     memory = number - w * (w + 1) // 2
     assert (w - memory, memory) == place

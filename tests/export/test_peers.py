@@ -11,6 +11,7 @@ from support import ROOT
 import ffkv
 from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
+from ffkv.run.graph.text import written
 
 from .conftest import CHOSEN, MEMORIES
 
@@ -19,6 +20,7 @@ MODULES = {
     "neuron-record": "neuron_explainer.activations.activations",
     "saedashboard": "sae_dashboard.neuronpedia.neuronpedia_dashboard",
     "circuit-tracer": "circuit_tracer.frontend.feature_models",
+    "graph": "circuit_tracer.frontend.graph_models",
     "delphi": "delphi.latents",
     "circuitsvis": "circuitsvis.activations",
 }
@@ -72,6 +74,19 @@ def test_circuit_tracer(run, read, exported):
     assert sorted(memory for memory, _ in found) == sorted(memory for _, memory in CHOSEN)
     wanted = sorted(coefficient(run, *place, "maximum_coefficient") for place in CHOSEN)
     assert sorted(largest for _, largest in found) == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+def test_graph(run, read, tmp_path, monkeypatch):
+    monkeypatch.setattr("ffkv.run.results.memory.Memory.pattern", "ends with “w1”")  # the run has no branch of keys
+    found = ffkv.graph(run, "w1 w2 w3", share=0.2, device="cpu")
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph/graph.json").write_text(written(found, run, "graph"))
+    nodes, links = read("graph", tmp_path / "graph")
+    last = len(found.tokens) - 1
+    wanted = [f"{row.layer}_{row.memory}_{row.position}" for row in found.nodes.itertuples()]
+    assert nodes == [*wanted, f"{len(run.anatomy.layers) + 1}_{found.answer_id}_{last}"]
+    assert links == len(found.edges)
 
 
 @pytest.mark.slow

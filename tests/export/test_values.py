@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from ffkv.apps.export.circuit_tracer import file_number
 from ffkv.apps.export.delphi import WINDOW
+from ffkv.run.graph.exchange import feature_number
 
 from .conftest import CHOSEN, MEMORIES
 
@@ -230,7 +230,7 @@ def test_circuit_tracer(run, exported, check):
     assert len([*folder.iterdir()]) == len(CHOSEN)
     for layer in range(len(run.anatomy.layers)):
         for memory in memories_of(layer):
-            feature = read(folder / f"{file_number(layer, memory)}.json")
+            feature = read(folder / f"{feature_number(layer, memory)}.json")
             assert feature["index"] == memory
             groups = {group["quantile_name"]: group["examples"] for group in feature["examples_quantiles"]}
             for name, side in (("Top activations", "positive"), ("Bottom activations", "negative")):

@@ -1,5 +1,5 @@
-"""The page of a trace: a prompt, its predictions by layer, its memories, what changes without some of them, and how the
-model goes on."""
+"""The page of a trace: a prompt, its predictions by layer, its memories, what changes without some of them, how the model
+goes on, and the graph of the prediction."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
 
 if TYPE_CHECKING:  # needs torch, which takes seconds to import
+    from ffkv.run.graph.result import Graph
     from ffkv.run.trace.result import Trace
 
 LONGEST = 20_000  # characters of a prompt
@@ -24,7 +25,8 @@ MOST_TOKENS = 200  # that the model writes behind a prompt
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
 WHEN = ("after", "before")  # the changes: which states the tables and the map show
 CONTINUED = {"tokens": whole, "temperature": real, "seed": whole}  # how the text goes on, and how each is read
-FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", *CONTINUED)
+GRAPHED = ("graph", "wrong", "other", "baseline")  # what is asked of a graph
+FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", *CONTINUED, *GRAPHED)
 
 
 class Busy(UserError):
@@ -34,7 +36,7 @@ class Busy(UserError):
 def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
     """Returns the page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time.
 
-    An address that names `tokens` also asks how the model goes on.
+    An address that names `tokens` also asks how the model goes on, and one that names `graph` asks for the graph of the prediction.
     """
     asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
     if off := ", ".join(filter(None, query.getlist("off"))):  # a box that is ticked names one more memory
@@ -47,6 +49,7 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
     found = None
     try:
         found = _compute(held, shelf, asked)
+        graph = _graph(held, shelf, asked, found) if "graph" in asked else None
         texts = _continue(held, shelf, asked) if "tokens" in asked else []
     except (Damaged, Foreign):
         raise
@@ -60,8 +63,9 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
         told.headers.update({"Retry-After": "5"} if status == 429 else {})
         return told
     if json:
-        return JSONResponse(found.to_dict() | ({"texts": texts} if texts else {}))
-    return _page(held, shelf, asked, found, texts)
+        more = ({"texts": texts} if texts else {}) | ({"graph": graph.to_dict()} if graph else {})
+        return JSONResponse(found.to_dict() | more)
+    return _page(held, shelf, asked, found, texts, graph=graph)
 
 
 def forget(held: Held, body: bytes) -> Response:
@@ -114,6 +118,21 @@ def _continue(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> list[dict[s
     return texts
 
 
+def _graph(held: Held, shelf: Shelf, asked: Mapping[str, str], found: "Trace") -> "Graph":
+    """Computes the graph of a prediction. Raises Busy, and UserError as `ffkv.run.graph.step.graph`."""
+    if found.position != len(found.tokens) - 1:
+        raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
+    options = {name: asked[name].replace("␣", " ") for name in GRAPHED[1:] if name in asked}
+
+    def compute() -> "Graph":
+        from ffkv.run.graph.step import graph  # torch
+
+        return graph(held.run, asked["prompt"], answer=found.token, **options)
+
+    made: Graph = _once(shelf, held.graphs, asked["prompt"], {"answer": found.token, **options}, compute)
+    return made
+
+
 def _changes(asked: Mapping[str, str]) -> dict[str, Any]:
     return {name: asked[name] for name in ("off", "scale") if name in asked}
 
@@ -141,13 +160,26 @@ def _page(
     texts: Iterable[Mapping[str, Any]] = (),
     problem: str = "",
     status: int = 200,
+    graph: "Graph | None" = None,
 ) -> Response:
-    values: dict[str, Any] = {"held": held, "asked": asked, "found": found, "problem": problem, "longest": LONGEST}
+    values: dict[str, Any] = {
+        "graph": graph,
+        "graphed": GRAPHED,
+        "held": held,
+        "asked": asked,
+        "found": found,
+        "problem": problem,
+        "longest": LONGEST,
+    }
     values |= {"texts": texts, "most_tokens": MOST_TOKENS, "continued": [*CONTINUED]}
     values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
     if shelf.history:
         before, values["not_kept"] = history.remember(held, asked if found is not None and asked["prompt"] else None)
         values["history"] = [(each, LIVE.run(held, "trace", **each.asked)) for each in before]
+    if graph is not None:
+        from ffkv.run.graph.drawing import draw
+
+        values["drawn"] = draw(graph, address=lambda *place: LIVE.memory(held, *place))
     if found is not None:
         point, when = asked.get("point", "output"), asked.get("when", "after")
         shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
@@ -166,6 +198,9 @@ def _page(
             "without": lambda name: _changed(found, [name], None),
             "with_off": lambda name: _changed(found, [name], 0.0),
             "with_scale": lambda name: _changed(found, [name], 2.0),
+            "graph_off": _changed(
+                found, [] if graph is None else graph.nodes["name"].str.split("@").str[0].unique(), 0.0
+            ),
             "all_off": _changed(found, shown.strongest(STRONGEST)["name"], 0.0),
         }
     return render("trace.html", status=status, sends=True, **values)

@@ -87,6 +87,7 @@ class Held:
     similar: LruCache = field(default_factory=lambda: LruCache(256))
     maps: LruCache = field(default_factory=lambda: LruCache(16))  # cells of maps, by quantity and order
     traces: LruCache = field(default_factory=lambda: LruCache(TRACE_ROWS, _trace_rows))
+    graphs: LruCache = field(default_factory=lambda: LruCache(16))  # by what was asked
     texts: LruCache = field(default_factory=lambda: LruCache(64))  # that the model wrote, by what was asked
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
     measuring: threading.Thread | None = None  # what measures chance before anybody seeks patterns

@@ -11,6 +11,7 @@ import numpy as np
 from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers
+from ffkv.run.graph.exchange import feature_number
 
 LOGITS = 10
 
@@ -53,18 +54,13 @@ def _trigger_token(example: Example) -> int:
     return example.position - 1 if example.position else int(np.abs(example.values).argmax())
 
 
-def file_number(layer: int, memory: int) -> int:
-    """Returns the number that stands for a layer and a memory: Cantor's pairing function."""
-    return (layer + memory) * (layer + memory + 1) // 2 + memory
-
-
 def units(job: Job) -> list[Unit]:
     """Makes one folder with all files: `features/<set>/<number>.json`."""
     unit = folder_unit(
         f"features/{job.set_name}",
         range(len(job.selection)),
         lambda record: feature_file(record, job.set_name, job.random(record)),
-        lambda record: file_number(record.layer, record.memory),
+        lambda record: feature_number(record.layer, record.memory),
     )
     return [unit] if unit.places else []
 

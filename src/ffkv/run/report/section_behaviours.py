@@ -231,7 +231,10 @@ def _named(run: Run, name: str) -> PageTable:
         "contrast": column(found["estimate"]),
     }
     names = [Named(memory_name(*each)) for each in zip(found["layer"], found["memory"], strict=True)]
-    patterns = [_pattern(run, *each) for each in zip(found["layer"], found["memory"], strict=True)]
+    memories = [
+        run.memory(int(layer), int(memory)) for layer, memory in zip(found["layer"], found["memory"], strict=True)
+    ]
+    patterns = [visible(memory.pattern) if memory.pattern else "–" for memory in memories]
     tokens = [chip(text) for text in found["token"]]
     columns = [names, patterns, tokens, *numbers.values()]
     return PageTable(
@@ -241,13 +244,6 @@ def _named(run: Run, name: str) -> PageTable:
         rows=[list(row) for row in zip(*columns, strict=True)],
         muted_from=int(found["certain"].sum()),
     )
-
-
-def _pattern(run: Run, layer: int, memory: int) -> Any:
-    """Returns the pattern of most trigger examples; a dash if there is none. It is sought if the memory was not analysed."""
-    its = run.memory(int(layer), int(memory))
-    patterns = its.patterns if its.sampled else its.seek_patterns()
-    return visible(str(patterns["label"].iloc[0])) if len(patterns) else "–"
 
 
 def summarize(run: Run, control: Run | None = None) -> list[str]:

@@ -194,6 +194,12 @@ class Memory:
         return self._own(seek_patterns(self.run.files, self.layer, self.memory))
 
     @property
+    def pattern(self) -> str:
+        """The pattern that most trigger examples have, in words; "" if they have none. It is sought if the run did not."""
+        patterns = self.patterns if self.sampled else self.seek_patterns()
+        return str(patterns["label"].iloc[0]) if len(patterns) else ""
+
+    @property
     def sought(self) -> pd.DataFrame | None:
         """What `seek_patterns` has found and kept, here or in the explorer, in an earlier session too; None if nothing."""
         kept = kept_patterns(self.run.files, self.layer, self.memory)

@@ -1,0 +1,64 @@
+"""A graph as text: for a terminal, or for a file."""
+
+import json
+
+import pandas as pd
+
+from ffkv.base.terminal import plain
+from ffkv.run.graph.exchange import as_exchange
+from ffkv.run.graph.result import Graph
+from ffkv.run.graph.settings import ANSWER
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import BLANK, number, shortened
+
+SHOWN = 20  # edges
+LONGEST = 40  # characters of a pattern
+
+
+def written(graph: Graph, run: Run, format_name: str) -> str:
+    """Returns a graph as "text", "json", "svg" or "graph" (`as_exchange`)."""
+    match format_name:
+        case "json":
+            return json.dumps(graph.to_dict(), ensure_ascii=False, allow_nan=False)
+        case "svg":
+            return graph.to_svg()
+        case "graph":
+            return json.dumps(as_exchange(graph, run), ensure_ascii=False, allow_nan=False)
+    return _as_text(graph)
+
+
+def _as_text(graph: Graph) -> str:
+    """Returns the graph for a person: what it keeps, its memories, its largest edges."""
+    names = {**graph.nodes["name"], ANSWER: "answer"}
+    edges = graph.edges.head(SHOWN)
+    tables = {
+        "Memories": pd.DataFrame(
+            {
+                "name": graph.nodes["name"],
+                **{name: graph.nodes[name].map(number) for name in ("coefficient", "baseline", "effect", "loss")},
+                "pattern": [plain(shortened(text, LONGEST)) for text in graph.nodes["pattern"]],
+                "top_token": graph.nodes["top_token"].map(_token),
+            }
+        ),
+        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame(
+            {
+                "source": edges["source"].map(names),
+                "target": edges["target"].map(names),
+                "effect": edges["effect"].map(number),
+            }
+        ),
+    }
+    lines = [
+        f"{_token(graph.answer)} rather than {_token(graph.wrong)}: the logit difference is "
+        f"{number(graph.sets.loc[graph.sets['choice'] == 'all', 'difference'].item())}, and "
+        f"{number(graph.sets.loc[graph.sets['choice'] == 'none', 'difference'].item())} when all memories are patched.",
+        graph.told,
+    ]
+    for heading, table in tables.items():
+        if len(table):
+            lines += ["", f"{heading}:", table.to_string(index=False)]
+    return "\n".join(lines)
+
+
+def _token(text: str) -> str:
+    return plain(text.replace(" ", BLANK)).replace("\n", "\\n").replace("\t", "\\t")
