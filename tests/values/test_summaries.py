@@ -124,3 +124,40 @@ def test_a_dead_key_among_the_predictive_values_has_no_trigger_to_show(worked, d
     dead = worked.table[worked.table["triggers"] == 0]
     table = summaries.describe_predictive(dead, worked.triggers, worked.corpus, read_vocabulary(detector))
     assert table[["prefix", "next_token"]].to_numpy().tolist() == [["", ""]] * 2
+
+
+def by_memory(rows: list[dict]) -> pd.DataFrame:
+    """A table of values with a trigger example, from what tells them apart."""
+    return pd.DataFrame(
+        [{"layer": 0, "memory": n, "triggers": 1, "agrees": False, **row} for n, row in enumerate(rows)]
+    )
+
+
+def test_bins_of_the_top_probability_by_hand():
+    """0.1 to 0.9 in four bins of 0.2: an edge belongs to the bin above it, the last one to the last bin. The third is empty."""
+    probabilities = [0.1, 0.2, 0.3, 0.9, 0.8, 0.5 - 1e-9]
+    table = by_memory([{"top_probability": p, "agrees": p in (0.2, 0.3, 0.9)} for p in probabilities])
+    table = pd.concat([table, by_memory([{"top_probability": 0.99, "triggers": 0}])])
+    bins = summaries.summarize_top_probability(table, 4)
+    np.testing.assert_allclose(bins["low"], [0.1, 0.3, 0.5, 0.7])
+    np.testing.assert_allclose(bins["high"], [0.3, 0.5, 0.7, 0.9])
+    assert bins["values"].tolist() == [2, 2, 0, 2] and bins["agreeing"].tolist() == [1, 1, 0, 1]
+    np.testing.assert_array_equal(bins["rate"], [0.5, 0.5, np.nan, 0.5])
+    low, high = wilson(np.array([1]), np.array([2]))
+    np.testing.assert_allclose(bins.loc[[0, 1, 3], ["rate_low", "rate_high"]], [[low[0], high[0]]] * 3)
+    assert bins.loc[2, ["rate_low", "rate_high"]].isna().all()
+    assert summaries.summarize_top_probability(table[table["triggers"] == 0], 4).columns.tolist() == [*bins.columns]
+
+
+def test_bins_at_the_end_that_no_key_agrees_in_are_there():
+    bins = summaries.summarize_top_probability(
+        by_memory([{"top_probability": 0.0, "agrees": True}, {"top_probability": 1.0}]), 3
+    )
+    assert bins["agreeing"].tolist() == [1, 0, 0] and bins["values"].tolist() == [1, 0, 1]
+
+
+def test_predictive_values_come_by_probability_then_layer_then_memory():
+    rows = [(0.5, 1, 0), (0.9, 2, 3), (0.5, 0, 1), (0.5, 0, 0), (0.9, 2, 1)]
+    table = pd.DataFrame(rows, columns=["top_probability", "layer", "memory"])
+    found = summaries.select_predictive(table, 4)[["layer", "memory"]].to_numpy().tolist()
+    assert found == [[2, 1], [2, 3], [0, 0], [0, 1]]
