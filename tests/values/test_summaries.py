@@ -134,13 +134,13 @@ def by_memory(rows: list[dict]) -> pd.DataFrame:
 
 
 def test_bins_of_the_top_probability_by_hand():
-    """0.1 to 0.9 in four bins of 0.2: an edge belongs to the bin above it, the last one to the last bin. The third is empty."""
-    probabilities = [0.1, 0.2, 0.3, 0.9, 0.8, 0.5 - 1e-9]
-    table = by_memory([{"top_probability": p, "agrees": p in (0.2, 0.3, 0.9)} for p in probabilities])
-    table = pd.concat([table, by_memory([{"top_probability": 0.99, "triggers": 0}])])
+    """0 to 1 in four bins: an edge belongs to the bin above it, the last one to the last bin. The third is empty."""
+    probabilities = [0.0, 0.125, 0.25, 1.0, 0.875, 0.5 - 1e-9]
+    table = by_memory([{"top_probability": p, "agrees": p in (0.125, 0.25, 1.0)} for p in probabilities])
+    table = pd.concat([table, by_memory([{"top_probability": 2.0, "triggers": 0}])])
     bins = summaries.summarize_top_probability(table, 4)
-    np.testing.assert_allclose(bins["low"], [0.1, 0.3, 0.5, 0.7])
-    np.testing.assert_allclose(bins["high"], [0.3, 0.5, 0.7, 0.9])
+    np.testing.assert_allclose(bins["low"], [0, 0.25, 0.5, 0.75])
+    np.testing.assert_allclose(bins["high"], [0.25, 0.5, 0.75, 1])
     assert bins["values"].tolist() == [2, 2, 0, 2] and bins["agreeing"].tolist() == [1, 1, 0, 1]
     np.testing.assert_array_equal(bins["rate"], [0.5, 0.5, np.nan, 0.5])
     low, high = wilson(np.array([1]), np.array([2]))
