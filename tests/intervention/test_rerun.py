@@ -157,3 +157,23 @@ def test_a_model_that_cannot_be_changed_is_refused(load_kind, monkeypatch, capsy
     ):
         rerunning(loaded, layer, 1024, True)([base], [changes_of(loaded)])[0]
     assert capsys.readouterr().out.count("Layer 0: not") == 2
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma4_text"])
+def test_a_change_of_o_is_a_change_of_what_the_layer_adds_to_it(load_kind, kind):
+    """The norm after the layer gives y. Gemma 4 goes on behind o: it adds to o what it makes of o, so both change."""
+    loaded = load_kind(kind)
+    for layer in loaded.anatomy.layers[:-1]:
+        base, change = unchanged(loaded, layer), changes_of(loaded, 1)
+
+        def add(module, args, y, change=change):
+            y = y.clone()
+            y[:, -1] += change[0]
+            return y
+
+        with loaded.model.get_submodule(layer.output_module).register_forward_hook(add):
+            expected = unchanged(loaded, loaded.anatomy.layers[-1]).end
+        for way in (row_by_row, from_the_start):
+            (found,) = way(loaded, layer, [base], [change])
+            assert relative_error(found[0], expected) < ROUNDING, way
+        assert relative_error(expected, base.end) > 0.01  # it is a change

@@ -159,6 +159,7 @@ def test_the_csv_links_are_the_tables(page, folder):
         "intervention_memories",
         "behaviours",
         "behaviour_prompts",
+        "translation_differences",
     }
     assert set(links) == {f"{name}.csv" for name in names | others}
     for name, link in links.items():

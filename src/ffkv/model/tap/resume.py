@@ -46,7 +46,12 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
     repeats, counting = counting_repeats(model, [layer.block])
 
     def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return replace_hidden_argument(args, kwargs, change(hidden_input(args, kwargs)))
+        o = hidden_input(args, kwargs)
+        changed = change(o)
+        if layer.post_norm:
+            return replace_hidden_argument(args, kwargs, changed)
+        o.copy_(changed)  # in place: a block that goes on behind o adds what it makes of o to o itself
+        return args, kwargs
 
     def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         return replace_hidden_state(output, change(known_state(output)))
