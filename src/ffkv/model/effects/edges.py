@@ -92,8 +92,6 @@ def edges(
                 )
         if rerun:
             total, total_m = _run_without(loaded, ids, sources, written.contributions, rows, u, batch_tokens)
-        closed = _closed(loaded, seen)
-        total[sources["layer"].isin(closed)] = total_m[sources["layer"].isin(closed)] = np.nan
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     told["deviation"] = _deviations(told, rows["pre_activation"])
     source, row = np.nonzero(
@@ -105,13 +103,7 @@ def edges(
     return EdgeTables(
         pd.DataFrame({**named, **{name: array[source, row] for name, array in measured.items()}}),
         pd.concat([rows[["target", "factor", "pre_activation"]], told], axis=1),
-        [
-            *(note for read in seen.reads.values() if (note := _note(loaded, read, rows, u))),
-            *(
-                f"Nothing can be taken off o of layer {number}: its block goes on with it. Edges from there are unknown."
-                for number in closed
-            ),
-        ],
+        [note for read in seen.reads.values() if (note := _note(loaded, read, rows, u))],
     )
 
 
@@ -290,16 +282,6 @@ def _run_without(
             run = stack.enter_context(tap(loaded.model, layers, "xm"))
             run(ids.expand(len(own) + 1, -1), receive)
     return total, total_m
-
-
-def _closed(loaded: LoadedModel, seen: Pass) -> list[int]:
-    """Returns the layers whose block continues after o, if a change of o does not come into what later layers read.
-
-    Then other modules of the block may read o, too, and the model cannot run again with another o.
-    """
-    continuing = [layer.index for layer in loaded.anatomy.layers if layer.sum_module and not layer.post_norm]
-    told = [(number, read.paths[number + 1 : number + 2]) for number in continuing for read in seen.reads.values()]
-    return sorted({number for number, path in told if len(path) and not path.isfinite().all()})
 
 
 def _note(loaded: LoadedModel, read: Read, rows: pd.DataFrame, u: Tensor) -> str:
