@@ -48,7 +48,7 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults"
 
 test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
-	pytest -m "cluster or kills or large or faults"
+	pytest -m "cluster or kills or large"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 pytest -n auto --maxprocesses 4 tests/hostile/test_pipeline.py tests/explorer/test_soak.py
 
 test-faults: install ## Let every call of the system fail that any step or command makes, one after the other. Takes a night.
