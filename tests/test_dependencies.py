@@ -36,7 +36,7 @@ def changes_no_number(path: Path) -> bool:
 
 @pytest.mark.parametrize("rule", STEPS)
 def test_what_a_module_of_the_list_imports_is_on_the_list_or_changes_no_number(rule):
-    """Another reader of imports agrees. Of the module with the step, only what its function uses counts."""
+    """Another reader of imports agrees. Of modules with steps, only what the called functions use counts."""
     step = STEPS[rule]
     files = set(code_files(step.function, step.also))
     own = source(step.function.split(":")[0])
@@ -44,11 +44,22 @@ def test_what_a_module_of_the_list_imports_is_on_the_list_or_changes_no_number(r
     needed = {
         source(name)
         for path in files - {own}
-        if path.suffix == ".py"
+        if path.suffix == ".py" and path.name != "step.py"
         for name in imports().find_modules_directly_imported_by(module_of(path))
     }
     missing = {str(path) for path in needed - files if not changes_no_number(path) and path != own}
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("rule", "called"),
+    [
+        ("translation_read", "ffkv.activations.step:sample_prefixes"),
+        ("translation_measure", "ffkv.branches.values.step:project"),
+    ],
+)
+def test_a_function_of_another_step_counts_with_all_that_it_uses(rule, called):
+    assert set(code_files(called)) < set(code_files(STEPS[rule].function))
 
 
 @pytest.mark.parametrize("rule", STEPS)
@@ -101,14 +112,14 @@ def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard
 
 
 def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
-    # Translation calls a function of the step of both passes, so more repeats it than need be.
-    assert edited(tmp_path, monkeypatch, "activations/triggers.py") == {"triggers", "translation_read"}
+    assert edited(tmp_path, monkeypatch, "activations/triggers.py") == {"triggers"}
+    assert edited(tmp_path, monkeypatch, "activations/states.py") == {"sampled_prefixes", "translation_read"}
 
 
 def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
     repeated = edited(tmp_path, monkeypatch, "base/intervals.py")
     others = {"annotate_agreement", "comparison_measure", "comparison_report", "report"}  # it judges the paper's claims
-    others |= {"translation_fit", "translation_measure"}  # they call functions of the step of values
+    others |= {"translation_fit"}  # its table has an interval of each map's divergence
     assert repeated <= {rule for rule in STEPS if rule.endswith("_summarize")} | others
     assert {"keys_summarize", "values_summarize", "refinement_summarize"} <= repeated
 

@@ -32,6 +32,8 @@ CHANGES_NO_NUMBER: dict[str, str] = {
 # Parts of these that do change numbers: how a table writes and reads them.
 CHANGES_NUMBERS = ("base/files/tables.py",)
 
+STEP = "step.py"  # a module with functions of several steps
+
 TYPES_ALONE = re.compile(r"^if TYPE_CHECKING:.*\n(?:[ \t]+.*\n|\n)+", re.M)
 IMPORT = re.compile(r"^[ \t]*from (ffkv[\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*import (ffkv[\w.]*)", re.M)
 
@@ -44,8 +46,10 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     """
     module, name = function.split(":")
     by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if path.is_file()]
-    found = {_source(module), *(path for path in by_name if "__pycache__" not in path.parts)}
-    waiting = [*_used_by(module, name), *(each for path in found - {_source(module)} for each in _imports(path))]
+    used, own = _used_by(module, name), _source(module)
+    found = {own, *(path for path in by_name if "__pycache__" not in path.parts)}
+    waiting = [*used, *(each for path in found - {own} for each in _imports(path))]
+    found |= {path for path in used if path.name == STEP}  # `_used_by` has followed what is called there
     while waiting:
         path = waiting.pop()
         name = path.relative_to(PACKAGE).as_posix()
@@ -91,8 +95,11 @@ def _imports(path: Path) -> tuple[Path, ...]:
 
 
 def _used_by(module: str, function: str) -> set[Path]:
-    """Returns the files of ffkv that a function uses, by itself and by what it calls in its own module."""
-    imported: dict[str, Path] = {}
+    """Returns the files of ffkv that a function uses, by itself and by what it calls in its own module.
+
+    Of a module of other steps, these are the module and what the called function uses.
+    """
+    imported: dict[str, tuple[Path, str, str]] = {}
     defined: dict[str, ast.stmt] = {}
     for statement in ast.parse(_source(module).read_text("utf-8")).body:
         imported |= _imported_by(statement)
@@ -105,18 +112,21 @@ def _used_by(module: str, function: str) -> set[Path]:
     while waiting:
         name = waiting.pop()
         if name in imported:
-            used.add(imported[name])
+            source, of_module, original = imported[name]
+            used |= {source, *(_used_by(of_module, original) if source.name == STEP else ())}
         if name in defined and name not in seen:
             seen.add(name)
             for node in ast.walk(defined[name]):
                 waiting += [node.id] if isinstance(node, ast.Name) else []
-                used |= {*_imported_by(node).values()}
+                imported |= (inside := _imported_by(node))
+                waiting += inside
     return used
 
 
-def _imported_by(node: ast.AST) -> dict[str, Path]:
-    """Returns the names that a statement imports from ffkv, and the files that they come from."""
+def _imported_by(node: ast.AST) -> dict[str, tuple[Path, str, str]]:
+    """Returns the names that a statement imports from ffkv: the file and the module that each comes from, and its name there."""
     if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("ffkv"):
         return {}
-    sources = _sources(str(node.module), [alias.name for alias in node.names])
-    return {alias.asname or alias.name: source for alias, source in zip(node.names, sources, strict=True)}
+    module, names = str(node.module), [alias.name for alias in node.names]
+    found = zip(node.names, _sources(module, names), strict=True)
+    return {alias.asname or alias.name: (source, module, alias.name) for alias, source in found}
