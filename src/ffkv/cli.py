@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "report": ("ffkv.run.report.commands:report", "Write the HTML report of a run."),
     },
     "Steps, which snakemake starts": {
-        "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model on the embedded corpus."),
+        "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model, or train it further."),
         "unpack": ("ffkv.model.commands:unpack", "Unpack a GGUF file once for all later steps."),
         "model": (
             "ffkv.model.commands:model",

@@ -7,6 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Embedded, section
+from ffkv.base.settings.runs import resolve
 from ffkv.corpus.embedded import step, training
 
 SIZES = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 400, "context": 32, "steps": 3, "batch_tokens": 256}
@@ -93,3 +94,10 @@ def test_a_lora_without_a_base_and_kept_steps_of_a_lora_are_told():
         section(Embedded, lora_rank=4)
     with pytest.raises(UserError, match="keep_steps must be empty"):
         section(Embedded, lora_rank=4, tuned_from="base", keep_steps=[1])
+
+
+@pytest.mark.parametrize("named", ["results/a/checkpoint", "results/a/checkpoint/steps/2"])
+def test_a_run_that_is_tuned_from_itself_is_told(named):
+    with pytest.raises(UserError, match=r"runs\.a: embedded\.tuned_from is the checkpoint that this run makes itself"):
+        resolve({"runs": {"a": {"embedded": {"tuned_from": named}}}})
+    assert resolve({"runs": {"a": {}, "b": {"embedded": {"tuned_from": named}}}})["b"].embedded.tuned_from == named

@@ -14,10 +14,11 @@ import ffkv
 from ffkv.branches.behaviours.encode import Encoded
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
-from ffkv.run.graph.choose import choose, patch, random_places, read_subject, screen
+from ffkv.run.graph.choose import choose, random_places
 from ffkv.run.graph.exchange import as_exchange
 from ffkv.run.graph.links import largest_edges, measure_edges
 from ffkv.run.graph.settings import ANSWER
+from ffkv.run.graph.subject import patch, read_subject, screen
 
 PROMPT = Encoded(np.array([0, 3, 5, 7, 2]), np.array([0, 3, 9, 7, 4]), 6, 8, "", 4)
 KINDS = ("gpt2", "llama", "mixtral", "gemma2")  # plain, gated, experts, norm after the layer

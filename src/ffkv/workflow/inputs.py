@@ -162,8 +162,8 @@ def _read_notes() -> dict[str, list]:
 def training_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a run as the training of its own model sees them.
 
-    The model is always trained on the embedded corpus. If the run reads another corpus, the corpus settings of the
-    training are the defaults.
+    The model is trained on the embedded corpus or on `embedded.text`, whatever the run reads. If that is another corpus than the
+    embedded one, the corpus settings of the training are the defaults.
     """
     if settings["corpus"]["dataset"] == EMBEDDED:
         return settings

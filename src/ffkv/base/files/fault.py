@@ -23,9 +23,8 @@ DENIED = (
     *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.ESTALE, errno.ENOLCK),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
-NUMBERED = re.compile(
-    r"(?:os error|errno =|errno) (\d+)"
-)  # an error of the system in words of safetensors, HDF5, pyarrow
+# How safetensors, HDF5 and pyarrow write an error of the system.
+NUMBERED = re.compile(r"(?:os error|errno =|errno) (\d+)")
 
 
 class DoesNotFit(UserError):

@@ -5,6 +5,7 @@ A run is compared with an untrained model, its control, which is a run that the 
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -66,12 +67,22 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
     names = {*runs, *resolved} if isinstance(runs, dict) else set()
     problems += _wrong_controls(resolved, names) + _wrong_comparisons(configuration.get(COMPARISONS), names)
     problems += [
+        f"runs.{name}: embedded.tuned_from is the checkpoint that this run makes itself: name that of another run"
+        for name, own in resolved.items()
+        if own.model.checkpoint == EMBEDDED
+        and Path(f"results/{name}/checkpoint") in _with_parents(own.embedded.tuned_from)
+    ]
+    problems += [
         f"runs.{name}: must have another name, because this is the name of the control of {run}"
         for name, run in controls_of(runs if isinstance(runs, dict) else ()).items()
     ]
     if problems:
         raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
     return resolved
+
+
+def _with_parents(path: str) -> list[Path]:
+    return [Path(path), *Path(path).parents]
 
 
 def untrained(run: str, settings: Settings) -> Settings:

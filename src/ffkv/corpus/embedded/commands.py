@@ -16,7 +16,7 @@ from ffkv.base.terminal import say
 @threads_option
 @output_option("Checkpoint folder to write.")
 def train(embedded: Embedded, corpus: Corpus, seed: int, threads: int, output: Path) -> None:
-    """Train the embedded model on the embedded corpus.
+    """Train the embedded model, or train it further on another text.
 
     The checkpoint folder can be loaded by transformers. It also contains training.csv (the loss by step) and
     training.json (the result in numbers).

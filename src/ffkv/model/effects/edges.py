@@ -1,8 +1,6 @@
 """Edges between memories: how much of what a memory reads comes from a memory of an earlier layer (docs/graphs.md)."""
 
-import contextlib
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.frozen import Frozen
 from ffkv.model.effects.reads import Pass, Read, observe
+from ffkv.model.effects.without import run_without
 from ffkv.model.key_vectors import factor_places, factors
 from ffkv.model.placement.precision import running_in_float32
 from ffkv.model.placement.resident import in_float32
 from ffkv.model.tap.hooks import known_state
-from ffkv.model.tap.resume import with_output
-from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import in_residual, values_in_place
 
 BATCH_TOKENS = 1024  # as the setting batches.tokens
@@ -75,8 +71,7 @@ def edges(
     if not layers:
         raise UserError("There is no target. Name one memory at a token or more.")
     positions = np.unique([*sources["position"], *targets["position"]])
-    half = loaded.anatomy.dtype != "float32"
-    with running_in_float32(loaded.model) if half else contextlib.nullcontext():
+    with running_in_float32(loaded.model):
         seen = observe(loaded, ids, layers, positions)
         written = _written(loaded, seen, sources, positions)
         rows, u = _rows(loaded, seen, targets)
@@ -91,7 +86,7 @@ def edges(
                     read, rows.iloc[own], u[own], sources.iloc[early], written.contributions[early], written, positions
                 )
         if rerun:
-            total, total_m = _run_without(loaded, ids, sources, written.contributions, rows, u, batch_tokens)
+            total, total_m = run_without(loaded, ids, sources, written.contributions, rows, u, batch_tokens)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     told["deviation"] = _deviations(told, rows["pre_activation"])
     source, row = np.nonzero(
@@ -239,49 +234,6 @@ def _deviations(parts: pd.DataFrame, pre_activation: pd.Series) -> pd.Series:
     """How far the parts are from adding up, relative to the largest of them."""
     largest = pd.concat([parts[list(PARTS)], pre_activation], axis=1).abs().max(axis=1)
     return (parts[list(PARTS)].sum(axis=1, skipna=False) - pre_activation).abs() / largest
-
-
-def _run_without(
-    loaded: LoadedModel,
-    ids: Tensor,
-    sources: pd.DataFrame,
-    contributions: Tensor,
-    rows: pd.DataFrame,
-    u: Tensor,
-    batch_tokens: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then [source, row].
-
-    A pass has several copies of the prompt, each without one source. The last copy is whole.
-    """
-    total, total_m = np.full((2, len(sources), len(rows)), np.nan)
-    first = sources["layer"].min()
-    layers = [loaded.anatomy.layers[number] for number in sorted({*rows["layer"]}) if number > first]
-    able = np.flatnonzero(sources["layer"] < rows["layer"].max())
-    room = max(1, batch_tokens // ids.shape[1] - 1)
-    for own in (able[start : start + room] for start in range(0, len(able), room)):
-
-        def remove(number: int, o: Tensor, own: np.ndarray = own) -> Tensor:
-            states = o.reshape(len(own) + 1, -1, o.shape[-1]).clone()
-            its = np.flatnonzero(sources["layer"].to_numpy()[own] == number)
-            states[its, sources["position"].iloc[own[its]].to_list()] -= contributions[own[its]].to(o)
-            return states.reshape(o.shape)
-
-        def receive(layer: Layer, quantity: str, tensor: Tensor, own: np.ndarray = own) -> None:
-            read = np.flatnonzero(rows["layer"] == layer.index)
-            at = tensor[:, rows["position"].iloc[read].to_list()].double().cpu()  # [copy, row, .]
-            lost = at[-1:] - at[:-1]
-            if quantity == "x":
-                total[np.ix_(own, read)] = torch.einsum("srd,rd->sr", lost, u[read]).numpy()
-            else:
-                total_m[np.ix_(own, read)] = lost[:, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
-
-        with contextlib.ExitStack() as stack:
-            for number in sorted({*sources["layer"].iloc[own]}):
-                stack.enter_context(with_output(loaded.model, loaded.anatomy.layers[number], partial(remove, number)))
-            run = stack.enter_context(tap(loaded.model, layers, "xm"))
-            run(ids.expand(len(own) + 1, -1), receive)
-    return total, total_m
 
 
 def _note(loaded: LoadedModel, read: Read, rows: pd.DataFrame, u: Tensor) -> str:

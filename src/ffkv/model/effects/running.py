@@ -38,8 +38,7 @@ def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Runn
     """
     loaded = load(model, work.device, work.max_memory)
     head = load_head(Path(model), work.device)
-    half = loaded.anatomy.dtype != "float32"
-    with running_in_float32(loaded.model) if half else contextlib.nullcontext():
+    with running_in_float32(loaded.model):
         keeping = not whole and keeps(loaded)
         reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
         yield Running(loaded, head, keeping, reruns, work.batch_tokens)

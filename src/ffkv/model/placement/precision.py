@@ -14,8 +14,12 @@ from ffkv.model.placement.spread import parts_of
 def running_in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the `with` statement, a model computes in float32: each of its parts is in float32 while it runs.
 
-    A part is a block, or a module outside of the blocks. One part at a time is held twice: as it is, and in float32.
+    Nothing changes in a model that is in float32. A part is a block, or a module outside of the blocks. One part at a time is held
+    twice: as it is, and in float32.
     """
+    if not any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers())):
+        yield
+        return
     parts, modules = parts_of(model), dict(model.named_modules())
     stacks: dict[nn.Module, ExitStack] = {}
 

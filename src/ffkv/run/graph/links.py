@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.run.graph.choose import Subject, patch
 from ffkv.run.graph.settings import ANSWER
+from ffkv.run.graph.subject import Subject, patch
 
 
 def measure_edges(subject: Subject, places: np.ndarray, effects: np.ndarray) -> pd.DataFrame:

@@ -11,10 +11,11 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.encode import Encoded
-from ffkv.run.graph.choose import Chosen, Subject, choose, patch, random_places, read_subject
+from ffkv.run.graph.choose import Chosen, choose, random_places
 from ffkv.run.graph.links import largest_edges, measure_edges
 from ffkv.run.graph.result import Graph
 from ffkv.run.graph.settings import GraphOptions
+from ffkv.run.graph.subject import Subject, patch, read_subject
 from ffkv.run.results.indexes import kept_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run

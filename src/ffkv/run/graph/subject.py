@@ -1,0 +1,168 @@
+"""One prompt whose memories are patched: exact runs of copies of it, and a screen by one backward pass.
+
+A place is a memory at a token. Places are numbers in an array [token, memory] that is laid out flat.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.base.errors import UserError
+from ffkv.branches.behaviours.encode import Encoded
+from ffkv.branches.behaviours.states import AtTokens, read_base, run_states
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.effects.patched import patched_ends
+from ffkv.model.effects.rerun import TOLERANCE, Unchanged, run_unchanged
+from ffkv.model.head.head import Head
+from ffkv.model.placement.precision import running_in_float32
+from ffkv.model.tap.hooks import relative_error
+from ffkv.model.value_vectors import values_in_place
+
+MASK = 2**27  # places of all copies of a pass
+
+
+class Subject(NamedTuple):
+    """A prompt, and what its memories are patched to."""
+
+    loaded: LoadedModel
+    head: Head
+    prompt: Encoded
+    unchanged: Unchanged
+    m: Tensor  # coefficients of all memories at the tokens that are patched [token, memory]
+    base: Tensor  # what they become [token, memory]
+    values: Sequence[Tensor]  # [layer][memory, d]
+    difference: float  # logit of the answer minus that of the wrong answer
+    copies: int  # of the prompt in a pass
+
+    @property
+    def pair(self) -> Tensor:
+        """Ids of the answer and of the wrong answer [1, 2]."""
+        return torch.tensor([[self.prompt.answer, self.prompt.wrong]])
+
+    def layer_of(self, places: np.ndarray) -> np.ndarray:
+        """Returns the layer of each place."""
+        found: np.ndarray = np.searchsorted(self.loaded.anatomy.layer_offset, places % self.m.shape[1], "right") - 1
+        return found
+
+
+def read_subject(
+    loaded: LoadedModel, head: Head, prompt: Encoded, mean: np.ndarray, baseline: str, batch_tokens: int
+) -> Subject:
+    """Reads the coefficients of a prompt, and what they are patched to.
+
+    Args:
+        mean: mean coefficients over the train split [memory].
+        baseline: "mean" or "zero", or "patch": what coefficients are on `prompt.patch`.
+        batch_tokens: maximum number of tokens per pass. A pass has one changed copy at least.
+    """
+    states, layers = AtTokens(loaded, [prompt.clean], [prompt.tokens]), loaded.anatomy.layers
+    with running_in_float32(loaded.model):
+        run_states(loaded, states)
+        base = read_base(loaded, [prompt], mean, baseline, batch_tokens)[0].clone()
+        ((unchanged,),) = run_unchanged(loaded, layers[-1:], [prompt.clean])
+    m, values = torch.cat(states.m, 2)[0], [values_in_place(loaded.model, layer)[0] for layer in layers]
+    copies = max(1, min(batch_tokens // len(prompt.clean), MASK // m.numel()) - 1)
+    subject = Subject(loaded, head, prompt, unchanged, m, base, values, 0.0, copies)
+    difference = head.differences(unchanged.end[None], subject.pair, loaded.anatomy.read_as).item()
+    return subject._replace(difference=difference)
+
+
+def screen(subject: Subject, weight: Tensor) -> np.ndarray:
+    """Returns by how much the logit difference would rise if each place got its own coefficient back [place].
+
+    The rise is what it would be if all were linear, in a state in which coefficients are between what they are patched to and what they
+    would be: one backward pass.
+
+    Args:
+        weight: how near each coefficient is to its own one: 0 if it is patched, 1 if it is not [token, memory].
+    Raises:
+        UserError: the model cannot be differentiated.
+    """
+    loaded, prompt, offset = subject.loaded, subject.prompt, subject.loaded.anatomy.layer_offset
+    moves: list[Tensor] = []  # by what o changes along each value if it is not patched [layer][token, memory]
+
+    def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
+        place = slice(offset[layer.index], offset[layer.index + 1])
+        own, s = m[0, -prompt.tokens :].float(), factor[0, -prompt.tokens :].float()
+        rises = own - subject.base[:, place].to(m.device)
+        moves.append((s * rises).detach().cpu())
+        change = -s * (rises * (1 - weight[:, place].to(m.device))) @ subject.values[layer.index]
+        return torch.cat([change.new_zeros(m.shape[1] - prompt.tokens, change.shape[1]), change])[None]
+
+    def of_end(end: Tensor) -> Tensor:
+        return subject.head.difference_gradients(end, subject.pair, loaded.anatomy.read_as)[1]
+
+    ids = torch.from_numpy(prompt.clean)[None].to(loaded.device)
+    slopes, _ = output_gradients(loaded, ids, torch.tensor([ids.shape[1] - 1]), of_end, edit=edit)
+    found = [
+        move * (slope[0, -prompt.tokens :].to(v.device) @ v.T).cpu()
+        for move, slope, v in zip(moves, slopes, subject.values, strict=True)
+    ]
+    return torch.cat(found, 1).ravel().numpy()
+
+
+def mask_of(subject: Subject, sets: Sequence[np.ndarray], but: bool) -> Tensor:
+    """Tells which places are in each set, or, if `but`, which are not [set, token, memory]."""
+    mask = torch.full((len(sets), subject.m.numel()), but)
+    for row, places in zip(mask, sets, strict=True):
+        row[torch.from_numpy(places)] = not but
+    return mask.reshape(-1, *subject.m.shape)
+
+
+def patch(
+    subject: Subject, sets: Sequence[np.ndarray], but: bool = False, hold: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Runs a copy of the prompt for each set of places, which are patched.
+
+    Args:
+        but: all places are patched but those of the set.
+        hold: places that keep the coefficients that they have without changes, unless they are patched.
+    Returns:
+        The logit difference of each copy [copy], and the coefficients that the places to be held have before they are held
+        [copy, place].
+    Raises:
+        UserError: the model cannot be changed while it runs.
+    """
+    parts = [sets[start : start + subject.copies] for start in range(0, len(sets), subject.copies)]
+    found = [_patch(subject, part, but, np.zeros(0, np.int64) if hold is None else hold) for part in parts]
+    differences, coefficients = zip(*found, strict=True)
+    return np.concatenate(differences), np.concatenate(coefficients)
+
+
+def _patch(subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    loaded, shape, offset = subject.loaded, subject.m.shape, subject.loaded.anatomy.layer_offset
+    patched = mask_of(subject, sets, but)
+    patched = torch.cat([patched, torch.zeros_like(patched[:1])])  # the last copy proves the pass: nothing is patched
+    held = mask_of(subject, [hold], False)[0]
+    token, memory = np.divmod(hold, shape[1])
+    seen = torch.zeros(len(patched), len(hold))
+
+    def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
+        place = slice(offset[layer.index], offset[layer.index + 1])
+        own = (place.start <= memory) & (memory < place.stop)
+        seen[:, torch.from_numpy(own)] = m[:, token[own], memory[own] - place.start].cpu()
+        wanted = torch.where(held[:, place].to(m.device), subject.m[:, place].to(m), m)
+        wanted = torch.where(patched[..., place].to(m.device), subject.base[:, place].to(m), wanted)
+        return (factor * (wanted - m)) @ subject.values[layer.index]
+
+    try:
+        bases, layers = [subject.unchanged], loaded.anatomy.layers
+        with running_in_float32(loaded.model):
+            (ends,) = patched_ends(loaded, layers, bases, len(patched), edit, False, shape[0])
+        problem: Exception | None = None
+    except UserError:
+        raise
+    except Exception as error:  # the model's own code refuses such arguments, in a way of its own
+        problem = error
+    if problem or relative_error(ends[-1], subject.unchanged.end) >= TOLERANCE:
+        raise UserError(
+            f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes its prediction"
+            f"{f' ({problem})' if problem else ''}. There is no graph of such a model."
+        ) from problem
+    differences = subject.head.differences(ends[:-1], subject.pair.expand(len(sets), 2), loaded.anatomy.read_as)
+    return differences.cpu().double().numpy(), seen[:-1].double().numpy()
