@@ -22,7 +22,7 @@ FORMATS = ("text", "json", "svg", "graph")
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer and Neuronpedia.",
+    help="text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.",
 )
 @click.option("--output", type=WRITABLE, help="File to write, in place of printing.")
 @setting(Model, "device")

@@ -1,4 +1,4 @@
-"""A graph as the JSON that the viewers of circuit-tracer and Neuronpedia read.
+"""A graph as the JSON that the viewer of circuit-tracer reads. Neuronpedia takes the same form; no upload was tried.
 
 Fields: `circuit_tracer/frontend/graph_models.py` and `utils/create_graph_files.py` of decoderesearch/circuit-tracer 0.5.0.
 """

@@ -1,6 +1,5 @@
 """What a graph of a prediction is, as tables."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from markupsafe import Markup
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.text import number, percent, summary, table, token, visible
+from ffkv.run.trace.result import as_plain
 
 if TYPE_CHECKING:
     import networkx
@@ -103,7 +103,7 @@ class Graph:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, by attribute. A table is a list of rows. A number that is not finite is None."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        return {name: as_plain(value) for name, value in vars(self).items()}
 
     def _repr_html_(self) -> Markup:
         facts: list[Markup | str] = [
@@ -123,10 +123,3 @@ class Graph:
         ]
         heads = ["memory", "coefficient", "effect", "loss", "pattern", "promotes"]
         return summary(f"Graph in {self.run}", facts, draw(self, alone=True), table("Memories", heads, rows))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, pd.DataFrame):
-        finite = value.astype(object).where(value.notna(), None)
-        return finite.to_dict("records")
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -152,7 +152,7 @@ class Trace:
 
         A table is a list of rows, a row a dictionary. A number that is not finite is None. `changed` is such a dictionary.
         """
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {item.name: as_plain(getattr(self, item.name)) for item in fields(self)}
 
     def to_json(self) -> str:
         """Everything as JSON, see `to_dict`."""
@@ -193,7 +193,8 @@ class Trace:
         )
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """Returns a table as a list of rows, a trace as a dictionary, and other values as they are; None for numbers that are not finite."""
     if isinstance(value, Trace):
         return value.to_dict()
     if isinstance(value, pd.DataFrame):
