@@ -15,10 +15,12 @@ from ffkv.branches.behaviours.encode import Encoded
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
 from ffkv.run.graph.choose import choose, random_places
+from ffkv.run.graph.commands import FORMATS
 from ffkv.run.graph.exchange import as_exchange
 from ffkv.run.graph.links import largest_edges, measure_edges
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.graph.subject import patch, read_subject, screen
+from ffkv.run.graph.text import plain_told, written
 
 PROMPT = Encoded(np.array([0, 3, 5, 7, 2]), np.array([0, 3, 9, 7, 4]), 6, 8, "", 4)
 KINDS = ("gpt2", "llama", "mixtral", "gemma2")  # plain, gated, experts, norm after the layer
@@ -87,6 +89,18 @@ def test_what_memories_do_not_raise_has_no_graph(chain, without_patterns):
     found = ffkv.graph(chain, "d c a", answer="h", wrong="b", baseline="zero", device="cpu")
     assert not len(found.nodes) and not len(found.edges) and not found.reached and "do not" in found.note
     assert "do not" in found.to_svg() and found.sets["kept"].isna().all()
+
+
+@pytest.mark.parametrize("answer", ["b", "h"])
+def test_every_format_is_written_of_every_graph(chain, without_patterns, answer):
+    """A graph without memories keeps no share, which is no number."""
+    wrong = {"b": "h", "h": "b"}[answer]
+    found = ffkv.graph(chain, "d c a", answer=answer, wrong=wrong, baseline="zero", device="cpu")
+    made = {name: written(found, chain, name) for name in FORMATS}
+    assert json.loads(made["json"])["reached"] == found.reached == (answer == "b")
+    assert json.loads(made["graph"])["metadata"]["info"]["kept"] == (found.kept if found.reached else None)
+    assert made["svg"].startswith("<svg")
+    assert plain_told(found) in made["text"] and "\N{NO-BREAK SPACE}" not in made["text"]
 
 
 def case(kind, proven, baseline="patch"):

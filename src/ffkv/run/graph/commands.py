@@ -46,7 +46,7 @@ def graph(
     torch_with(threads)
     from ffkv.base.files.atomic import atomic
     from ffkv.run.graph import step
-    from ffkv.run.graph.text import written
+    from ffkv.run.graph.text import plain_told, written
     from ffkv.run.results.run import open
 
     run = open(results)
@@ -57,4 +57,4 @@ def graph(
         return
     with atomic(output, summed=False) as temporary:
         temporary.write_text(content + "\n", encoding="utf-8")
-    say(f"{output}: {found.told}")
+    say(f"{output}: {plain_told(found)}")

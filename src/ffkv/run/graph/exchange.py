@@ -14,6 +14,7 @@ from ffkv import __version__
 from ffkv.run.graph.result import Graph
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.run import Run
+from ffkv.run.trace.result import as_plain
 
 
 def feature_number(layer: int, memory: int) -> int:
@@ -75,7 +76,7 @@ def as_exchange(graph: Graph, run: Run, scan: str = "ffkv") -> dict[str, Any]:
             "info": {
                 "generator": {"name": "ffkv", "version": __version__},
                 "baseline": graph.baseline,
-                "kept": graph.kept,
+                "kept": as_plain(graph.kept),
             },
         },
         "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""},

@@ -9,7 +9,7 @@ from ffkv.run.graph.exchange import as_exchange
 from ffkv.run.graph.result import Graph
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import BLANK, number, shortened
+from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, shortened
 
 SHOWN = 20  # edges
 LONGEST = 40  # characters of a pattern
@@ -25,6 +25,11 @@ def written(graph: Graph, run: Run, format_name: str) -> str:
         case "graph":
             return json.dumps(as_exchange(graph, run), ensure_ascii=False, allow_nan=False)
     return _as_text(graph)
+
+
+def plain_told(graph: Graph) -> str:
+    """What was found, in one sentence for a terminal."""
+    return graph.told.replace(NO_BREAK_SPACE, " ")
 
 
 def _as_text(graph: Graph) -> str:
@@ -52,7 +57,7 @@ def _as_text(graph: Graph) -> str:
         f"{_token(graph.answer)} rather than {_token(graph.wrong)}: the logit difference is "
         f"{number(graph.sets.loc[graph.sets['choice'] == 'all', 'difference'].item())}, and "
         f"{number(graph.sets.loc[graph.sets['choice'] == 'none', 'difference'].item())} when all memories are patched.",
-        graph.told,
+        plain_told(graph),
     ]
     for heading, table in tables.items():
         if len(table):
