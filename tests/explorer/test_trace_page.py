@@ -54,6 +54,16 @@ def test_the_page_shows_the_numbers_of_python(visitor):
         assert name in text
 
 
+def test_edges_are_measured_when_they_are_asked_for(visitor):
+    assert "Measure the edges between the 30 strongest memories" in text_of(ask(visitor, prompt=PROMPT))
+    found = ffkv.trace(visitor.shelf.runs["tiny"].run, PROMPT, edges=30)
+    strongest = found.strongest_edges(1).iloc[0]
+    section = text_of(ask(visitor, prompt=PROMPT, edges="30").partition('id="edges"')[2].partition("</details>")[0])
+    assert f"{strongest['source']} {strongest['target']} {strongest['factor']}" in section
+    assert f"up to a relative deviation of {number(found.parts['deviation'].max())}." in section
+    assert "edges is 31. The explorer connects at most 30" in text_of(ask(visitor, 400, prompt=PROMPT, edges="31"))
+
+
 def test_the_prediction_changes_when_a_memory_is_off(visitor):
     name = ffkv.trace(visitor.shelf.runs["tiny"].run, PROMPT).contributions["name"].iloc[0]
     page = ask(visitor, prompt=PROMPT, off=name)

@@ -21,12 +21,17 @@ if TYPE_CHECKING:  # needs torch, which takes seconds to import
 
 LONGEST = 20_000  # characters of a prompt
 STRONGEST = 10  # memories of all layers
+MOST_CONNECTED = 30  # memories between which edges are measured
+MOST_EDGES = 40  # that are shown
 MOST_TOKENS = 200  # that the model writes behind a prompt
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
 WHEN = ("after", "before")  # the changes: which states the tables and the map show
 CONTINUED = {"tokens": whole, "temperature": real, "seed": whole}  # how the text goes on, and how each is read
 GRAPHED = ("graph", "wrong", "other", "baseline")  # what is asked of a graph
-FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", *CONTINUED, *GRAPHED)
+FIELDS = (
+    *("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", "edges"),
+    *(*CONTINUED, *GRAPHED),
+)
 
 
 class Busy(UserError):
@@ -88,6 +93,13 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     options: dict[str, Any] = _changes(asked) | {"everywhere": "everywhere" in asked}
     if asked.get("position", "").strip():
         options["position"] = whole(asked["position"], "position")
+    if "edges" in asked:
+        options["edges"] = whole(asked["edges"], "edges")
+        if options["edges"] > MOST_CONNECTED:
+            raise UserError(
+                f"edges is {options['edges']:,}. The explorer connects at most {MOST_CONNECTED} memories; `ffkv trace --edges` connects"
+                " more."
+            )
     if word := asked.get("word", "").replace("␣", " "):
         token = token_of(word)
         options["token" if isinstance(token, str) else "token_id"] = token
@@ -194,6 +206,8 @@ def _page(
             "strongest": shown.strongest(STRONGEST).to_dict("records"),
             "sort": asked.get("sort", ""),
             "by_layer": _by_layer(shown, asked.get("sort") == "logit"),
+            "edges": [] if found.edges is None else found.strongest_edges(MOST_EDGES).to_dict("records"),
+            "most_connected": MOST_CONNECTED,
             "deviations": shown.sums.to_dict("records"),
             "without": lambda name: _changed(found, [name], None),
             "with_off": lambda name: _changed(found, [name], 0.0),
