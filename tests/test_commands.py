@@ -1,9 +1,12 @@
 """The command line: options that are settings, settings as options, help, exit codes."""
 
+import errno
 import json
+import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -240,6 +243,25 @@ def test_a_name_that_no_file_can_have_is_refused(words):
     result = CliRunner().invoke(ffkv, [*words, "--output", "a" * 300])
     assert result.exit_code == 2
     assert "cannot be written: File name too long" in " ".join(result.output.split())
+
+
+def test_a_folder_that_cannot_be_looked_up_is_not_called_missing(tmp_path, monkeypatch):
+    def said(name: str) -> str:
+        result = CliRunner().invoke(ffkv, ["check", name])
+        assert result.exit_code == 2
+        return " ".join(result.output.split())
+
+    (tmp_path / "file").touch()
+    assert f"'{tmp_path}/none' does not exist." in said(f"{tmp_path}/none")
+    assert f"'{tmp_path}/file' is a file." in said(f"{tmp_path}/file")
+
+    def look_up(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(
+        "ffkv.base.options.Path", type("Unreadable", (), {"__init__": lambda *_: None, "stat": look_up})
+    )
+    assert f"'{tmp_path}' cannot be read: Input/output error." in said(str(tmp_path))
 
 
 def test_settings_that_a_rule_cannot_write_are_said(tmp_path):

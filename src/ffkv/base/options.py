@@ -2,6 +2,7 @@
 
 import functools
 import shlex
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
@@ -15,8 +16,26 @@ from ffkv.base.settings import Section, Settings, section
 from ffkv.base.settings.messages import refusal
 from ffkv.base.steps import Step, Work
 
-READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+class InputPath(click.Path):
+    """A file, or a folder, that is there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the path. What cannot be looked up is not called missing, as click would."""
+        kind = "Folder" if self.dir_okay else "File"
+        try:
+            is_folder = stat.S_ISDIR(Path(value).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            self.fail(f"{kind} {str(value)[:100]!r} does not exist.", param, ctx)
+        except (OSError, ValueError) as error:
+            self.fail(f"{str(value)[:100]!r} cannot be read: {getattr(error, 'strerror', error)}.", param, ctx)
+        if is_folder != self.dir_okay:
+            self.fail(f"{str(value)[:100]!r} is a {'folder' if is_folder else 'file'}.", param, ctx)
+        return Path(value)
+
+
+READABLE = InputPath(exists=True, dir_okay=False)
+FOLDER = InputPath(exists=True, file_okay=False)
 
 
 class OutputPath(click.Path):

@@ -6,6 +6,7 @@ import click
 
 from ffkv.base.files.columns import WILD, Column, Table
 from ffkv.base.files.datasets import datasets_of
+from ffkv.base.options import READABLE
 
 DATASETS = "<!-- datasets: written by `ffkv formats` -->", "<!-- end of datasets -->"
 TABLES = "<!-- columns: written by `ffkv formats` -->", "<!-- end of columns -->"
@@ -84,7 +85,7 @@ def with_tables(page: str) -> str:
 @click.command()
 @click.option(
     "--page",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=READABLE,
     default="docs/formats.md",
     show_default=True,
     help="The page whose lists are written anew.",
