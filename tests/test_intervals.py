@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.cbook import boxplot_stats
 from scipy.stats import binom, binomtest, poisson
 
-from ffkv.base.intervals import _corrected, box, boxes, mean_interval, shares, wilson
+from ffkv.base.intervals import _corrected, box, boxes, difference_of_intervals, mean_interval, shares, wilson
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,14 @@ def test_wilson_covers_whatever_the_share_is(n):
     low, high = wilson(counts, np.full(n + 1, n))
     covered = (binom.pmf(counts, n, shares) * ((low <= shares) & (shares <= high))).sum(1)
     assert covered.min() > 0.915 and covered.mean() == pytest.approx(0.955, abs=0.01)
+
+
+def test_the_interval_of_a_difference_as_published():
+    """Newcombe, Statistics in Medicine 17 (1998), table II, method 10: 56/70 - 48/80, and 9/10 - 3/10."""
+    found = difference_of_intervals(56 / 70, *wilson(56, 70), 48 / 80, *wilson(48, 80))
+    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    found = difference_of_intervals(0.9, 0.595850, 0.982124, 0.3, 0.107791, 0.603222)  # of their score intervals
+    assert found == pytest.approx((0.6, 0.1705, 0.8090), abs=5e-5)
 
 
 def test_the_interval_of_a_mean_by_hand():

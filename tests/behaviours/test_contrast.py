@@ -86,6 +86,7 @@ def test_overlaps_by_hand():
     expected = (1 - p) * (1 + p / 2 + p**2 / 3) + p**3 / 3
     assert rank_biased_overlap(first, np.array([3, 8, 9])) == pytest.approx(expected)
     assert jaccard(first, np.array([3, 8, 9])) == 1 / 5
+    assert np.isnan([jaccard(first[:0], first[:0]), rank_biased_overlap(first[:0], first[:0])]).all()
 
 
 def test_resampled_sets_are_stable_where_memories_differ():

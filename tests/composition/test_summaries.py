@@ -24,7 +24,7 @@ TABLE = pd.DataFrame(
 def test_the_share_of_prefixes_without_an_agreeing_memory():
     table = summaries.summarize_no_agreement(TABLE)
     assert table["reading"].tolist() == ["active", "active", "all", "all"]
-    assert table["layer"].tolist() == [0, 1, 0, 1]
+    assert table["layer"].tolist() == [0, 1, 0, 1] and table.index.tolist() == [0, 1, 2, 3]
     rates = table.set_index(["reading", "layer"])
     assert rates.loc[("active", 0), ["prefixes", "no_agreement", "share"]].tolist() == [4, 2, 0.5]
     assert rates.loc[("all", 0), ["no_agreement", "share"]].tolist() == [1, 0.25]
@@ -38,13 +38,18 @@ def test_cases_of_agreement_beside_all_prefixes():
     assert cases.loc[0, columns].tolist() == [2, 1, 1, 0.75, 0.5]
     assert cases.loc[-1, ["cases", "stop_word_share", "short_share"]].tolist() == [2, 0.5, 0.5]
     assert cases.loc[1, "cases"] == 0
-    assert np.isnan(cases.loc[1, "stop_word_share"])
+    assert cases.loc[1, ["stop_word", "short"]].tolist() == [0, 0]
+    assert cases.loc[1, ["stop_word_share", "short_share"]].isna().all()
+    one = summaries.summarize_cases(TABLE.iloc[2:3], short_prefix=4).set_index("layer")
+    assert one.loc[0, columns].tolist() == [1, 1, 0, 1, 0]  # a prefix of as many words is not short
 
 
 def test_boxes_and_quartiles_by_layer():
     assert boxes(TABLE, "share", "prefixes")["median"].tolist() == pytest.approx([0.25, 0.5])
     numbers = summaries.summarize_effective(TABLE, {0: 10, 1: 20})
     assert numbers["effective_median"].tolist() == [2.5, 5]
+    assert numbers["participation_median"].tolist() == [2.5, 5]
+    assert numbers[["effective_q1", "effective_q3"]].to_numpy().tolist() == [[1.75, 3.25], [5, 5]]
     assert numbers["memories"].tolist() == [10, 20]
 
 

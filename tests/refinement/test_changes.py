@@ -21,6 +21,8 @@ def test_closeness_of_tokens_by_hand():
     embedding = np.array([[1, 0], [2, 0], [0, 3], [-1, 0]], np.float32)
     cosine, percentile = measure_closeness(embedding, np.array([0, 0, 0]), np.array([1, 2, 3]), np.arange(4), seed=0)
     assert cosine.tolist() == pytest.approx([1, 0, -1])
+    short, _ = measure_closeness(embedding / 8, np.array([0]), np.array([1]), np.arange(4), seed=0)
+    assert short.tolist() == pytest.approx([1])
     # pairs of different tokens: 1 of 6 has cosine 1, 1 of 3 has -1 ((0,3), (1,3)), the rest 0; 7,500 draws or so
     assert percentile.tolist() == pytest.approx([5 / 6, 1 / 3, 0], abs=0.03)
 

@@ -95,6 +95,13 @@ def test_ranks_of_keys_with_a_trigger(worked):
     assert boxes["median"].tolist() == [1, 0]
 
 
+def test_ties_are_counted_of_keys_with_a_trigger():
+    keys = by_memory([{"rank": 4, "tied": True}, {"rank": 6, "tied": True}, {"rank": 99, "tied": True, "triggers": 0}])
+    table = pd.concat([keys, keys.assign(layer=3, tied=[True, False, True])])
+    boxes = summaries.summarize_rank(table)
+    assert boxes[["layer", "keys", "median", "tied"]].to_numpy().tolist() == [[0, 2, 5, 2], [3, 2, 5, 1]]
+
+
 def test_agreement_by_probability_puts_every_key_with_a_trigger_into_one_bin(worked):
     bins = summaries.summarize_top_probability(worked.table, 3)
     assert bins["values"].sum() == 6
@@ -124,6 +131,23 @@ def test_a_dead_key_among_the_predictive_values_has_no_trigger_to_show(worked, d
     dead = worked.table[worked.table["triggers"] == 0]
     table = summaries.describe_predictive(dead, worked.triggers, worked.corpus, read_vocabulary(detector))
     assert table[["prefix", "next_token"]].to_numpy().tolist() == [["", ""]] * 2
+
+
+def test_a_predictive_value_that_follows_no_trigger_shows_the_first_one(worked, detector):
+    value = worked.table.set_index(["layer", "memory"]).loc[[(0, 1), (1, 1)]].reset_index()
+    first = value.assign(first_match=-1, matching=0)
+    table = summaries.describe_predictive(first, worked.triggers, worked.corpus, read_vocabulary(detector))
+    rows = [worked.triggers.layer_offset[layer] + memory for layer, memory in ((0, 1), (1, 1))]
+    assert worked.triggers.count[rows].tolist() == [2, 3]
+    places = zip(worked.triggers.sentence[rows, 0], worked.triggers.position[rows, 0])
+    assert table["prefix"].tolist() == [worked.corpus.prefix_text(*place) for place in places]
+    assert table["precision"].tolist() == [0, 0]
+
+
+def test_matching_values_are_counted_in_every_layer():
+    predictive = pd.DataFrame({"layer": [1, 1, 0], "matching": [2, 0, 0]})
+    counts = summaries.count_predictive(predictive, 3)
+    assert counts.to_numpy().tolist() == [[0, 1, 0], [1, 2, 1], [2, 0, 0]]
 
 
 def by_memory(rows: list[dict]) -> pd.DataFrame:
