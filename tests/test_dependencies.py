@@ -100,8 +100,8 @@ def edited(tmp_path, monkeypatch, name: str) -> set[str]:
 
 
 def hashes() -> dict[str, str]:
-    code_hash.cache_clear()
-    dependencies._imports.cache_clear()
+    for cached in (code_hash, dependencies._imports, dependencies._content, dependencies._statements):
+        cached.cache_clear()
     return {rule: step.code for rule, step in STEPS.items()}
 
 

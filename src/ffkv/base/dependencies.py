@@ -7,7 +7,7 @@ change of any other module does neither. The imports are read from the source, s
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -52,9 +52,7 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     found |= {path for path in used if path.name == STEP}  # `_used_by` has followed what is called there
     while waiting:
         path = waiting.pop()
-        name = path.relative_to(PACKAGE).as_posix()
-        aside = any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
-        if path not in found and (name in CHANGES_NUMBERS or not aside):
+        if path not in found and _changes_numbers(path):
             found.add(path)
             waiting += _imports(path)
     return sorted(found)
@@ -65,21 +63,43 @@ def code_hash(function: str, also: tuple[str, ...] = ()) -> str:
     """Returns the first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`."""
     digest = hashlib.sha256()
     for path in code_files(function, also):
-        digest.update(path.read_bytes())
+        digest.update(_content(path))
     return digest.hexdigest()[:16]
+
+
+@cache
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@cache
+def _changes_numbers(path: Path) -> bool:
+    """Whether numbers may depend on a file of the package."""
+    name = path.relative_to(PACKAGE).as_posix()
+    aside = any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
+    return name in CHANGES_NUMBERS or not aside
 
 
 def _source(module: str) -> Path:
     """Returns the file of a module: "ffkv.base" is base/__init__.py."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return _file(PACKAGE, module)
+
+
+@cache
+def _file(package: Path, module: str) -> Path:
+    path = package.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _sources(module: str, names: Iterable[str]) -> Iterator[Path]:
-    """Yields the files that `from module import names` reads."""
-    for name in names:
-        path = _source(f"{module}.{name}")
-        yield path if path.is_file() else _source(module)
+def _sources(module: str, names: Iterable[str]) -> list[Path]:
+    """Returns the files that `from module import names` reads."""
+    return [_file_of(PACKAGE, module, name) for name in names]
+
+
+@cache
+def _file_of(package: Path, module: str, name: str) -> Path:
+    path = _file(package, f"{module}.{name}")
+    return path if path.is_file() else _file(package, module)
 
 
 @cache
@@ -88,10 +108,15 @@ def _imports(path: Path) -> tuple[Path, ...]:
     if path.suffix != ".py":
         return ()
     found: list[Path] = []
-    for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", path.read_text("utf-8"))):
+    for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", _content(path).decode())):
         listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
         found += [_source(alone)] if alone else _sources(module, listed)
     return tuple(found)
+
+
+@cache
+def _statements(path: Path) -> list[ast.stmt]:
+    return ast.parse(_content(path)).body
 
 
 def _used_by(module: str, function: str) -> set[Path]:
@@ -101,7 +126,7 @@ def _used_by(module: str, function: str) -> set[Path]:
     """
     imported: dict[str, tuple[Path, str, str]] = {}
     defined: dict[str, ast.stmt] = {}
-    for statement in ast.parse(_source(module).read_text("utf-8")).body:
+    for statement in _statements(_source(module)):
         imported |= _imported_by(statement)
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             defined[statement.name] = statement
