@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -153,8 +154,9 @@ class Loop:
         else:
             found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
             found += ["a traceback"] if "Traceback" in done.said else []
-            # transformers takes a file of a checkpoint that it cannot look up for one that is not there.
-            missed = "stat" in done.failed.partition(" ")[0] and "/checkpoint/" in done.failed
+            # transformers takes what it cannot look up for a moment for a file that is not there.
+            call, _, path = done.failed.partition(" ")
+            missed = fault.how == ONCE and "stat" in call and re.search("/(checkpoint|model)(/|$)", path)
             found += ["no cause"] if not missed and not tells(done.said, fault.error) else []
         may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
         for path, content in made.items():

@@ -114,7 +114,8 @@ def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
             table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata()
             if schema is None:
                 schema = table.schema
-                writer = opened.enter_context(pq.ParquetWriter(path, schema))
+                file = opened.enter_context(path.open("wb"))  # pyarrow's own does not say why it cannot be closed
+                writer = opened.enter_context(pq.ParquetWriter(file, schema))
             writer.write_table(table)
     if schema is None:
         pq.write_table(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(), path)
@@ -122,7 +123,7 @@ def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
 
 def _write_coefficients(path: Path, records: Iterable[Record]) -> None:
     rows = itertools.chain.from_iterable(map(coefficient_rows, records))
-    with pq.ParquetWriter(path, COEFFICIENTS) as writer:
+    with path.open("wb") as file, pq.ParquetWriter(file, COEFFICIENTS) as writer:
         while some := list(itertools.islice(rows, GROUP * 20)):
             writer.write_table(pa.Table.from_pylist(some, COEFFICIENTS))
 

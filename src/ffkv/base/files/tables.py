@@ -20,7 +20,8 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
     """Writes a table as CSV or parquet, by the ending of its name. The same table gives the same bytes."""
     with atomic(path) as temporary:
         if Path(path).suffix == ".parquet":
-            frame.to_parquet(temporary, index=False)
+            with temporary.open("wb") as file:  # pyarrow's own file does not say why it cannot be closed
+                frame.to_parquet(file, index=False)
         else:
             # Only texts that need it are quoted; every text if one has a carriage return, which pandas would not quote.
             returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])

@@ -1,5 +1,7 @@
 """What is wrong with a checkpoint, from what a library raised."""
 
+from pathlib import Path
+
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import tell_damage
 from ffkv.base.hub.messages import explain
@@ -10,8 +12,20 @@ def explain_failure(error: Exception, commit: Commit) -> str:
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
-        return words_of(error)
+        return _cannot_be_looked_up(Path(commit.repository)) or words_of(error)
     return tell_damage(commit) or explain(error, "model", commit.repository, commit.revision) or words_of(error)
+
+
+def _cannot_be_looked_up(folder: Path) -> str:
+    """Says why a file of a folder cannot be looked up, else "". transformers takes such a file for one that is not there."""
+    try:
+        for file in folder.iterdir():
+            file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as broken:
+        return f"{broken.filename}: {broken.strerror}."
+    return ""
 
 
 def words_of(error: Exception) -> str:

@@ -51,7 +51,8 @@ def write_comparison(measured: Measured, folder: Path | str) -> None:
         for name, file in FILES.items():
             if len(frame := getattr(measured, name)):
                 write = frame.to_parquet if file.endswith(".parquet") else frame.to_csv
-                write(temporary / file, index=False)
+                with (temporary / file).open("wb") as opened:
+                    write(opened, index=False)
 
 
 def read_comparison(folder: Path | str) -> Measured:

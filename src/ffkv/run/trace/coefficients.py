@@ -118,7 +118,9 @@ def write_coefficients(
         writer: parquet.ParquetWriter | None = None
         for frame in _frames(run, texts, memories, device):
             table = pyarrow.Table.from_pandas(frame)
-            writer = writer or stack.enter_context(parquet.ParquetWriter(temporary, table.schema))
+            if writer is None:
+                file = stack.enter_context(temporary.open("wb"))  # pyarrow's own does not say why it cannot be closed
+                writer = stack.enter_context(parquet.ParquetWriter(file, table.schema))
             writer.write_table(table)
 
 
