@@ -1,7 +1,9 @@
 """`ffkv check`: every damaged or left-over file of a run is named, and nothing else."""
 
+import hashlib
 import re
 import shlex
+import struct
 import subprocess
 import sys
 
@@ -66,6 +68,21 @@ def test_a_flipped_byte_of_any_dataset_is_found(run, dataset):
     (problem,) = check_run(run)[1]
     assert problem.path == run / "triggers.h5"
     assert "damaged" in problem.reason
+
+
+def test_a_file_that_hdf5_reads_for_ever_is_named(run, monkeypatch):
+    """One wrong size among its texts is enough. Its checksum fits: somebody made it so."""
+    monkeypatch.setattr(module, "PATIENCE", 3)
+    path = run / "triggers.h5"
+    data = bytearray(path.read_bytes())
+    first = data.index(b"GCOL") + 16  # a text: 8 bytes, its size, and the text
+    struct.pack_into(
+        "<Q", data, first + 8, 2**64 - 16
+    )  # with these 16 bytes it is 0, so the next text begins here again
+    path.write_bytes(data)
+    sum_path(path).write_text(f"{hashlib.sha256(data).hexdigest()}  {path.name}\n")
+    read, (problem,) = check_run(run)
+    assert (read, problem.path, problem.kind) == (4, path, "doubtful") and "did not end within 3 s" in problem.reason
 
 
 def test_settings_of_another_version_are_foreign(run):

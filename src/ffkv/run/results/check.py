@@ -15,11 +15,13 @@ from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
+from ffkv.base.process.apart import Lost, apart
 from ffkv.base.settings import Settings
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run_files import read_settings, split_of
 
+PATIENCE, SLOWEST = 60, 2**20  # seconds that each file may take, and how many bytes of it a slow disk reads per second
 NO_RUN = "{} holds no file of a run. Name a folder such as results/demo."
 
 
@@ -52,20 +54,15 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
         # Not Path.is_file, which raises an error inside a folder that may not be entered.
         if not any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places):  # noqa: PTH113
             raise UserError(NO_RUN.format(folder))
-    read = 0
     problems: dict[Path, Problem] = {}
-    for path in _walk(folder, problems):
-        parts = path.relative_to(folder).parts
-        try:
-            if any(map(PARTIAL.fullmatch, parts)):
-                if PARTIAL.fullmatch(path.name) and not is_written(path):
-                    problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
-            elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
-                read += path.is_file()
-                if found := _look_at(path, folder):
-                    problems.setdefault(found.path, found)
-        except OSError as error:  # of a folder that may be listed and not entered
-            problems.setdefault(path, _closed(path, error))
+    whole = _outputs(folder, problems)
+    for path, found in zip(whole, apart(lambda path: _look_at(path, folder), whole, _seconds), strict=True):
+        if isinstance(found, Lost):
+            reason = f"was made to harm, or the memory is used up: the process that read it {found.how}."
+            found = Problem(target_of(path), "doubtful", reason)
+        if found:
+            problems.setdefault(found.path, found)
+    read = sum(map(os.path.isfile, whole))
     if not read and not problems:
         raise UserError(NO_RUN.format(folder))
     for path in _missing(folder):
@@ -73,6 +70,27 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
             path, Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.")
         )
     return read, sorted(problems.values())
+
+
+def _outputs(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
+    """Returns what steps wrote below a folder, sorted. What is unfinished, or may not be listed, is a problem."""
+    found = []
+    for path in _walk(folder, problems):
+        parts = path.relative_to(folder).parts
+        try:
+            if any(map(PARTIAL.fullmatch, parts)):
+                if PARTIAL.fullmatch(path.name) and not is_written(path):
+                    problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
+            elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
+                found.append(path)
+        except OSError as error:  # of a folder that may be listed and not entered
+            problems.setdefault(path, _closed(path, error))
+    return found
+
+
+def _seconds(path: Path) -> float:
+    """Returns how long the reading of a file may take. HDF5 goes round in circles in some files that were made for that."""
+    return PATIENCE + (os.path.getsize(path) if os.path.exists(path) else 0) / SLOWEST  # noqa: PTH110, PTH202
 
 
 def _walk(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
