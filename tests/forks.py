@@ -28,22 +28,23 @@ with socket.socket(socket.AF_UNIX) as asking:
     asking.shutdown(socket.SHUT_WR)
     sys.exit(int(asking.recv(9)) & 255)
 """
-_last: list[
-    tuple[dict[str, str], subprocess.Popen, Path]
-] = []  # its environment, the process, the folder of its commands
+# What commands, and Snakemake, import later than at their start.
+LATER = ["ffkv.run.report.step", "ffkv.workflow.rules", "peft", "spacy", "snakemake.report.html_reporter", "requests"]
+_started: dict[tuple, tuple[subprocess.Popen, Path]] = {}  # by environment: the process, and the folder of its commands
 
 
 def with_forks(environment: dict[str, str]) -> dict[str, str]:
     """An environment in which `ffkv` and `snakemake` are forks of a process that was started in the given one.
 
-    Libraries read some variables only when they are imported. So another environment ends that process and starts one anew.
+    Libraries read some variables only when they are imported. So another environment has a process of its own. The first one
+    stays, because most tests ask for it; the others end when yet another environment is asked for.
     """
-    wanted = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
-    if not _last or _last[0][0] != wanted:
-        for _, process, _ in _last:
-            process.stdin.close()  # which ends it, as the end of this process would
-        _last[:] = [(wanted, *_start(wanted))]
-    return {**environment, "PATH": f"{_last[0][2]}{os.pathsep}{environment['PATH']}"}
+    wanted = tuple(sorted((name, value) for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"))
+    if wanted not in _started:
+        for other in [*_started][1:]:
+            _started.pop(other)[0].stdin.close()  # which ends it, as the end of this process would
+        _started[wanted] = _start(dict(wanted))
+    return {**environment, "PATH": f"{_started[wanted][1]}{os.pathsep}{environment['PATH']}"}
 
 
 def _start(environment: dict[str, str]) -> tuple[subprocess.Popen, Path]:
@@ -78,7 +79,7 @@ def serve(address: str) -> Callable[[], None]:
     from ffkv.workflow.jobs import import_libraries
 
     import_libraries()
-    for module in [*modules(), "ffkv.run.report.step"]:
+    for module in [*modules(), *LATER]:
         importlib.import_module(module)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)

@@ -31,6 +31,7 @@ from ffkv.run.results.expected import TABLES
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}  # the environment of commands that ask nothing of the hub
+FULL = "FFKV_FULL" in os.environ  # as many cases as `make test-failures` and `make test-faults` try
 # Models of each way to build a layer: plain, gated, experts, parallel, norm after the layer, several banks, post-norm, fairseq.
 LAYER_KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 WORDS = ["<bos>", *"abcdefghijklmnop"]
@@ -68,6 +69,11 @@ CONFIGS = {
     ),
     "gpt-oss": GptOssConfig(**SMALL, **GROUPED, num_local_experts=4, num_experts_per_tok=2, intermediate_size=12),
 }
+
+
+def tries(full: int) -> int:
+    """How many examples of a property are tried: a quarter, drawn anew in each run of the tests; with `FULL`, all of them."""
+    return full if FULL else max(1, full // 4)
 
 
 def word_tokenizer(words: list[str], bos: bool = True) -> PreTrainedTokenizerFast:
@@ -166,7 +172,10 @@ def detector_checkpoint(folder: Path) -> Path:
 def snakemake(
     directory: Path, configfile: Path | str, *arguments: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess:
-    """Runs the workflow with results in a folder of its own. environment: None for this one's, without the hub."""
+    """Runs the workflow with results in a folder of its own. It and its jobs are forks of a process that has their libraries.
+
+    environment: another one than this process's without the hub; `OFFLINE` for processes that are no forks.
+    """
     command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
     command += [
         "--workflow-profile",
@@ -177,19 +186,17 @@ def snakemake(
         "1",
         "--rerun-incomplete",
         "--show-failed-logs",
-        *arguments,
     ]
-    return subprocess.run(command, capture_output=True, text=True, env=environment or OFFLINE, timeout=900)
+    environment = environment or with_forks(OFFLINE)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=900)
 
 
-def forked_snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subprocess.CompletedProcess:
-    """What `snakemake` does, in less time: it and its jobs are forks of a process that has their libraries."""
-    return snakemake(directory, configfile, *arguments, environment=with_forks(OFFLINE))
+forked_snakemake = snakemake  # as tests/faults calls it
 
 
-def make_run(directory: Path, configfile: Path | str) -> None:
-    """Makes the runs of a settings file, in forks."""
-    done = forked_snakemake(directory, configfile)
+def make_run(directory: Path, configfile: Path | str, *arguments: str) -> None:
+    """Makes the runs of a settings file, or the files that are named."""
+    done = snakemake(directory, configfile, *arguments)
     assert done.returncode == 0, done.stderr[-8000:]
 
 

@@ -1,7 +1,7 @@
 """Whoever uses an old name is told the new one, in one sentence."""
 
 import pytest
-from support import ROOT, forked_snakemake
+from support import ROOT, snakemake
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -86,6 +86,6 @@ def test_an_old_name_in_python():
 
 @pytest.mark.workflow
 def test_an_old_name_on_the_command_line_of_snakemake(tmp_path):
-    found = forked_snakemake(tmp_path, ROOT / "config.yaml", "-n", "--config", "activations={batch_tokens: 5}")
+    found = snakemake(tmp_path, ROOT / "config.yaml", "-n", "--config", "activations={batch_tokens: 5}")
     assert found.returncode != 0
     assert "activations.batch_tokens is called batches.tokens now." in found.stdout + found.stderr

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import yaml
-from support import forked_snakemake, obeying_rights, random_checkpoint, random_sentences
+from support import obeying_rights, random_checkpoint, random_sentences, snakemake
 from workflow.dry_run import planned
 
 from ffkv.workflow import inputs
@@ -33,13 +33,13 @@ def made(tmp_path_factory):
     for number in range(2):
         (folder / f"texts/{number}.txt").write_text("\n".join(random_sentences(number, 40)))
     write_config(folder)
-    done = forked_snakemake(folder, folder / "config.yaml", TARGET)
+    done = snakemake(folder, folder / "config.yaml", TARGET)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def replan(folder) -> dict[str, int]:
-    dry = forked_snakemake(folder, folder / "config.yaml", TARGET, "-n")
+    dry = snakemake(folder, folder / "config.yaml", TARGET, "-n")
     assert dry.returncode == 0, dry.stderr
     return planned(dry.stdout + dry.stderr)
 
@@ -84,7 +84,7 @@ def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
 def test_a_run_can_stop_behind_the_corpus(made, tmp_path):
     """Its control then makes nothing."""
     folder = shutil.copytree(made, tmp_path / "copy")
-    done = forked_snakemake(folder, folder / "config.yaml", "--until", "corpus")
+    done = snakemake(folder, folder / "config.yaml", "--until", "corpus")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (folder / "results/n/corpus").glob("*.h5")} == {"train.h5", "validation.h5"}
     assert not (folder / "results/n-untrained/corpus").exists()
@@ -106,7 +106,7 @@ def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):
     shutil.copytree(made, folder)
     path = folder / "texts" / os.fsdecode(b"caf\xe9.txt")
     path.write_text("w1 w2\n")
-    done = forked_snakemake(folder, folder / "config.yaml", TARGET)
+    done = snakemake(folder, folder / "config.yaml", TARGET)
     assert done.returncode == 0, done.stderr
     assert replan(folder) == {}
     path.write_text("w1 w3\n")
@@ -129,7 +129,7 @@ def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
     """Run b names the checkpoint that run a trains."""
     config = {"embedded": {"steps": 1}, "runs": {"a": {}, "b": {"model": {"checkpoint": "results/a/checkpoint"}}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    dry = forked_snakemake(tmp_path, tmp_path / "config.yaml", "-n", "results/b/model")
+    dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "results/b/model")
     assert dry.returncode == 0, dry.stderr
     assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
 

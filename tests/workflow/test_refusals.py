@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from support import forked_snakemake, random_checkpoint, settings_file
+from support import random_checkpoint, settings_file, snakemake
 
 pytestmark = pytest.mark.workflow
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.workflow
     ],
 )
 def test_bad_settings_stop_before_the_plan(tmp_path, change, message):
-    refused = forked_snakemake(tmp_path, settings_file(tmp_path, **change))
+    refused = snakemake(tmp_path, settings_file(tmp_path, **change))
     assert refused.returncode != 0
     assert message in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -46,7 +46,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
         (tmp_path / name).write_text(text)
     config = {"model": {"checkpoint": str(checkpoint)}, "runs": {"bad": {"report": {"control": "none"}}}, **change}
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(config))
-    failed = forked_snakemake(tmp_path, tmp_path / "bad.yaml")
+    failed = snakemake(tmp_path, tmp_path / "bad.yaml")
     assert failed.returncode != 0
     assert message in failed.stderr
     assert "Traceback" not in failed.stderr
@@ -67,7 +67,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
 
 def test_a_missing_text_is_said_before_a_model_is_trained(tmp_path):
     change = {"model": {"checkpoint": "embedded"}, "corpus": {"dataset": "files", "train": "nowhere/*.txt"}}
-    failed = forked_snakemake(tmp_path, settings_file(tmp_path, **change))
+    failed = snakemake(tmp_path, settings_file(tmp_path, **change))
     assert failed.returncode != 0
     assert "nowhere/*.txt" in failed.stderr and "Traceback" not in failed.stderr
     assert not list(tmp_path.glob("results/*/checkpoint")) and not list(tmp_path.glob("results/*/logs/*"))
@@ -75,13 +75,13 @@ def test_a_missing_text_is_said_before_a_model_is_trained(tmp_path):
 
 def test_a_missing_package_is_said_by_a_dry_run(tmp_path):
     change = {"corpus": {"dataset": "files", "train": "package:no_texts/*.txt"}}
-    failed = forked_snakemake(tmp_path, settings_file(tmp_path, **change), "-n")
+    failed = snakemake(tmp_path, settings_file(tmp_path, **change), "-n")
     assert failed.returncode != 0
     said = failed.stdout + failed.stderr
     assert "Python finds no package 'no_texts'" in said and "Traceback" not in said
 
 
 def test_a_run_that_the_settings_file_lacks_is_named(tmp_path):
-    failed = forked_snakemake(tmp_path, settings_file(tmp_path), "results/nobody/keys/activity.csv")
+    failed = snakemake(tmp_path, settings_file(tmp_path), "results/nobody/keys/activity.csv")
     assert failed.returncode != 0
     assert "No run is called nobody. The settings name: " in failed.stderr

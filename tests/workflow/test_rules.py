@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import click
 import pytest
 import yaml
-from support import ROOT, forked_snakemake
+from support import ROOT, snakemake
 
 from ffkv.base.settings import Settings
 from ffkv.cli import COMMANDS, ffkv
@@ -56,7 +56,7 @@ def dry_run(tmp_path_factory) -> str:
     for run in ("tiny", "hub"):  # somebody judged keys of both
         (folder / "annotations" / run / "records").mkdir(parents=True)
         (folder / "annotations" / run / "records" / "person_anna.0.host.1.jsonl").touch()
-    dry = forked_snakemake(folder, folder / "settings.yaml", "-n", "--printshellcmds")
+    dry = snakemake(folder, folder / "settings.yaml", "-n", "--printshellcmds")
     assert dry.returncode == 0, dry.stderr
     return dry.stdout + dry.stderr
 
