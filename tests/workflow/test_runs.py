@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import ROOT, described, forked_snakemake, make_run, settings_file
+from support import ROOT, described, make_run, settings_file, snakemake
 from workflow.dry_run import planned
 
 import ffkv
@@ -94,17 +94,17 @@ def test_shards_of_triggers_are_gone_once_they_are_merged(tiny):
 def test_a_corpus_that_was_made_again_repeats_the_triggers_though_their_shards_are_gone(tiny, tmp_path):
     """Of a run that was killed after its corpus step, only times tell that the triggers are of an earlier corpus."""
     copy = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
-    assert "Nothing to be done" in forked_snakemake(copy, ROOT / "configs/tiny.yaml").stderr
+    assert "Nothing to be done" in snakemake(copy, ROOT / "configs/tiny.yaml").stderr
     corpus, later = copy / "results/tiny/corpus/train.h5", time.time() + 10
     with corpus.open("ab") as file:  # Snakemake compares the contents of small files, too
         file.write(b"another")
     os.utime(corpus, (later, later))
-    dry = forked_snakemake(copy, ROOT / "configs/tiny.yaml", "-n")
+    dry = snakemake(copy, ROOT / "configs/tiny.yaml", "-n")
     assert {"triggers", "merge_triggers"} <= planned(dry.stdout + dry.stderr).keys()
 
 
 def test_a_second_run_does_nothing(tiny):
-    again = forked_snakemake(tiny, ROOT / "configs/tiny.yaml")
+    again = snakemake(tiny, ROOT / "configs/tiny.yaml")
     assert again.returncode == 0
     assert "Nothing to be done" in again.stderr + again.stdout
 
@@ -142,7 +142,7 @@ PREFIXES |= {"translation_fit"}  # judges the maps on them
     ],
 )
 def test_a_changed_setting_reruns_what_depends_on_it_and_nothing_else(tiny, tmp_path, change, reruns):
-    dry = forked_snakemake(tiny, settings_file(tmp_path, runs={"tiny": change}), "-n")
+    dry = snakemake(tiny, settings_file(tmp_path, runs={"tiny": change}), "-n")
     assert dry.returncode == 0, dry.stdout
     assert planned(dry.stdout + dry.stderr).keys() == reruns | ALWAYS
 
@@ -162,8 +162,8 @@ def test_a_copy_of_a_folder_has_nothing_to_do(tiny, tmp_path, times, told):
     config, place = ROOT / "configs/tiny.yaml", tmp_path / "copy"
     subprocess.run(["cp", times, tiny, place], check=True)
     if told:
-        assert forked_snakemake(place, config, "--touch").returncode == 0
-    done = forked_snakemake(place, config, "-n")
+        assert snakemake(place, config, "--touch").returncode == 0
+    done = snakemake(place, config, "-n")
     assert "Nothing to be done" in done.stdout + done.stderr
     assert check_run(place / "results/tiny")[1] == []
 
@@ -171,7 +171,7 @@ def test_a_copy_of_a_folder_has_nothing_to_do(tiny, tmp_path, times, told):
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
     """The tiny run has two shards and two groups of layers; here three and one, from the same checkpoint."""
     checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}
-    make_run(tmp_path, settings_file(tmp_path, shards=3, layer_groups=1, model=checkpoint))
+    make_run(tmp_path, settings_file(tmp_path, shards=3, layer_groups=1, model=checkpoint), "--omit-from", "report")
     assert not (tmp_path / "results/tiny/checkpoint").exists()
     for name in ("triggers.h5", "sampled_prefixes.h5", "values.h5", "corpus/train.h5", "corpus/validation.h5"):
         same_datasets(tiny / "results/tiny" / name, tmp_path / "results/tiny" / name)
@@ -187,7 +187,7 @@ def compared(tiny, tmp_path_factory) -> Path:
     """The tiny run once more, compared with an untrained model."""
     folder = shutil.copytree(tiny, tmp_path_factory.mktemp("compared") / "runs", symlinks=True)
     config = settings_file(folder, report={"cards": 4})
-    dry = forked_snakemake(folder, config, "-n")
+    dry = snakemake(folder, config, "-n")
     assert planned(dry.stdout + dry.stderr) == CONTROL | {"write_settings": 2, "report": 1, "all": 1}
     make_run(folder, config)
     return folder
@@ -210,30 +210,30 @@ def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):
     assert [layer.memories for layer in control.anatomy.layers] == [layer.memories for layer in run.anatomy.layers]
     assert check_run(control.folder)[1] == []
     assert not (compared / "reports/tiny-untrained").exists()
-    alone = forked_snakemake(compared, compared / "settings.yaml", "-n", "reports/tiny-untrained/index.html")
+    alone = snakemake(compared, compared / "settings.yaml", "-n", "reports/tiny-untrained/index.html")
     assert planned(alone.stdout + alone.stderr) == {"report": 1}
 
 
 def test_steps_of_a_training_share_one_control(tmp_path):
-    dry = forked_snakemake(tmp_path, ROOT / "configs/training.yaml", "-n")
+    dry = snakemake(tmp_path, ROOT / "configs/training.yaml", "-n")
     found = planned(dry.stdout + dry.stderr)
     assert (found["train"], found["report"], found["model"], found["corpus"]) == (1, 5, 6, 10)
 
 
 def test_a_tuning_waits_for_its_base(tmp_path):
-    dry = forked_snakemake(tmp_path, ROOT / "configs/tuned.yaml", "-n", "results/full/checkpoint")
+    dry = snakemake(tmp_path, ROOT / "configs/tuned.yaml", "-n", "results/full/checkpoint")
     assert planned(dry.stdout + dry.stderr) == {"train": 2}
 
 
 @pytest.mark.parametrize("name", ["../config.yaml", *CONFIGS])
 def test_every_settings_file_has_a_plan(tmp_path, name):
-    dry = forked_snakemake(tmp_path, ROOT / "configs" / name, "-n")
+    dry = snakemake(tmp_path, ROOT / "configs" / name, "-n")
     assert dry.returncode == 0, dry.stderr
     assert "report" in planned(dry.stdout + dry.stderr)
 
 
 def test_snakemakes_own_report_lists_the_figures(tiny, tmp_path):
-    made = forked_snakemake(tiny, ROOT / "configs/tiny.yaml", "--report", str(tmp_path / "report.zip"))
+    made = snakemake(tiny, ROOT / "configs/tiny.yaml", "--report", str(tmp_path / "report.zip"))
     assert made.returncode == 0, made.stderr
     listed = subprocess.run(
         ["python", "-m", "zipfile", "-l", tmp_path / "report.zip"], capture_output=True, text=True
