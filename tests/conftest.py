@@ -14,7 +14,7 @@ import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
-from support import ROOT, detector_checkpoint, make_run, prove_into, random_checkpoint
+from support import ROOT, detector_checkpoint, make_run, prove_into, random_checkpoint, tries
 
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
@@ -27,7 +27,7 @@ from ffkv.model.checkpoint.vocabulary import write_vocabulary
 
 torch.set_num_threads(2)
 # Timings are no part of what a test promises: a busy machine is slow.
-hypothesis.settings.register_profile("ffkv", deadline=None)
+hypothesis.settings.register_profile("ffkv", deadline=None, max_examples=tries(100))
 hypothesis.settings.load_profile("ffkv")
 COSTS: list[str] = []
 
@@ -155,6 +155,15 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(datasets.config, "DOWNLOADED_DATASETS_PATH", str(folder / "downloads"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """The figures of a report are made, but not drawn: that takes most of its seconds, and other tests look at drawings."""
+    for module in ("sections", "overview"):
+        monkeypatch.setattr(
+            f"ffkv.run.report.{module}.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>'
+        )
 
 
 @pytest.fixture

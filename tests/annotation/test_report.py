@@ -90,7 +90,7 @@ def test_without_annotations_figure_2_is_as_before(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_tells_who_judged_and_how_far_they_agree(judged, tmp_path):
+def test_the_report_tells_who_judged_and_how_far_they_agree(judged, undrawn, tmp_path):
     write_report(ffkv.open(judged), tmp_path / "index.html")
     text = text_of((tmp_path / "index.html").read_text())
     assert "an$n$a, a person (12 keys);" in text
@@ -227,7 +227,7 @@ def test_the_pages_show_explanations_and_scores_escaped(explained):
 
 
 @pytest.mark.slow
-def test_the_report_shows_the_scores_of_machines(judged, tmp_path):
+def test_the_report_shows_the_scores_of_machines(judged, undrawn, tmp_path):
     folder = tmp_path / "results" / "demo"
     shutil.copytree(judged, folder)
     rows = [

@@ -210,7 +210,7 @@ def pair(tmp_path_factory):
     return top / "deep"
 
 
-def test_a_run_equal_to_its_control_holds_nowhere(pair, tmp_path):
+def test_a_run_equal_to_its_control_holds_nowhere(pair, undrawn, tmp_path):
     run = open(pair)
     table = verdicts(run)
     assert not table["control"].dropna().empty and HOLDS not in set(table["verdict"])

@@ -69,7 +69,7 @@ def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
     assert (edges[-1].y <= 1).all() and len(edges) == breakdown.shape[1] - 1
 
 
-def test_captions_and_summary_name_the_control(pair, tmp_path):
+def test_captions_and_summary_name_the_control(pair, monkeypatch, tmp_path):
     run, control = pair
     exhibits = draw_exhibits(run, control)
     assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.text
@@ -86,6 +86,7 @@ def test_captions_and_summary_name_the_control(pair, tmp_path):
     asked = [paragraph for paragraph in said[:-1] if not paragraph.startswith("agreement: ")]  # no control is asked
     assert all("(demo-random: " in paragraph for paragraph in asked) and len(asked) == len(said) - 2
     assert len(said) == len(summary(run)) + 1
+    monkeypatch.setattr("ffkv.run.report.step.draw_exhibits", lambda *runs: exhibits)  # drawn already
     write_report(run, tmp_path / "index.html")
     page = (tmp_path / "index.html").read_text()
     assert page.count("control: demo-random") >= 10 and "In brackets: the control run demo-random" in page
@@ -133,7 +134,7 @@ def test_every_paragraph_without_a_control_says_why(run, change, settings, weigh
     assert not any("(untrained: " in paragraph for paragraph in paragraphs)
 
 
-def test_a_run_without_a_control_has_none(run):
+def test_a_run_without_a_control_has_none(run, undrawn):
     assert open_control(run) is None
     assert "Grey dashes" not in draw_exhibits(run)["figure_9"].caption.text
 

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import PathPatch
+from support import FULL
 
 from ffkv.run.report import drawing
 from ffkv.run.report.control import draw_control
@@ -248,7 +249,7 @@ def assert_texts_stand_apart(figure):
         assert apart > 0, (text, other)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80])
+@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80] if FULL else [1, 12, 80])
 def test_no_texts_of_any_figure_touch(write, layers):
     run = open(write(layers=layers, report={"cards": 0}))
     with drawing.look():
@@ -337,7 +338,7 @@ def test_kept_memories_are_drawn_for_some_layers(run):
 
 
 @pytest.mark.slow
-def test_a_run_without_interventions_has_no_figure_of_them(run, change):
+def test_a_run_without_interventions_has_no_figure_of_them(run, change, undrawn):
     settings = run.settings.model_copy(
         update={"intervention": run.settings.intervention.model_copy(update={"memories": 0})}
     )

@@ -10,7 +10,7 @@ import ffkv
 from ffkv.run.report.sections import draw_exhibits
 
 
-def test_every_figure_of_the_report_is_drawn_alone(folder, tmp_path):
+def test_every_figure_of_the_report_is_drawn_alone(folder, undrawn, tmp_path):
     run = ffkv.open(folder)
     for name in draw_exhibits(run):
         drawn = ffkv.figure(run, name)

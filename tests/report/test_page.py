@@ -115,7 +115,7 @@ def test_hostile_text_is_shown_as_text(page, hostile):
     assert {character for character in page.text if not character.isprintable()} == {"\n", "\u00a0"}
 
 
-def test_a_hostile_title_is_text_too(write, tmp_path):
+def test_a_hostile_title_is_text_too(write, undrawn, tmp_path):
     folder = write(layers=1, report={"title": "</title><script>alert(1)</script>", "cards": 0})
     page = Page(make(folder, tmp_path / "index.html"))
     assert not page.attributes("script")
@@ -201,7 +201,7 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
-def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, tmp_path, signed, gated):
+def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, undrawn, tmp_path, signed, gated):
     page = Page(make(write(layers=1, signed=signed, gated=gated), tmp_path / "index.html"))
     assert page.open == []
     assert ("Trigger examples of negative coefficients" in page.text) is signed

@@ -36,7 +36,7 @@ def test_models_of_any_depth_draw(write, layers):
         ElementTree.fromstring(exhibit.svg)
 
 
-def test_the_head_of_the_page_names_a_folder_without_its_path(write):
+def test_the_head_of_the_page_names_a_folder_without_its_path(write, undrawn):
     run = open(write(layers=1, report={"cards": 0}))
     exhibits, judged = draw_exhibits(run), judge_claims(run)
     names = {"/data/models/gpt2/": "gpt2", "../llama": "llama", "embedded": "the small GPT-2 that ffkv trains"}
@@ -96,7 +96,7 @@ SHOWN_ON_CARDS = ["triggers.h5", "keys/patterns", "values/by_memory", "values/pr
 
 
 @pytest.mark.parametrize("name", ["figure_2_categories", "activity", "prediction_changes"])
-def test_a_missing_table_is_named(folder, tmp_path, name):
+def test_a_missing_table_is_named(folder, undrawn, tmp_path, name):
     copy = shutil.copytree(folder, tmp_path / "demo")
     next(copy.glob(f"*/{name}.csv")).unlink()
     with pytest.raises(UserError, match=name):
@@ -104,7 +104,7 @@ def test_a_missing_table_is_named(folder, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["corpus/train.h5", "model/anatomy.json", "settings.json"])
-def test_a_missing_file_is_named(folder, tmp_path, name):
+def test_a_missing_file_is_named(folder, undrawn, tmp_path, name):
     copy = shutil.copytree(folder, tmp_path / "demo")
     (copy / name).unlink()
     with pytest.raises(UserError, match=name):
@@ -128,13 +128,13 @@ def test_where_something_is_missing_nothing_is_written(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_step_writes_the_page_and_the_figures(write, tmp_path):
+def test_the_step_writes_the_page_and_the_figures(write, undrawn, tmp_path):
     write_report(open(write(layers=1, report={"cards": 0})), str(tmp_path / "out" / "index.html"))
     names = {path.name for path in Path(tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"index.html", "verdicts.csv", *(f"{name}.svg" for name in FIGURES)}
 
 
-def test_cards_link_to_pages_of_memories_that_were_exported(write, tmp_path):
+def test_cards_link_to_pages_of_memories_that_were_exported(write, undrawn, tmp_path):
     run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
     write_report(run, output)
     names = [card.memory.name for card in make_cards(run)]
@@ -147,7 +147,7 @@ def test_cards_link_to_pages_of_memories_that_were_exported(write, tmp_path):
     assert f'<a href="memories/{names[0]}.html">the page of {names[0]}</a>' in page
 
 
-def test_tables_link_a_memory_to_its_page_else_to_its_card(write, tmp_path):
+def test_tables_link_a_memory_to_its_page_else_to_its_card(write, undrawn, tmp_path):
     run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
     table, exported = run.table("table_2_predictive_values"), "L0.0"
     (output.parent / "memories").mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_tables_link_a_memory_to_its_page_else_to_its_card(write, tmp_path):
     assert found["page"] == 1 and found["card"] and found["nowhere"]
 
 
-def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, tmp_path):
+def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, undrawn, tmp_path):
     folder = write(layers=2, report={"cards": 0})
     (folder / "refinement/figure_11_breakdown.csv").unlink()
     with pytest.raises(
