@@ -13,6 +13,7 @@ from ffkv.base.parts import Part
 from ffkv.base.settings import Behaviour
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours import step
+from ffkv.branches.behaviours.tables import GRAPHS
 
 
 class Made(NamedTuple):
@@ -61,8 +62,10 @@ def make(folder: Path, files: tuple[Path, ...], shards: int = 1, **settings) -> 
         effects.append(write(f"effects-{number}", found[0]))
         sets.append(write(f"sets-{number}", found[1]))
         side.append(write(f"side-{number}", found[2]))
+    graph = step.graph_behaviour(model, encode, answers, triggers, its, "planted", work=works[0])
+    graph_files = [[write(each.name, table)] for each, table in zip(GRAPHS, graph, strict=True)]
     summaries = step.summarize_behaviours(
-        model, [encode], [memories], [answers], [stability], effects, sets, side, [projections]
+        model, [encode], [memories], [answers], [stability], effects, sets, side, *graph_files, [projections]
     )
     return Made(
         tables.read(encode),

@@ -12,14 +12,15 @@ from transformers import AutoModelForCausalLM
 
 import ffkv
 from ffkv.branches.behaviours.encode import Encoded
+from ffkv.branches.behaviours.smallest import random_members
+from ffkv.branches.behaviours.subject import patch, read_subject, screen
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
-from ffkv.run.graph.choose import choose, random_places
+from ffkv.run.graph.choose import choose
 from ffkv.run.graph.commands import FORMATS
 from ffkv.run.graph.exchange import as_exchange
 from ffkv.run.graph.links import largest_edges, measure_edges
 from ffkv.run.graph.settings import ANSWER
-from ffkv.run.graph.subject import patch, read_subject, screen
 from ffkv.run.graph.text import plain_told, written
 
 PROMPT = Encoded(np.array([0, 3, 5, 7, 2]), np.array([0, 3, 9, 7, 4]), 6, 8, "", 4)
@@ -201,19 +202,20 @@ def test_of_random_weights_a_graph_is_minimal_or_says_that_none_is_found(kind, p
         return (patch(subject, sets, but=True)[0] - without) / (subject.difference - without)
 
     chosen = choose(subject, 0.6, 40, kept_by)
-    assert kept_by([chosen.places])[0] == pytest.approx(chosen.kept, abs=1e-3)
+    assert kept_by([chosen.members])[0] == pytest.approx(chosen.kept, abs=1e-3)
     assert chosen.reached == (chosen.kept >= 0.6)
     if chosen.reached:  # no member can be left out
-        assert (kept_by([np.delete(chosen.places, n) for n in range(len(chosen.places))]) < 0.6 + 1e-3).all()
+        assert (kept_by([np.delete(chosen.members, n) for n in range(len(chosen.members))]) < 0.6 + 1e-3).all()
     none = choose(subject, 1.0, 1, lambda sets: np.full(len(sets), -1.0))
-    assert not none.reached and not len(none.places)
+    assert not none.reached and not len(none.members)
 
 
 def test_random_places_are_of_the_same_layers_and_tokens(proven):
     _, _, subject = case("gpt2", proven, "mean")
     width = subject.m.shape[1]
     places = np.array([3, 5, width + 1, 2 * width - 1])
-    drawn = random_places(subject, places, np.random.default_rng(1))
+    moves, offset = (subject.m != subject.base).numpy(), np.asarray(subject.loaded.anatomy.layer_offset)
+    drawn = random_members(places, moves, offset, np.random.default_rng(1))
     assert len({*drawn.tolist()}) == 4 and not {*drawn.tolist()} & {*places.tolist()}
     assert sorted(zip(drawn // width, subject.layer_of(drawn))) == sorted(
         zip(places // width, subject.layer_of(places))

@@ -152,6 +152,49 @@ rule behaviours_measure:
         """
 
 
+rule behaviours_graph:
+    input:
+        model="results/{run}/model",
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+        answers="results/{run}/behaviours/{behaviour}/answers.parquet",
+        triggers="results/{run}/triggers.h5",
+    output:
+        sets="results/{run}/behaviours/{behaviour}/graph_sets.parquet",
+        nodes="results/{run}/behaviours/{behaviour}/graph_nodes.parquet",
+        edges="results/{run}/behaviours/{behaviour}/graph_edges.parquet",
+        paths="results/{run}/behaviours/{behaviour}/graph_paths.parquet",
+    log:
+        "results/{run}/logs/behaviours_graph/{behaviour}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_graph/{behaviour}.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(on_cluster=True),
+    params:
+        options=runs.options("behaviours_graph"),
+        memory=runs.memory_limits(),
+        code=code("behaviours_graph"),
+    message:
+        "Make the graph of the behaviour {wildcards.behaviour} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv behaviours graph {params.options} {params.memory} \
+            --name {wildcards.behaviour} \
+            --model {input.model:q} \
+            --encode {input.prompts:q} \
+            --answers {input.answers:q} \
+            --triggers {input.triggers:q} \
+            --threads {threads} \
+            --output-graph-sets {output.sets:q} \
+            --output-graph-nodes {output.nodes:q} \
+            --output-graph-edges {output.edges:q} \
+            --output-graph-paths {output.paths:q} \
+            >{log:q} 2>&1
+        """
+
+
 rule behaviours_summarize:
     input:
         model="results/{run}/model",
@@ -176,6 +219,18 @@ rule behaviours_summarize:
         side_effects=runs.every_behaviour(
             "results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet"
         ),
+        graph_sets=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/graph_sets.parquet"
+        ),
+        graph_nodes=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/graph_nodes.parquet"
+        ),
+        graph_edges=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/graph_edges.parquet"
+        ),
+        graph_paths=runs.every_behaviour(
+            "results/{run}/behaviours/{behaviour}/graph_paths.parquet"
+        ),
         projections=runs.every_layer_group(
             "results/{run}/values/projections/{group}.h5"
         ),
@@ -196,6 +251,10 @@ rule behaviours_summarize:
         effects=repeated("effects"),
         sets=repeated("sets"),
         side_effects=repeated("side_effects"),
+        graph_sets=repeated("graph_sets"),
+        graph_nodes=repeated("graph_nodes"),
+        graph_edges=repeated("graph_edges"),
+        graph_paths=repeated("graph_paths"),
         projections=repeated("projections"),
         options=runs.options("behaviours_summarize"),
         code=code("behaviours_summarize"),
@@ -205,7 +264,9 @@ rule behaviours_summarize:
         """
         ffkv behaviours summarize {params.options} \
             {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
-            {params.effects:q} {params.sets:q} {params.side_effects:q} {params.projections:q} \
+            {params.effects:q} {params.sets:q} {params.side_effects:q} \
+            {params.graph_sets:q} {params.graph_nodes:q} {params.graph_edges:q} {params.graph_paths:q} \
+            {params.projections:q} \
             --model {input.model:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1

@@ -45,6 +45,8 @@ class Purpose(IntEnum):
     RANDOM_PLACES = 46
     PERMUTED_ROLES = 45
     SHUFFLED_PAIRS = 50
+    GRAPH_BOOTSTRAP = 55
+    GRAPH_SETS = 56
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

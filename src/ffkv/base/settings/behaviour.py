@@ -53,6 +53,16 @@ class Behaviour(Section):
     bootstraps: int = Field(200, ge=10, le=1000)
     """Number of times that prompts are drawn again, for the stability of sets. They are compared two by two."""
 
+    graph_prompts: Whole = Field(0, ge=0)
+    """Maximum number of prompts of each half for the graph of the behaviour (docs/graphs.md). 0 makes no graph."""
+    graph_share: float = Field(0.8, gt=0, le=1)
+    """Share of the logit difference that the memories of the graph keep when all others are patched; and of the summed sizes of
+    the effects of all edges that the edges of the graph have."""
+    graph_maximum: Whole = Field(200, ge=1)
+    """Most memories that the set has on the way to the graph."""
+    graph_resamples: int = Field(20, ge=2, le=1000)
+    """Number of times that the graph is made again from prompts that are drawn again, for its stability."""
+
     def contradictions(self) -> list[str]:
         """Each size is there once, ascending."""
         if self.sets == sorted({*self.sets}):

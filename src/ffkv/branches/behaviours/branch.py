@@ -8,6 +8,7 @@ from ffkv.branches.branch import Branch
 
 STEP = "ffkv.branches.behaviours.step"
 TOKENS = 20  # of a prompt, for plans
+TRIED = 2  # sets that are tried for a graph, per memory that it may have
 STATES = File("behaviours/{behaviour}/states/{shard}.h5", "ffkv.branches.behaviours.step:write_states")
 RUNS_MODEL = ("batches/tokens", "model/device", "model/max_memory", "shards")
 
@@ -28,6 +29,16 @@ def _measured(run: Any) -> tuple[float, float]:
         whole = TOKENS if its.positions == "all" else 1  # every copy reads its whole prompt
         total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
         total += copies * (whole * 2 * run.shape.body + run.shape.head)
+    return total, 0
+
+
+def _graphed(run: Any) -> tuple[float, float]:
+    """Returns the operations of the sets that are tried for graphs, and rows. A set costs a token, or a prompt if it is patched whole."""
+    total = 0.0
+    for its in run.settings.behaviours.values():
+        sets = (1 + its.graph_resamples) * TRIED * its.graph_maximum + 2 * its.random_sets
+        whole = TOKENS if its.positions == "all" else 1
+        total += sets * its.graph_prompts * (whole * 2 * run.shape.body + run.shape.head)
     return total, 0
 
 
@@ -69,6 +80,15 @@ BRANCH = Branch(
             imports="model",
             amount=_measured,
         ),
+        "graph": Step(
+            f"{STEP}:graph_behaviour",
+            "Find few memories that keep a share of a behaviour, and measure what is between them.",
+            reads=("model", "encode", "answers", "triggers"),
+            settings=("behaviours", "seed", *RUNS_MODEL[:-1]),
+            writes=tables.GRAPHS,
+            imports="model",
+            amount=_graphed,
+        ),
         "summarize": Step(
             f"{STEP}:summarize_behaviours",
             "Write the tables of the report's section of behaviours.",
@@ -81,6 +101,7 @@ BRANCH = Branch(
                 "effects*",
                 "sets*",
                 "side_effects*",
+                *(f"{each.name}*" for each in tables.GRAPHS),
                 "projections*",
             ),
             settings=("seed",),

@@ -19,7 +19,17 @@ from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories,
 from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts, prompt_rows
 from ffkv.branches.behaviours.prompt_file import LISTS, Said, read_prompts
 from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
-from ffkv.branches.behaviours.tables import ANSWERS, EFFECTS, MEMORIES, SETS, SIDE_EFFECTS, STABILITY, SUMMARIES
+from ffkv.branches.behaviours.tables import (
+    ALL_GRAPHS,
+    ANSWERS,
+    EFFECTS,
+    GRAPHS,
+    MEMORIES,
+    SETS,
+    SIDE_EFFECTS,
+    STABILITY,
+    SUMMARIES,
+)
 from ffkv.branches.behaviours.tables import PROMPTS as PROMPTS_TABLE
 from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.chat import chat_renderer
@@ -266,6 +276,54 @@ def measure_behaviour(
     return effects, of_sets, side_effects
 
 
+def graph_behaviour(
+    model: Path | str,
+    encode: Path | str,
+    answers: Path | str,
+    triggers: Path | str,
+    settings: Behaviour,
+    name: str,
+    seed: int = 0,
+    work: Work = Work(),
+) -> tuple[pd.DataFrame, ...]:
+    """Makes the graph of a behaviour: one half of the prompts chooses its memories, the other half tells what they do.
+
+    The model computes in float32. There is no graph if none was asked for, and where `measure_behaviour` measures nothing.
+
+    Args:
+        model: folder of the model step.
+        encode: the table `behaviours/<name>/prompts.parquet`.
+        answers: the table `behaviours/<name>/answers.parquet`.
+        triggers: file `triggers.h5`, for mean coefficients.
+        settings: of the behaviour.
+        name: of the behaviour.
+        seed: the run's seed.
+        work: the device, and tokens per pass.
+    Returns:
+        The tables `GRAPHS` of `ffkv.branches.behaviours.tables`.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; or the model cannot be differentiated, or changed while
+            it runs.
+    """
+    anatomy = read_anatomy(model)
+    examples = read_triggers(triggers, anatomy.identity)
+    frame = _used(encode, anatomy)
+    made: dict[str, pd.DataFrame] = {}
+    accuracy = accuracy_of(tables.read_all([answers], anatomy.identity))
+    if settings.graph_prompts and accuracy >= settings.minimum_accuracy:
+        from ffkv.branches.behaviours.graph import make_graph, read_half
+        from ffkv.model.effects.running import running
+
+        halves = [frame[frame["part"] == part].head(settings.graph_prompts) for part in (words.CHOOSE, words.ESTIMATE)]
+        with running(model, work, whole=settings.positions == "all") as its:
+            choosing, telling = (read_half(its, _encoded(half), examples.mean, settings.baseline) for half in halves)
+            made = make_graph(its, choosing, telling, settings, seed, name)
+    return tuple(
+        tables.identify(each.frame(made.get(each.name, pd.DataFrame()).assign(behaviour=name)), examples.attributes)
+        for each in GRAPHS
+    )
+
+
 def _draw_prefixes(
     prefixes: Path | str, validation: Path | str, anatomy: Anatomy, settings: Behaviour, seed: int
 ) -> tuple[list[int], list[Encoded]]:
@@ -293,6 +351,10 @@ def summarize_behaviours(
     effects: Iterable[Path | str],
     sets: Iterable[Path | str],
     side_effects: Iterable[Path | str],
+    graph_sets: Iterable[Path | str],
+    graph_nodes: Iterable[Path | str],
+    graph_edges: Iterable[Path | str],
+    graph_paths: Iterable[Path | str],
     projections: Iterable[Path | str],
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
@@ -307,6 +369,7 @@ def summarize_behaviours(
         effects: the tables `behaviours/<name>/effects/<shard>.parquet`, each once.
         sets: the tables `behaviours/<name>/sets/<shard>.parquet`, each once.
         side_effects: the tables `behaviours/<name>/side_effects/<shard>.parquet`, each once.
+        graph_sets, graph_nodes, graph_edges, graph_paths: the tables of `graph_behaviour`, each once.
         projections: the files `values/projections/<group>.h5`, each once.
         seed: the run's seed.
     Returns:
@@ -339,6 +402,8 @@ def summarize_behaviours(
         for table, frame in summaries.summarize(own, top_token, vocabulary, seed).items():
             if len(frame):
                 made[table].append(frame.assign(behaviour=name))
+    for table, paths in zip(ALL_GRAPHS, (graph_sets, graph_nodes, graph_edges, graph_paths), strict=True):
+        made[table] = [tables.read_all(paths, anatomy.identity)]
     return {
         table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
         for table, frames in made.items()

@@ -15,6 +15,7 @@ SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
 )
 REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN)
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
+GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside a graph
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
 OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed

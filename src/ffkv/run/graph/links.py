@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from ffkv.branches.behaviours.smallest import fewest
+from ffkv.branches.behaviours.subject import Subject, patch
 from ffkv.run.graph.settings import ANSWER
-from ffkv.run.graph.subject import Subject, patch
 
 
 def measure_edges(subject: Subject, places: np.ndarray, effects: np.ndarray) -> pd.DataFrame:
@@ -38,7 +39,4 @@ def measure_edges(subject: Subject, places: np.ndarray, effects: np.ndarray) -> 
 
 def largest_edges(edges: pd.DataFrame, share: float) -> pd.DataFrame:
     """Returns the fewest edges whose sizes are a share of those of all edges together, the largest first."""
-    ranked = edges.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-    summed = ranked["effect"].abs().cumsum().to_numpy()
-    count = int(np.searchsorted(summed, share * summed[-1] * (1 - 1e-12))) + 1 if len(summed) and summed[-1] else 0
-    return ranked.head(count)
+    return edges.iloc[fewest(edges["effect"].abs().to_numpy(), share)].reset_index(drop=True)

@@ -1,6 +1,6 @@
 """Makes the graph of a prediction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours.encode import Encoded
-from ffkv.run.graph.choose import Chosen, choose, random_places
+from ffkv.branches.behaviours.smallest import Chosen, KeptBy, random_members
+from ffkv.branches.behaviours.subject import Subject, patch, read_subject
+from ffkv.run.graph.choose import choose
 from ffkv.run.graph.links import largest_edges, measure_edges
 from ffkv.run.graph.result import Graph
 from ffkv.run.graph.settings import GraphOptions
-from ffkv.run.graph.subject import Subject, patch, read_subject
 from ffkv.run.results.indexes import kept_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
@@ -121,11 +122,12 @@ def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[s
         )
     else:
         chosen = choose(subject, asked.share, asked.maximum, kept_by)
-        if not len(chosen.places):
+        if not len(chosen.members):
             note = "No set that was tried keeps more of the logit difference than none."
-    places = chosen.places
+    places = chosen.members
     generator = random_stream(run.settings.seed, Purpose.RANDOM_PLACES)
-    drawn = [random_places(subject, places, generator) for _ in range(asked.random_sets)]
+    moves, offset = (subject.m != subject.base).numpy(), np.asarray(run.anatomy.layer_offset)
+    drawn = [random_members(places, moves, offset, generator) for _ in range(asked.random_sets)]
     choices = [("graph", 0, places), *(("random", n, own) for n, own in enumerate(drawn))]
     choices += [("none", 0, everything[:0]), ("all", 0, everything)]
     every = [own for _, _, own in choices]
@@ -152,13 +154,13 @@ def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[s
 
 
 def _describe(
-    run: Run, subject: Subject, chosen: Chosen, kept_by: Callable[[Sequence[np.ndarray]], np.ndarray], first: int
+    run: Run, subject: Subject, chosen: Chosen, kept_by: KeptBy, first: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the nodes of `Graph`, and all edges between them."""
     memories, offset = subject.m.shape[1], np.asarray(run.anatomy.layer_offset)
-    layer = subject.layer_of(chosen.places)
-    order = np.lexsort([chosen.places, layer])
-    places, layer = chosen.places[order], layer[order]
+    layer = subject.layer_of(chosen.members)
+    order = np.lexsort([chosen.members, layer])
+    places, layer = chosen.members[order], layer[order]
     memory, position = places % memories - offset[layer], first + places // memories
     alone = [places[n : n + 1] for n in range(len(places))]
     effects = subject.difference - patch(subject, alone)[0] if alone else np.zeros(0)

@@ -11,6 +11,7 @@ from ffkv.base.files.fault import as_path
 from ffkv.base.settings import Behaviour, documents, section
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours import step
+from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.run.results.run import Run, check_run
 
 
@@ -63,6 +64,8 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
             model, encoded, memories, answers, triggers, *text, its, name, run.settings.seed, work
         )
         effects, sets, side = map(write, ("effects", "sets", "side_effects"), measured)
+        made = step.graph_behaviour(model, encoded, answers, triggers, its, name, run.settings.seed, work)
+        graph = {each.name: [write(each.name, table)] for each, table in zip(GRAPHS, made, strict=True)}
         summaries = step.summarize_behaviours(
             model,
             [encoded],
@@ -72,7 +75,8 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
             [effects],
             [sets],
             [side],
-            projections,
-            run.settings.seed,
+            **graph,
+            projections=projections,
+            seed=run.settings.seed,
         )
     return {**summaries, "memories": chosen[0]}

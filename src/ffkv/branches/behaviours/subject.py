@@ -23,6 +23,7 @@ from ffkv.model.placement.precision import running_in_float32
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import values_in_place
 
+STEPS = 5  # from all patched to none, with both
 MASK = 2**27  # places of all copies of a pass
 
 
@@ -37,7 +38,7 @@ class Subject(NamedTuple):
     base: Tensor  # what they become [token, memory]
     values: Sequence[Tensor]  # [layer][memory, d]
     difference: float  # logit of the answer minus that of the wrong answer
-    copies: int  # of the prompt in a pass
+    room: int  # tokens in a pass
 
     @property
     def pair(self) -> Tensor:
@@ -51,7 +52,13 @@ class Subject(NamedTuple):
 
 
 def read_subject(
-    loaded: LoadedModel, head: Head, prompt: Encoded, mean: np.ndarray, baseline: str, batch_tokens: int
+    loaded: LoadedModel,
+    head: Head,
+    prompt: Encoded,
+    mean: np.ndarray,
+    baseline: str,
+    batch_tokens: int,
+    keep: bool = False,
 ) -> Subject:
     """Reads the coefficients of a prompt, and what they are patched to.
 
@@ -59,15 +66,16 @@ def read_subject(
         mean: mean coefficients over the train split [memory].
         baseline: "mean" or "zero", or "patch": what coefficients are on `prompt.patch`.
         batch_tokens: maximum number of tokens per pass. A pass has one changed copy at least.
+        keep: whether the model keeps keys and values (`ffkv.model.effects.rerun.keeps`), and memories are patched at the last
+            token alone. Then a copy reads one token.
     """
     states, layers = AtTokens(loaded, [prompt.clean], [prompt.tokens]), loaded.anatomy.layers
     with running_in_float32(loaded.model):
         run_states(loaded, states)
         base = read_base(loaded, [prompt], mean, baseline, batch_tokens)[0].clone()
-        ((unchanged,),) = run_unchanged(loaded, layers[-1:], [prompt.clean])
+        ((unchanged,),) = run_unchanged(loaded, layers[-1:], [prompt.clean], keep)
     m, values = torch.cat(states.m, 2)[0], [values_in_place(loaded.model, layer)[0] for layer in layers]
-    copies = max(1, min(batch_tokens // len(prompt.clean), MASK // m.numel()) - 1)
-    subject = Subject(loaded, head, prompt, unchanged, m, base, values, 0.0, copies)
+    subject = Subject(loaded, head, prompt, unchanged, m, base, values, 0.0, batch_tokens)
     difference = head.differences(unchanged.end[None], subject.pair, loaded.anatomy.read_as).item()
     return subject._replace(difference=difference)
 
@@ -97,13 +105,18 @@ def screen(subject: Subject, weight: Tensor) -> np.ndarray:
     def of_end(end: Tensor) -> Tensor:
         return subject.head.difference_gradients(end, subject.pair, loaded.anatomy.read_as)[1]
 
-    ids = torch.from_numpy(prompt.clean)[None].to(loaded.device)
+    ids = torch.tensor(prompt.clean)[None].to(loaded.device)
     slopes, _ = output_gradients(loaded, ids, torch.tensor([ids.shape[1] - 1]), of_end, edit=edit)
     found = [
         move * (slope[0, -prompt.tokens :].to(v.device) @ v.T).cpu()
         for move, slope, v in zip(moves, slopes, subject.values, strict=True)
     ]
     return torch.cat(found, 1).ravel().numpy()
+
+
+def screens(subject: Subject) -> list[np.ndarray]:
+    """Returns `screen` in `STEPS` states on the way from all patched to none [step][place]."""
+    return [screen(subject, torch.full_like(subject.m, step)) for step in np.linspace(0, 1, STEPS)]
 
 
 def mask_of(subject: Subject, sets: Sequence[np.ndarray], but: bool) -> Tensor:
@@ -128,13 +141,29 @@ def patch(
     Raises:
         UserError: the model cannot be changed while it runs.
     """
-    parts = [sets[start : start + subject.copies] for start in range(0, len(sets), subject.copies)]
-    found = [_patch(subject, part, but, np.zeros(0, np.int64) if hold is None else hold) for part in parts]
-    differences, coefficients = zip(*found, strict=True)
+    hold = np.zeros(0, np.int64) if hold is None else hold
+    keep = bool(subject.unchanged.past)
+    try:
+        return _in_parts(subject, sets, but, hold, keep)
+    except UserError:
+        if not keep:
+            raise
+    return _in_parts(subject, sets, but, hold, False)
+
+
+def _in_parts(
+    subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.ndarray, keep: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    length = 1 if keep else len(subject.prompt.clean)
+    copies = max(1, min(subject.room // length, MASK // subject.m.numel()) - 1)
+    parts = [sets[start : start + copies] for start in range(0, len(sets), copies)]
+    differences, coefficients = zip(*(_patch(subject, part, but, hold, keep) for part in parts), strict=True)
     return np.concatenate(differences), np.concatenate(coefficients)
 
 
-def _patch(subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _patch(
+    subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.ndarray, keep: bool
+) -> tuple[np.ndarray, np.ndarray]:
     loaded, shape, offset = subject.loaded, subject.m.shape, subject.loaded.anatomy.layer_offset
     patched = mask_of(subject, sets, but)
     patched = torch.cat([patched, torch.zeros_like(patched[:1])])  # the last copy proves the pass: nothing is patched
@@ -153,7 +182,7 @@ def _patch(subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.nda
     try:
         bases, layers = [subject.unchanged], loaded.anatomy.layers
         with running_in_float32(loaded.model):
-            (ends,) = patched_ends(loaded, layers, bases, len(patched), edit, False, shape[0])
+            (ends,) = patched_ends(loaded, layers, bases, len(patched), edit, keep, shape[0])
         problem: Exception | None = None
     except UserError:
         raise
