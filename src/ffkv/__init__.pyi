@@ -19,6 +19,7 @@ from ffkv.run.trace.coefficients import coefficients as coefficients
 from ffkv.run.trace.coefficients import write_coefficients as write_coefficients
 from ffkv.run.graph.step import graph as graph
 from ffkv.run.graph.result import Graph as Graph
+from ffkv.run.graph.of_behaviour import behaviour_graph as behaviour_graph
 from ffkv.run.trace.behaviour import behaviour as behaviour
 from ffkv.run.trace.generate import generate as generate
 from ffkv.run.report.notebook import figure as figure

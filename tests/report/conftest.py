@@ -10,6 +10,7 @@ import pytest
 from report.made_up import HOSTILE, KEPT, write_corpora, write_model, write_some_triggers
 from report.made_up_rows import BEHAVIOUR, made_up
 from report.made_up_tables import (
+    write_behaviour_graph,
     write_composition,
     write_costs,
     write_interventions,
@@ -51,6 +52,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_interventions(folder, layers)
     write_roles(folder, layers, signed and gated, generator)
     write_costs(folder)
+    write_behaviour_graph(folder, BEHAVIOUR, generator)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
     for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
         if table.path.endswith(".csv") and table.applies(settings) and not (folder / table.path).exists():

@@ -8,6 +8,7 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
+from ffkv.branches.behaviours.tables import ALL_GRAPHS
 from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
 from ffkv.branches.roles.tables import BY_MEMORY as ROLES
@@ -278,3 +279,25 @@ def write_costs(folder: Path) -> None:
         path = folder / "benchmarks" / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:01:01\t{memory}\n")
+
+
+def write_behaviour_graph(folder: Path, behaviour: str, generator: np.random.Generator) -> None:
+    """A graph of four memories of two layers. The edges lead to later layers and to the answer."""
+    kinds = ["graph", "random", "random", "resampled", "resampled", "none", "all"]
+    sets = pd.DataFrame({"choice": kinds, "draw": [0, 0, 1, 0, 1, 0, 0], "memories": [4, 4, 4, 4, 5, 0, 24]})
+    sets = sets.assign(
+        prompts=9, jaccard=[1, 0, 0, 1, 0.5, 0, 0.1], chosen=0.81, reached=True, difference=3.0, patched=1.0
+    )
+    sets = sets.assign(kept=[0.8, 0.01, -0.02, 0.8, 0.7, 0, 1], low=0.6, high=0.9)
+    nodes = pd.DataFrame({"layer": [0, 0, 1, 1], "memory": [0, 1, 0, 2], "effect": [2.0, 0.5, 1.5, -0.4]})
+    nodes = nodes.assign(low=nodes["effect"] - 0.3, high=nodes["effect"] + 0.3, loss=0.2, loss_low=0.1, loss_high=0.3)
+    nodes = nodes.assign(stability=[1, 0.75, 1, 0.2], passed_on=1.0, token=VOCABULARY[:4])
+    edges = pd.DataFrame(
+        {"source": [0, 2, 1, 3, 0], "target": [2, -1, 3, -1, -1], "effect": [1.5, 1.2, -0.3, -0.4, 0.01]}
+    )
+    edges = edges.assign(change=1.0, share=0.5, low=edges["effect"] - 0.1, high=edges["effect"] + 0.1)
+    edges = edges.assign(shown=[True, True, True, True, False], stability=[1, 1, 0.4, 0.9, 0])
+    paths = pd.DataFrame({"source": [0, 1], "target": [2, 3], "factor": "key"})
+    paths[["held", "direct", "total", "total_m"]] = generator.random((2, 4))
+    for table, frame in zip(ALL_GRAPHS, (sets, nodes, edges, paths), strict=True):
+        tables.write(table.frame(frame.assign(behaviour=behaviour)), folder / table.path)

@@ -169,6 +169,15 @@ def test_the_csv_links_are_the_tables(page, folder):
         assert base64.b64decode(body) == file.read_bytes()
 
 
+def test_a_behaviour_has_a_graph(page, run):
+    """Lines of the made-up graph: five edges are there, four are shown, and one of these is not stable."""
+    (drawn,) = [each for each in page.attributes("svg") if each.get("class") == "graph"]
+    assert drawn["aria-label"].startswith("Graph of the behaviour agreement. Layers from below. 4 memories keep 80")
+    assert "Graphs of prompts that are drawn again share 75" in page.text
+    paths = [each for each in page.attributes("path") if "stroke-opacity" in each]
+    assert len(paths) == 4 and sum("stroke-dasharray" in each for each in paths) == 1
+
+
 def test_layers_and_memories_count_from_zero(page):
     names = [text for text in page.texts if re.fullmatch(r"L\d+\.\d+", text)]
     assert {int(name[1:].split(".")[0]) for name in names} == set(range(6))

@@ -148,17 +148,16 @@ def make_graph(
     moves = np.any([(subject.m != subject.base).any(0).numpy() for subject in telling.subjects], axis=0)
     generator = random_stream(seed, Purpose.GRAPH_SETS)
     random = [random_members(memories, moves[None], offset, generator) for _ in range(settings.random_sets)]
-    choices = [
-        (GRAPH, 0, memories, 1.0, chosen.kept),
-        *((RANDOM, n, own, jaccard(own, memories), np.nan) for n, own in enumerate(random)),
-        *((RESAMPLED, n, own.members, jaccard(own.members, memories), own.kept) for n, own in enumerate(others)),
-        (NONE, 0, memories[:0], np.nan, np.nan),
-        (ALL, 0, np.arange(offset[-1]), np.nan, np.nan),
-    ]
-    sets = pd.DataFrame([each[:2] for each in choices], columns=["choice", "draw"])
-    sets["memories"] = [len(own) for _, _, own, _, _ in choices]
-    sets["jaccard"], sets["chosen"] = ([each[n] for each in choices] for n in (3, 4))
-    every = [own for _, _, own, _, _ in choices]
+    unchosen = [(NONE, memories[:0]), (ALL, np.arange(offset[-1])), *((RANDOM, own) for own in random)]
+    choices = [(GRAPH, chosen), *((RESAMPLED, own) for own in others)]
+    choices += [(choice, Chosen(own, np.nan, False)) for choice, own in unchosen]
+    sets = pd.DataFrame({"choice": [choice for choice, _ in choices]})
+    sets["draw"] = sets.groupby("choice").cumcount()
+    every = [own.members for _, own in choices]
+    sets["memories"] = [*map(len, every)]
+    sets["jaccard"] = [jaccard(own, memories) for own in every]
+    sets["chosen"] = [own.kept for _, own in choices]
+    sets["reached"] = [own.reached for _, own in choices]
     kept = telling.differences(every)
     sets["prompts"], sets["difference"] = prompts, kept.mean(0)
     whole = weights @ (telling.whole - telling.without)

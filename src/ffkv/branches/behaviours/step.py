@@ -403,7 +403,11 @@ def summarize_behaviours(
             if len(frame):
                 made[table].append(frame.assign(behaviour=name))
     for table, paths in zip(ALL_GRAPHS, (graph_sets, graph_nodes, graph_edges, graph_paths), strict=True):
-        made[table] = [tables.read_all(paths, anatomy.identity)]
+        frame = tables.read_all(paths, anatomy.identity)
+        if "token" in table.names:
+            places = zip(frame["layer"], frame["memory"], strict=True)
+            frame["token"] = [vocabulary[top_token[place]] for place in places]
+        made[table] = [frame]
     return {
         table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
         for table, frames in made.items()

@@ -168,6 +168,7 @@ OF_GRAPH_SETS = (
     count("memories", "memories in the set"),
     share("jaccard", "memories in the set and in the graph / memories in any of the two"),
     number("chosen", "share that it keeps on the prompts that chose it; empty if none did"),
+    flag("reached", "whether that is the setting `graph_share`"),
     count("prompts", "prompts of the second half"),
     number("difference", "mean logit difference on them when all memories but the set are patched", LOGITS),
     number("kept", "the same above that when all memories are patched, as a share of the logit difference above that"),
@@ -326,6 +327,7 @@ OF_STABILITY = table(
 )
 # Those of all behaviours, below each other.
 ALL_GRAPHS = tuple(
-    table(f"behaviours/behaviour_{each.name}.csv", f"{each.about} Of all behaviours.", *each.columns) for each in GRAPHS
+    table(f"behaviours/behaviour_{each.name}.csv", f"{each.about} Of all behaviours.", *each.columns, *more)
+    for each, more in zip(GRAPHS, ((), (text("token", "the top token of the value"),), (), ()), strict=True)
 )
 SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY, *ALL_GRAPHS)

@@ -1,4 +1,8 @@
-"""The drawing of a graph: tokens from left to right, layers from below, a mark per node with its pattern and top token."""
+"""The drawing of a graph: tokens from left to right, layers from below, a mark per node with its pattern and top token.
+
+The nodes of a behaviour are at no token: those of a layer stand beside each other. Their marks are the fuller the more stable they
+are, and lines that are not stable are broken.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ from markupsafe import Markup
 
 from ffkv.base.terminal import plain
 from ffkv.run.graph.settings import ANSWER
-from ffkv.run.results.text import BLANK, number, shortened
+from ffkv.run.results.text import BLANK, number, percent, shortened
 
 if TYPE_CHECKING:
+    from ffkv.run.graph.of_behaviour import BehaviourGraph
     from ffkv.run.graph.result import Graph
 
 LINE = 17  # height of a node
@@ -22,6 +27,8 @@ NARROW, WIDE = 74, 236  # a column of a token without nodes, and with nodes
 LEFT, TOP = 46, 44  # room for the numbers of layers, and for the answer
 PATTERN, TOKEN = 26, 12  # characters of a pattern, and of a token
 WIDEST = 5.0  # line of the largest effect
+ACROSS = 4  # nodes of a behaviour beside each other
+STABLE = 0.5  # least stability of a line that is whole
 # Names and colours as on the explorer's pages, which have their own: an SVG that stands alone brings them along.
 STYLE = Markup(
     "<style>svg{--text:#1d2530;--soft:#566171;--line:#d9dee5;--sheet:#fff;--more:#1d6fb8;--less:#b45f06;background:var(--sheet)}"
@@ -31,28 +38,31 @@ STYLE = Markup(
 TEXT = Markup('<text x="{:.0f}" y="{:.0f}" fill="var(--{})" font-size="{}" text-anchor="{}">{}</text>')
 
 
-def draw(graph: Graph, alone: bool = False, address: Callable[[int, int], str] | None = None) -> Markup:
+def draw(
+    graph: Graph | BehaviourGraph, alone: bool = False, address: Callable[[int, int], str] | None = None
+) -> Markup:
     """Draws a graph as an `svg` element.
 
     Args:
         alone: whether it stands on no page of ours, whose colours it takes else.
         address: from layer and memory to the page of the memory, to which its node links.
     """
-    nodes, tokens = graph.nodes, graph.tokens
-    columns = [WIDE if position in {*nodes["position"]} else NARROW for position in tokens["position"]]
+    nodes = graph.nodes
+    at, labels = _columns(graph)
+    columns = [WIDE if column in {*at.tolist()} else NARROW for column in range(len(labels))]
     lefts = LEFT + np.concatenate([[0], np.cumsum(columns)])
-    rows, heights, bottom = _rows(nodes)
+    rows, heights, bottom = _rows(nodes, at)
     width, height = lefts[-1] + 10, TOP + bottom + 30
     floor = TOP + bottom
-    x = lefts[nodes["position"].to_numpy(int)] + 12
+    x = lefts[at] + 12
     y = floor - rows
     end = lefts[-2] + 12, 24.0
     parts = [STYLE] if alone else []
     for layer, (low, high) in heights.items():
         parts.append(TEXT.format(LEFT - 12, floor - (low + high) / 2 + 4, "soft", 11, "end", f"L{layer}"))
         parts.append(_line(LEFT, floor - low + 6, width - 10, floor - low + 6, "line", 1))
-    for left, wide, token in zip(lefts, columns, tokens["token"], strict=False):
-        parts.append(TEXT.format(left + 12, floor + 20, "text", 12, "start", _short(token, wide // 9)))
+    for left, wide, label in zip(lefts, columns, labels, strict=False):
+        parts.append(TEXT.format(left + 12, floor + 20, "text", 12, "start", short(label, wide // 9)))
     largest = graph.edges["effect"].abs().max() if len(graph.edges) else 0.0
     for row in graph.edges.iloc[::-1].itertuples():  # the largest on top
         place = end if row.target == ANSWER else (x[row.target], y[row.target])
@@ -61,13 +71,10 @@ def draw(graph: Graph, alone: bool = False, address: Callable[[int, int], str] |
     for row, across, up in zip(nodes.itertuples(), x, y, strict=True):
         parts.append(_node(row, across, up, strongest, address(row.layer, row.memory) if address else ""))
     parts.append(_mark(*end, 6, "more" if graph.reached else "soft"))
-    told = Markup("{} <tspan fill='var(--soft)'>rather than</tspan> {}").format(
-        _short(graph.answer), _short(graph.wrong)
-    )
-    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", told))
+    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph.end))
     if graph.note:
         parts.append(TEXT.format(LEFT, TOP + 8, "soft", 12, "start", graph.note))
-    label = f"Graph of {graph.text!r}. {graph.told} From left to right the tokens, from below the layers."
+    label = f"{graph.about} Layers from below. {graph.told}"
     element = Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" aria-label="{}" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}"'
         ' height="{:.0f}" font-family="system-ui, DejaVu Sans, sans-serif">{}</svg>'
@@ -75,21 +82,29 @@ def draw(graph: Graph, alone: bool = False, address: Callable[[int, int], str] |
     return element.format(label, width, height, width, height, Markup("").join(parts))
 
 
-def _short(token: str, longest: int = TOKEN) -> str:
+def short(token: str, longest: int = TOKEN) -> str:
     """Returns the beginning of a token whose blanks and controls show."""
     return plain(shortened(token, longest).replace(" ", BLANK))
 
 
-def _rows(nodes: pd.DataFrame) -> tuple[np.ndarray, dict[int, tuple[float, float]], float]:
-    """Returns how high each node is, the lower and upper end of each layer, and the height of all. Nodes of a layer and a token stand on
-    each other."""
-    rows, heights, at = np.zeros(len(nodes)), dict[int, tuple[float, float]](), 10.0
+def _columns(graph: Graph | BehaviourGraph) -> tuple[np.ndarray, list[str]]:
+    """Returns in which column each node stands, and what stands below each column."""
+    if "position" in graph.nodes:
+        return graph.nodes["position"].to_numpy(int), graph.tokens["token"].tolist()
+    at = graph.nodes.groupby("layer").cumcount().to_numpy(int) % ACROSS
+    return at, [""] * (1 + int(at.max(initial=1)))
+
+
+def _rows(nodes: pd.DataFrame, at: np.ndarray) -> tuple[np.ndarray, dict[int, tuple[float, float]], float]:
+    """Returns how high each node is, the lower and upper end of each layer, and the height of all. Nodes of a layer and a column stand
+    on each other."""
+    rows, heights, low = np.zeros(len(nodes)), dict[int, tuple[float, float]](), 10.0
     for layer, own in nodes.groupby("layer"):
-        stack = own.groupby("position").cumcount().to_numpy()
-        rows[own.index] = at + LINE * stack
-        heights[int(layer)] = at, at + LINE * int(stack.max())
-        at += LINE * (int(stack.max()) + 1) + GAP
-    return rows, heights, at
+        stack = own.groupby(at[own.index]).cumcount().to_numpy()
+        rows[own.index] = low + LINE * stack
+        heights[int(layer)] = low, low + LINE * int(stack.max())
+        low += LINE * (int(stack.max()) + 1) + GAP
+    return rows, heights, low
 
 
 def _line(left: float, low: float, right: float, high: float, colour: str, width: float) -> Markup:
@@ -98,13 +113,15 @@ def _line(left: float, low: float, right: float, high: float, colour: str, width
     ).format(left, low, right, high, colour, width)
 
 
-def _mark(x: float, y: float, radius: float, colour: str) -> Markup:
-    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="var(--{})" stroke="var(--sheet)"/>').format(
-        x, y, radius, colour
-    )
+def _mark(x: float, y: float, radius: float, colour: str, filled: float = 1.0) -> Markup:
+    return Markup(
+        '<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="var(--{})" fill-opacity="{:.2f}" stroke="var(--{})"/>'
+    ).format(x, y, radius, colour, filled, "sheet" if filled == 1 else colour)
 
 
-def _edge(graph: Graph, row: Any, start: tuple[float, float], end: tuple[float, float], largest: float) -> Markup:
+def _edge(
+    graph: Graph | BehaviourGraph, row: Any, start: tuple[float, float], end: tuple[float, float], largest: float
+) -> Markup:
     """Draws an edge as a curve that leaves and arrives upright."""
     source = graph.nodes["name"].iloc[row.source]
     target = "the answer" if row.target == ANSWER else graph.nodes["name"].iloc[row.target]
@@ -115,21 +132,28 @@ def _edge(graph: Graph, row: Any, start: tuple[float, float], end: tuple[float, 
     )  # so that edges of one token do not cover each other
     return Markup(
         '<path d="M{:.0f} {:.0f}C{:.0f} {:.0f} {:.0f} {:.0f} {:.0f} {:.0f}" fill="none" stroke="var(--{})" stroke-width="{:.1f}"'
-        ' stroke-opacity="{:.2f}"><title>{} to {}: {} logits</title></path>'
+        ' stroke-opacity="{:.2f}"{}><title>{} to {}: {} logits{}</title></path>'
     ).format(
         *start, start[0] - bow, middle, end[0] - bow, middle, *end,
-        "more" if row.effect > 0 else "less", max(0.6, WIDEST * share), 0.35 + 0.5 * share, source, target, number(row.effect),
+        "more" if row.effect > 0 else "less", max(0.6, WIDEST * share), 0.35 + 0.5 * share,
+        Markup(' stroke-dasharray="4 3"') if getattr(row, "stability", 1) < STABLE else "",
+        source, target, number(row.effect), _stability(row),
     )  # fmt: skip
+
+
+def _stability(row: Any) -> str:
+    return f", stability {percent(row.stability)}" if hasattr(row, "stability") else ""
 
 
 def _node(row: Any, x: float, y: float, strongest: float, link: str) -> Markup:
     """Draws a node: a mark as large as its effect, its pattern and its top token."""
     radius = 2.5 + 4 * (abs(row.effect) / strongest) ** 0.5 if strongest else 2.5
-    words = " → ".join([shortened(row.pattern or row.name, PATTERN), _short(row.top_token)])
-    told = f"{row.name}: {row.pattern or 'no pattern'} → {_short(row.top_token)}. Effect {number(row.effect)} logits, coefficient {number(row.coefficient)}."
+    words = " → ".join([shortened(row.pattern or row.name, PATTERN), short(row.top_token)])
+    told = f"{row.name}: {row.pattern or 'no pattern'} → {short(row.top_token)}. Effect {number(row.effect)} logits{_stability(row)}"
+    told += f", coefficient {number(row.coefficient)}." if hasattr(row, "coefficient") else "."
     parts = Markup("<title>{}</title>{}{}").format(
         told,
-        _mark(x, y, radius, "more" if row.effect > 0 else "less"),
+        _mark(x, y, radius, "more" if row.effect > 0 else "less", getattr(row, "stability", 1.0)),
         TEXT.format(x + 9, y + 4, "text", 10.5, "start", plain(words)),
     )
     return Markup('<a href="{}" class="node">{}</a>').format(link, parts) if link else Markup("<g>{}</g>").format(parts)

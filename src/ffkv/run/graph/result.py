@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.graph.drawing import draw
+from ffkv.run.graph.drawing import draw, short
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.text import number, percent, summary, table, token, visible
 from ffkv.run.trace.result import as_plain
@@ -15,8 +15,37 @@ if TYPE_CHECKING:
     import networkx
 
 
+class Drawn:
+    """A graph of memories: what all of them can be turned into."""
+
+    nodes: pd.DataFrame
+    edges: pd.DataFrame
+    answers: dict[str, str]  # what is known of the answer
+
+    def to_networkx(self) -> "networkx.DiGraph":
+        """Returns a graph of networkx. Nodes are called as in `nodes`, and "answer"; they and the edges have the columns as
+        attributes."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from((row["name"], row) for row in self.nodes.to_dict("records"))
+        graph.add_node("answer", **self.answers)
+        names = {**self.nodes["name"], ANSWER: "answer"}
+        for row in self.edges.to_dict("records"):
+            graph.add_edge(names[row.pop("source")], names[row.pop("target")], **row)
+        return graph
+
+    def to_svg(self) -> str:
+        """Returns the drawing as an SVG file: layers from below, in light and dark colours."""
+        return str(draw(self, alone=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python values, by attribute. A table is a list of rows. A number that is not finite is None."""
+        return {name: as_plain(value) for name, value in vars(self).items()}
+
+
 @dataclass(frozen=True, repr=False, eq=False)
-class Graph:
+class Graph(Drawn):
     """The memories, at the tokens where they act, that keep a share of a prediction. `docs/graphs.md` defines every number.
 
     Attributes:
@@ -70,6 +99,11 @@ class Graph:
         return f"<Graph of {self.text!r} in {self.run}: {self.told}>"
 
     @property
+    def answers(self) -> dict[str, str]:  # type: ignore[override]
+        """The texts of both answers, for `to_networkx`."""
+        return {"token": self.answer, "wrong": self.wrong}
+
+    @property
     def told(self) -> str:
         """What was found, in one sentence."""
         if self.note:
@@ -85,25 +119,17 @@ class Graph:
             found = f"No set that was tried keeps {percent(self.share)} of the logit difference. The best one: {found}"
         return found
 
-    def to_networkx(self) -> "networkx.DiGraph":
-        """Returns a graph of networkx. Nodes are called as in `nodes`, and "answer"; they and the edges have the columns as attributes."""
-        import networkx
+    @property
+    def about(self) -> str:
+        """What the drawing shows."""
+        return f"Graph of {self.text!r}, tokens from left to right."
 
-        graph = networkx.DiGraph()
-        graph.add_nodes_from((row["name"], row) for row in self.nodes.to_dict("records"))
-        graph.add_node("answer", token=self.answer, wrong=self.wrong)
-        names = {**self.nodes["name"], ANSWER: "answer"}
-        for row in self.edges.itertuples():
-            graph.add_edge(names[row.source], names[row.target], change=row.change, effect=row.effect)
-        return graph
-
-    def to_svg(self) -> str:
-        """Returns the drawing as an SVG file: tokens from left to right, layers from below, in light and dark colours."""
-        return str(draw(self, alone=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, by attribute. A table is a list of rows. A number that is not finite is None."""
-        return {name: as_plain(value) for name, value in vars(self).items()}
+    @property
+    def end(self) -> Markup:
+        """What stands at the top of the drawing."""
+        return Markup("{} <tspan fill='var(--soft)'>rather than</tspan> {}").format(
+            short(self.answer), short(self.wrong)
+        )
 
     def _repr_html_(self) -> Markup:
         facts: list[Markup | str] = [

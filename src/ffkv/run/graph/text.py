@@ -6,33 +6,35 @@ import pandas as pd
 
 from ffkv.base.terminal import plain
 from ffkv.run.graph.exchange import as_exchange
+from ffkv.run.graph.of_behaviour import BehaviourGraph
 from ffkv.run.graph.result import Graph
 from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, shortened
 
 SHOWN = 20  # edges
+NUMBERS = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")
 LONGEST = 40  # characters of a pattern
 
 
-def written(graph: Graph, run: Run, format_name: str) -> str:
-    """Returns a graph as "text", "json", "svg" or "graph" (`as_exchange`)."""
+def written(graph: Graph | BehaviourGraph, run: Run, format_name: str) -> str:
+    """Returns a graph as "text", "json", "svg" or, of a prompt, "graph" (`as_exchange`)."""
     match format_name:
         case "json":
             return json.dumps(graph.to_dict(), ensure_ascii=False, allow_nan=False)
         case "svg":
             return graph.to_svg()
-        case "graph":
+        case "graph" if isinstance(graph, Graph):
             return json.dumps(as_exchange(graph, run), ensure_ascii=False, allow_nan=False)
     return _as_text(graph)
 
 
-def plain_told(graph: Graph) -> str:
+def plain_told(graph: Graph | BehaviourGraph) -> str:
     """What was found, in one sentence for a terminal."""
     return graph.told.replace(NO_BREAK_SPACE, " ")
 
 
-def _as_text(graph: Graph) -> str:
+def _as_text(graph: Graph | BehaviourGraph) -> str:
     """Returns the graph for a person: what it keeps, its memories, its largest edges."""
     names = {**graph.nodes["name"], ANSWER: "answer"}
     edges = graph.edges.head(SHOWN)
@@ -40,7 +42,7 @@ def _as_text(graph: Graph) -> str:
         "Memories": pd.DataFrame(
             {
                 "name": graph.nodes["name"],
-                **{name: graph.nodes[name].map(number) for name in ("coefficient", "baseline", "effect", "loss")},
+                **{name: graph.nodes[name].map(number) for name in NUMBERS if name in graph.nodes},
                 "pattern": [plain(shortened(text, LONGEST)) for text in graph.nodes["pattern"]],
                 "top_token": graph.nodes["top_token"].map(_token),
             }
@@ -49,14 +51,16 @@ def _as_text(graph: Graph) -> str:
             {
                 "source": edges["source"].map(names),
                 "target": edges["target"].map(names),
-                "effect": edges["effect"].map(number),
+                **{name: edges[name].map(number) for name in NUMBERS if name in edges},
             }
         ),
     }
+    subject = (
+        f"{_token(graph.answer)} rather than {_token(graph.wrong)}" if isinstance(graph, Graph) else graph.behaviour
+    )
+    difference = graph.sets.set_index("choice")["difference"]
     lines = [
-        f"{_token(graph.answer)} rather than {_token(graph.wrong)}: the logit difference is "
-        f"{number(graph.sets.loc[graph.sets['choice'] == 'all', 'difference'].item())}, and "
-        f"{number(graph.sets.loc[graph.sets['choice'] == 'none', 'difference'].item())} when all memories are patched.",
+        f"{subject}: the logit difference is {number(difference['all'])}, and {number(difference['none'])} when all memories are patched.",
         plain_told(graph),
     ]
     for heading, table in tables.items():

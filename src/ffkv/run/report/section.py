@@ -66,6 +66,8 @@ class TableBlock:
     table: PageTable | None = None  # a table whose first rows are open; None where there is none
     # tables that the reader opens: what each of them shows, and the table
     folded: list[tuple[str, PageTable]] = field(default_factory=list)
+    # an `svg` element in the colours of the page, above the tables; None where there is none
+    drawing: Markup | None = None
 
 
 @dataclass(frozen=True)
