@@ -1,16 +1,21 @@
 """The graph of a behaviour: a planted chain, edges by plain hooks, prompts drawn again by brute force, answers without a reason."""
 
 import itertools
+import json
 from functools import partial
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
 from behaviours.conftest import make, write_prompts
-from behaviours.test_positions import BATCH_TOKENS, KINDS, PROMPTS, TOLERANCE, Case
+from behaviours.test_positions import BATCH_TOKENS, KINDS, PROMPTS, TOLERANCE, Case, Pass
+from click.testing import CliRunner
 from graph.test_graph import chain_checkpoint
 from intervention.conftest import write_inputs
+from report.conftest import write_results
 
+import ffkv
 from ffkv.base.settings import Behaviour
 from ffkv.branches.behaviours import graph, words
 from ffkv.branches.behaviours.encode import Encoded
@@ -18,6 +23,7 @@ from ffkv.branches.behaviours.graph import ANSWER, Half, choose_graph, make_grap
 from ffkv.model.checkpoint.load import load
 from ffkv.model.effects.running import Running
 from ffkv.model.head.head_file import load_head
+from ffkv.run.graph import commands
 
 PAIRS = [
     {"clean_prefix": f"{one} {other} a", "patch_prefix": f"{one} {other} e", "clean_answer": " b", "patch_answer": " h"}
@@ -100,8 +106,6 @@ def half_of(proven):
 @pytest.mark.parametrize("kind", KINDS)
 def test_sets_and_edges_are_what_plain_hooks_measure(kind, everywhere, half_of):
     """A memory is patched and two of the next layer are held, at all tokens or at the last one."""
-    from behaviours.test_positions import Pass
-
     case, _, half = half_of(kind, everywhere)
     memories, offset = case.flat[[0, 2, 3]], case.offset
     links, sets = measure_links(half, memories), half.differences([memories], but=False)
@@ -199,3 +203,50 @@ def test_of_answers_without_a_reason_nothing_holds_on_other_prompts(proven):
     )
     assert gained.item() <= chance.max() + 2 * chance.std()
     assert (nodes["low"] > 0).mean() < 0.2
+
+
+@pytest.fixture
+def made_up(tmp_path):
+    """A made-up run whose behaviour has a graph."""
+    return write_results(tmp_path / "demo", layers=2)
+
+
+def test_the_graph_of_a_run_is_read_and_drawn(made_up):
+    run = ffkv.open(made_up)
+    found = ffkv.behaviour_graph(run, "agreement")
+    assert found.nodes["name"].tolist() == ["L0.0", "L0.1", "L1.0", "L1.2"] and found.reached
+    network = found.to_networkx()
+    assert network["L0.0"]["L1.0"]["stability"] == 1 and network["L1.0"]["answer"]["effect"] == 1.2
+    assert network.number_of_edges() == 4  # the fifth is not shown
+    element = ElementTree.fromstring(found.to_svg())
+    lines, marks = element.findall(".//{*}path"), element.findall(".//{*}g/{*}circle")
+    assert [line.get("stroke-dasharray") for line in lines] == [None, "4 3", None, None]  # the largest is drawn last
+    assert [float(mark.get("fill-opacity")) for mark in marks] == [1, 0.75, 1, 0.2]
+    places = [(mark.get("cx"), mark.get("cy")) for mark in marks]
+    assert places[0][1] == places[1][1] != places[2][1] == places[3][1] and len({*places}) == 4
+    assert "share 75" in found.told and json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert "<svg" in found._repr_html_()
+    with pytest.raises(ffkv.UserError, match="no behaviour 'none'.*agreement"):
+        ffkv.behaviour_graph(run, "none")
+
+
+@pytest.mark.parametrize("format_name", ["text", "json", "svg"])
+def test_the_command_writes_the_graph_of_a_behaviour(made_up, format_name):
+    made = CliRunner().invoke(commands.graph, [str(made_up), "--behaviour", "agreement", "--format", format_name])
+    assert made.exit_code == 0 and "L1.2" in made.output, made.output
+    if format_name == "text":
+        assert "agreement: the logit difference is 3, and 3 when all memories are patched." in made.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--behaviour", "agreement", "--format", "graph"], "of one prompt alone"),
+        (["--behaviour", "agreement", "--share", "0.5"], "settings of the run"),
+        (["a prompt", "--behaviour", "agreement"], "Write a prompt, or name"),
+        ([], "Write a prompt, or name"),
+    ],
+)
+def test_what_the_command_refuses(made_up, options, message):
+    made = CliRunner().invoke(commands.graph, [str(made_up), *options])
+    assert message in str(made.exception)

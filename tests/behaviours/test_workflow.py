@@ -14,6 +14,7 @@ from ffkv.apps.explorer.shelf import open_shelf
 pytestmark = pytest.mark.workflow
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
 SMALL = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
+GRAPH = {"graph_prompts": 3, "graph_resamples": 2, "graph_maximum": 30}
 
 
 def test_a_run_with_a_behaviour(tiny, tmp_path):
@@ -22,7 +23,7 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
     (tmp_path / "results/tiny/settings.json").unlink()
     settings = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
     # The model of 100 steps has hardly learnt it, but effects can be measured all the same.
-    settings["behaviours"] = {"number": {"prompts": PROMPTS, "minimum_accuracy": 0, **SMALL}}
+    settings["behaviours"] = {"number": {"prompts": PROMPTS, "minimum_accuracy": 0, **SMALL, **GRAPH}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     made = snakemake(tmp_path, tmp_path / "config.yaml", "--rerun-triggers", "mtime")
     assert made.returncode == 0, made.stderr[-3000:]
@@ -36,10 +37,12 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
         assert run.memory(*map(int, place)).behaviours["reach"].tolist() == ["direct", "total"]
     page = Visitor(open_shelf([tmp_path / "results/tiny"])).get(f"/r/tiny/m/{place[0]}/{place[1]}")
     assert "The memory is a candidate of these behaviours" in page and "number" in page
+    graph = ffkv.behaviour_graph(run, "number")
+    assert len(graph.sets) == 1 + 1 + 2 + 2 and "<svg" in graph.to_svg()
     checked = subprocess.run(["ffkv", "check", tmp_path / "results/tiny"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     page = (tmp_path / "reports/tiny/index.html").read_text()
-    for text in ("Memories of number", "behaviour_layers", "behaviour_sets", "carry"):
+    for text in ("Memories of number", "Graph of number", "behaviour_layers", "behaviour_sets", "carry"):
         assert text in page
     again = snakemake(tmp_path, tmp_path / "config.yaml", "--rerun-triggers", "mtime")
     assert "Nothing to be done" in again.stderr

@@ -18,8 +18,7 @@ from ffkv.run.graph.settings import ANSWER
 from ffkv.run.results.text import BLANK, number, percent, shortened
 
 if TYPE_CHECKING:
-    from ffkv.run.graph.of_behaviour import BehaviourGraph
-    from ffkv.run.graph.result import Graph
+    from ffkv.run.graph.result import Drawn
 
 LINE = 17  # height of a node
 GAP = 12  # between layers
@@ -38,9 +37,7 @@ STYLE = Markup(
 TEXT = Markup('<text x="{:.0f}" y="{:.0f}" fill="var(--{})" font-size="{}" text-anchor="{}">{}</text>')
 
 
-def draw(
-    graph: Graph | BehaviourGraph, alone: bool = False, address: Callable[[int, int], str] | None = None
-) -> Markup:
+def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] | None = None) -> Markup:
     """Draws a graph as an `svg` element.
 
     Args:
@@ -71,10 +68,10 @@ def draw(
     for row, across, up in zip(nodes.itertuples(), x, y, strict=True):
         parts.append(_node(row, across, up, strongest, address(row.layer, row.memory) if address else ""))
     parts.append(_mark(*end, 6, "more" if graph.reached else "soft"))
-    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph.end))
+    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph._end))
     if graph.note:
         parts.append(TEXT.format(LEFT, TOP + 8, "soft", 12, "start", graph.note))
-    label = f"{graph.about} Layers from below. {graph.told}"
+    label = f"{graph._about} Layers from below. {graph.told}"
     element = Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" aria-label="{}" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}"'
         ' height="{:.0f}" font-family="system-ui, DejaVu Sans, sans-serif">{}</svg>'
@@ -87,10 +84,10 @@ def short(token: str, longest: int = TOKEN) -> str:
     return plain(shortened(token, longest).replace(" ", BLANK))
 
 
-def _columns(graph: Graph | BehaviourGraph) -> tuple[np.ndarray, list[str]]:
+def _columns(graph: Drawn) -> tuple[np.ndarray, list[str]]:
     """Returns in which column each node stands, and what stands below each column."""
     if "position" in graph.nodes:
-        return graph.nodes["position"].to_numpy(int), graph.tokens["token"].tolist()
+        return graph.nodes["position"].to_numpy(int), graph._below
     at = graph.nodes.groupby("layer").cumcount().to_numpy(int) % ACROSS
     return at, [""] * (1 + int(at.max(initial=1)))
 
@@ -119,9 +116,7 @@ def _mark(x: float, y: float, radius: float, colour: str, filled: float = 1.0) -
     ).format(x, y, radius, colour, filled, "sheet" if filled == 1 else colour)
 
 
-def _edge(
-    graph: Graph | BehaviourGraph, row: Any, start: tuple[float, float], end: tuple[float, float], largest: float
-) -> Markup:
+def _edge(graph: Drawn, row: Any, start: tuple[float, float], end: tuple[float, float], largest: float) -> Markup:
     """Draws an edge as a curve that leaves and arrives upright."""
     source = graph.nodes["name"].iloc[row.source]
     target = "the answer" if row.target == ANSWER else graph.nodes["name"].iloc[row.target]

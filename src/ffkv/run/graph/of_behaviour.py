@@ -45,12 +45,12 @@ class BehaviourGraph(Drawn):
         return f"<Graph of the behaviour {self.behaviour} in {self.run}: {self.told}>"
 
     @property
-    def reached(self) -> bool:
+    def reached(self) -> bool:  # type: ignore[override]
         """Whether the graph keeps the share on the prompts that chose it."""
         return bool(self.sets.loc[self.sets["choice"] == GRAPH, "reached"].any())
 
     @property
-    def told(self) -> str:
+    def told(self) -> str:  # type: ignore[override]
         """What was found, in sentences."""
         if self.note:
             return self.note
@@ -65,17 +65,17 @@ class BehaviourGraph(Drawn):
         )
 
     @property
-    def answers(self) -> dict[str, str]:  # type: ignore[override]
+    def _answers(self) -> dict[str, str]:  # type: ignore[override]
         """What is known of the answer, for `to_networkx`."""
         return {"behaviour": self.behaviour}
 
     @property
-    def about(self) -> str:
+    def _about(self) -> str:  # type: ignore[override]
         """What the drawing shows."""
         return f"Graph of the behaviour {self.behaviour}."
 
     @property
-    def end(self) -> Markup:
+    def _end(self) -> Markup:  # type: ignore[override]
         """What stands at the top of the drawing."""
         return Markup("answer <tspan fill='var(--soft)'>rather than wrong answer</tspan>")
 
@@ -109,6 +109,11 @@ def behaviour_graph(run: Run, behaviour: str, tables: Mapping[str, pd.DataFrame]
         run: a finished run.
         behaviour: name of the behaviour.
         tables: those that `ffkv.behaviour` has returned, in place of those of the run.
+    Returns:
+        An object with the tables `nodes`, `edges`, `paths` and `sets`; `told`, what was found in sentences; `reached`, whether the graph
+        keeps the share that was asked for; `to_networkx()`, `to_svg()` and `to_dict()`, as `Graph` has them. `nodes` has a name, a pattern
+        and the top token of each memory. `source` and `target` of `edges` are rows of `nodes`; -1: the answer. docs/formats.md has the other
+        columns, at `behaviour_graph_nodes.csv` and the like.
     Raises:
         UserError: the run has no such behaviour, or the behaviour has no graph.
     Examples:

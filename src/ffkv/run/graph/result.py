@@ -20,7 +20,13 @@ class Drawn:
 
     nodes: pd.DataFrame
     edges: pd.DataFrame
-    answers: dict[str, str]  # what is known of the answer
+    reached: bool
+    note: str
+    told: str  # what was found
+    _about: str  # what the drawing shows
+    _end: Markup  # what stands at its top
+    _below: list[str]  # what stands below its columns, if nodes have a position
+    _answers: dict[str, str]  # what is known of the answer
 
     def to_networkx(self) -> "networkx.DiGraph":
         """Returns a graph of networkx. Nodes are called as in `nodes`, and "answer"; they and the edges have the columns as
@@ -29,7 +35,7 @@ class Drawn:
 
         graph = networkx.DiGraph()
         graph.add_nodes_from((row["name"], row) for row in self.nodes.to_dict("records"))
-        graph.add_node("answer", **self.answers)
+        graph.add_node("answer", **self._answers)
         names = {**self.nodes["name"], ANSWER: "answer"}
         for row in self.edges.to_dict("records"):
             graph.add_edge(names[row.pop("source")], names[row.pop("target")], **row)
@@ -99,12 +105,12 @@ class Graph(Drawn):
         return f"<Graph of {self.text!r} in {self.run}: {self.told}>"
 
     @property
-    def answers(self) -> dict[str, str]:  # type: ignore[override]
+    def _answers(self) -> dict[str, str]:  # type: ignore[override]
         """The texts of both answers, for `to_networkx`."""
         return {"token": self.answer, "wrong": self.wrong}
 
     @property
-    def told(self) -> str:
+    def told(self) -> str:  # type: ignore[override]
         """What was found, in one sentence."""
         if self.note:
             return self.note
@@ -120,12 +126,17 @@ class Graph(Drawn):
         return found
 
     @property
-    def about(self) -> str:
+    def _below(self) -> list[str]:  # type: ignore[override]
+        """What stands below the columns of the drawing."""
+        return list(self.tokens["token"])
+
+    @property
+    def _about(self) -> str:  # type: ignore[override]
         """What the drawing shows."""
         return f"Graph of {self.text!r}, tokens from left to right."
 
     @property
-    def end(self) -> Markup:
+    def _end(self) -> Markup:  # type: ignore[override]
         """What stands at the top of the drawing."""
         return Markup("{} <tspan fill='var(--soft)'>rather than</tspan> {}").format(
             short(self.answer), short(self.wrong)
