@@ -215,8 +215,8 @@ def _graphs(run: Run) -> list[TableBlock]:
         text = f"{graph.told} {GRAPH_TEXT}"
         drawn = draw(graph) if len(graph.nodes) else None
         folded = [
-            (f"All {what} of {name}", whole_table(f"{what} of the graph of {name}", frame))
-            for what, frame in (("edges", graph.edges), ("direct edges", graph.paths), ("sets", graph.sets))
+            (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
+            for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
             if len(frame)
         ]
         table = _nodes(graph) if len(graph.nodes) else None
