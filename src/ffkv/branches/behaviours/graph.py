@@ -31,6 +31,7 @@ class Half:
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = subjects
+        self.all = np.arange(subjects[0].m.shape[1])  # numbers of all memories
         self.whole = np.array([subject.difference for subject in subjects])  # logit differences [prompt]
         self.known: list[dict[tuple[bool, bytes], float]] = [{} for _ in subjects]
         self.without = self.differences([np.zeros(0, np.int64)])[:, 0]  # when all memories are patched [prompt]
@@ -123,34 +124,56 @@ def measure_links(half: Half, memories: np.ndarray) -> Links:
 def make_graph(
     running: Running, choosing: Half, telling: Half, settings: Behaviour, seed: int, name: str
 ) -> dict[str, pd.DataFrame]:
-    """Returns the tables `GRAPH_SETS`, `GRAPH_NODES`, `GRAPH_EDGES` and `GRAPH_PATHS`, without the behaviour, by their names.
+    """Returns the tables `GRAPH_SETS`, `GRAPH_NODES`, `GRAPH_EDGES` and `GRAPH_PATHS`, without the behaviour, by their names. Those
+    without rows are left out.
 
     Args:
         choosing: the prompts that choose the memories.
         telling: the prompts on which all numbers are measured.
         name: of the behaviour, for the progress.
     """
-    offset, rises = np.asarray(running.loaded.anatomy.layer_offset), read_rises(choosing)
-    how, count = (settings.graph_share, settings.graph_maximum), len(choosing.subjects)
-    generator = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 0)
-    drawn = generator.multinomial(count, np.full(count, 1 / count), settings.graph_resamples)
-    with progress(1 + len(drawn), "graphs", name) as bar:
-        graphs = []
-        for weights in [np.ones(count), *drawn]:
-            graphs.append(choose_graph(choosing, rises, weights, *how))
-            bar.update(1)
-    chosen, others = graphs[0], graphs[1:]
-    memories = chosen.members
+    graphs = _choose_again(choosing, settings, seed, name)
+    memories, offset = graphs[0].members, np.asarray(running.loaded.anatomy.layer_offset)
     prompts = len(telling.subjects)
-    generator = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 1)
-    weights = generator.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-    weights = np.concatenate([np.ones((1, prompts)), weights]) / prompts  # the prompts themselves, and drawn again
+    drawn = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 1).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    weights = np.concatenate([np.ones((1, prompts)), drawn]) / prompts  # the prompts themselves, and drawn again
+    whole = weights @ (telling.whole - telling.without)
+    whole = whole if whole[0] > 0 else np.full_like(whole, np.nan)
     moves = np.any([(subject.m != subject.base).any(0).numpy() for subject in telling.subjects], axis=0)
     generator = random_stream(seed, Purpose.GRAPH_SETS)
     random = [random_members(memories, moves[None], offset, generator) for _ in range(settings.random_sets)]
-    unchosen = [(NONE, memories[:0]), (ALL, np.arange(offset[-1])), *((RANDOM, own) for own in random)]
-    choices = [(GRAPH, chosen), *((RESAMPLED, own) for own in others)]
-    choices += [(choice, Chosen(own, np.nan, False)) for choice, own in unchosen]
+    made = {"graph_sets": _sets(telling, graphs, random, weights, whole)}
+    if len(memories):
+        nodes = _nodes(telling, memories, offset, weights, whole)
+        between = _edges(measure_links(telling, memories), nodes, telling, memories, weights, settings.graph_share)
+        nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
+        nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
+        paths = measure_paths(running, telling, nodes)
+        made |= {"graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
+    return made
+
+
+def _choose_again(half: Half, settings: Behaviour, seed: int, name: str) -> list[Chosen]:
+    """Returns the graph of the prompts, and those of prompts that are drawn again with replacement."""
+    count, rises = len(half.subjects), read_rises(half)
+    generator = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 0)
+    drawn = generator.multinomial(count, np.full(count, 1 / count), settings.graph_resamples)
+    graphs = []
+    with progress(1 + len(drawn), "graphs", name) as bar:
+        for weights in [np.ones(count), *drawn]:
+            graphs.append(choose_graph(half, rises, weights, settings.graph_share, settings.graph_maximum))
+            bar.update(1)
+    return graphs
+
+
+def _sets(
+    half: Half, graphs: Sequence[Chosen], random: Sequence[np.ndarray], weights: np.ndarray, whole: np.ndarray
+) -> pd.DataFrame:
+    """Returns what sets keep on other prompts than those that chose them. `whole`: what there is to keep [draw]."""
+    memories = graphs[0].members
+    others = [(NONE, memories[:0]), (ALL, half.all), *((RANDOM, own) for own in random)]
+    choices = [(GRAPH, graphs[0]), *((RESAMPLED, own) for own in graphs[1:])]
+    choices += [(choice, Chosen(own, np.nan, False)) for choice, own in others]
     sets = pd.DataFrame({"choice": [choice for choice, _ in choices]})
     sets["draw"] = sets.groupby("choice").cumcount()
     every = [own.members for _, own in choices]
@@ -158,24 +181,11 @@ def make_graph(
     sets["jaccard"] = [jaccard(own, memories) for own in every]
     sets["chosen"] = [own.kept for _, own in choices]
     sets["reached"] = [own.reached for _, own in choices]
-    kept = telling.differences(every)
-    sets["prompts"], sets["difference"] = prompts, kept.mean(0)
-    whole = weights @ (telling.whole - telling.without)
-    whole = whole if whole[0] > 0 else np.full_like(whole, np.nan)
-    _estimate(sets, "kept", weights @ (kept - telling.without[:, None]) / whole[:, None])
-    sets["patched"] = telling.differences(every, but=False).mean(0)
-    nodes = _nodes(telling, memories, offset, weights, whole)
-    nodes["stability"] = [np.mean([memory in own.members for own in others]) for memory in memories]
-    if not len(nodes):
-        return {"graph_sets": sets, **{name: pd.DataFrame() for name in ("graph_nodes", "graph_edges", "graph_paths")}}
-    between = _edges(measure_links(telling, memories), nodes, telling, memories, weights, settings.graph_share)
-    nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
-    return {
-        "graph_sets": sets,
-        "graph_nodes": nodes,
-        "graph_edges": between,
-        "graph_paths": measure_paths(running, telling, nodes),
-    }
+    kept = half.differences(every)
+    sets["prompts"], sets["difference"] = len(half.subjects), kept.mean(0)
+    _estimate(sets, "kept", weights @ (kept - half.without[:, None]) / whole[:, None])
+    sets["patched"] = half.differences(every, but=False).mean(0)
+    return sets
 
 
 def _estimate(table: pd.DataFrame, name: str, values: np.ndarray) -> None:

@@ -117,6 +117,7 @@ def behaviour_graph(run: Run, behaviour: str, tables: Mapping[str, pd.DataFrame]
     Raises:
         UserError: the run has no such behaviour, or the behaviour has no graph.
     Examples:
+        >>> import json
         >>> run = ffkv.open("results/tiny")
         >>> names = ("prompt", "answer", "wrong")
         >>> rows = [dict(zip(names, (f"This {word}", " is", " are"))) for word in ("list", "file", "name", "line")]
