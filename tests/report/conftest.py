@@ -52,7 +52,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_interventions(folder, layers)
     write_roles(folder, layers, signed and gated, generator)
     write_costs(folder)
-    write_behaviour_graph(folder, BEHAVIOUR, generator)
+    write_behaviour_graph(folder, BEHAVIOUR, layers, generator)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
     for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
         if table.path.endswith(".csv") and table.applies(settings) and not (folder / table.path).exists():

@@ -281,15 +281,17 @@ def write_costs(folder: Path) -> None:
         path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:01:01\t{memory}\n")
 
 
-def write_behaviour_graph(folder: Path, behaviour: str, generator: np.random.Generator) -> None:
-    """A graph of four memories of two layers. The edges lead to later layers and to the answer."""
+def write_behaviour_graph(folder: Path, behaviour: str, layers: int, generator: np.random.Generator) -> None:
+    """A graph of four memories of two layers, if there are two. The edges lead to later layers and to the answer."""
     kinds = ["graph", "random", "random", "resampled", "resampled", "none", "all"]
     sets = pd.DataFrame({"choice": kinds, "draw": [0, 0, 1, 0, 1, 0, 0], "memories": [4, 4, 4, 4, 5, 0, 24]})
     sets = sets.assign(
         prompts=9, jaccard=[1, 0, 0, 1, 0.5, 0, 0.1], chosen=0.81, reached=True, difference=3.0, patched=1.0
     )
     sets = sets.assign(kept=[0.8, 0.01, -0.02, 0.8, 0.7, 0, 1], low=0.6, high=0.9)
-    nodes = pd.DataFrame({"layer": [0, 0, 1, 1], "memory": [0, 1, 0, 2], "effect": [2.0, 0.5, 1.5, -0.4]})
+    nodes = pd.DataFrame(
+        {"layer": [0, 0, *[min(1, layers - 1)] * 2], "memory": range(4), "effect": [2.0, 0.5, 1.5, -0.4]}
+    )
     nodes = nodes.assign(low=nodes["effect"] - 0.3, high=nodes["effect"] + 0.3, loss=0.2, loss_low=0.1, loss_high=0.3)
     nodes = nodes.assign(stability=[1, 0.75, 1, 0.2], passed_on=1.0, token=VOCABULARY[:4])
     edges = pd.DataFrame(
