@@ -105,7 +105,7 @@ BRANCH = Branch(
                 "projections*",
             ),
             settings=("seed",),
-            writes=tables.SUMMARIES,
+            writes=(*tables.SUMMARIES, *tables.ALL_GRAPHS),
         ),
     },
     heading="Behaviours",

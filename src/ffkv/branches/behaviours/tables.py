@@ -330,4 +330,4 @@ ALL_GRAPHS = tuple(
     table(f"behaviours/behaviour_{each.name}.csv", f"{each.about} Of all behaviours.", *each.columns, *more)
     for each, more in zip(GRAPHS, ((), (text("token", "the top token of the value"),), (), ()), strict=True)
 )
-SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY, *ALL_GRAPHS)
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
