@@ -9,16 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from behaviours.conftest import make, write_prompts
-from behaviours.test_positions import KINDS, PROMPTS, TOLERANCE, Case, Pass
+from behaviours.test_positions import BATCH_TOKENS, KINDS, PROMPTS, TOLERANCE, Case, Pass
 from click.testing import CliRunner
 from graph.test_graph import chain_checkpoint
 from intervention.conftest import write_inputs
 from report.conftest import write_results
 
 import ffkv
+from ffkv.base.settings import Behaviour
 from ffkv.branches.behaviours import graph, words
-from ffkv.branches.behaviours.graph import ANSWER, Half, choose_graph, measure_links, read_half, read_rises
+from ffkv.branches.behaviours.encode import Encoded
+from ffkv.branches.behaviours.graph import ANSWER, Half, choose_graph, make_graph, measure_links, read_half, read_rises
 from ffkv.model.checkpoint.load import load
+from ffkv.model.effects.running import Running
 from ffkv.model.head.head_file import load_head
 from ffkv.run.graph import commands
 
@@ -178,6 +181,30 @@ def test_the_share_of_a_target_and_its_intervals_by_hand(monkeypatch):
     assert found["shown"].to_dict() == {(0, ANSWER): True, (0, 1): True, (1, ANSWER): False}
     assert found["stability"].to_dict() == pytest.approx({(0, ANSWER): 1, (0, 1): 1 / 3, (1, ANSWER): 0})
     assert between["low"] == pytest.approx(0.5) and between["high"] == pytest.approx(1.45)
+
+
+def test_of_answers_without_a_reason_nothing_holds_on_other_prompts(proven):
+    """Two random tokens: on the prompts that choose, the answer is the one that memories raise. On others they push to either side."""
+    folder = proven("gpt2")
+    loaded, head = load(folder, "cpu"), load_head(folder, "cpu")
+    running, random = Running(loaded, head, True, [], BATCH_TOKENS), np.random.default_rng(3)
+    rows = np.array([random.permutation(np.arange(1, 60))[:6] for _ in range(32)])
+    prompts = [Encoded(row[:4], row[:0], *row[4:].tolist(), "") for row in rows]
+    read = partial(read_half, running, mean=np.zeros(loaded.anatomy.layer_offset[-1]), baseline="zero")
+    first = read(prompts=prompts[:16])
+    turned = [
+        each if raised else each._replace(answer=each.wrong, wrong=each.answer)
+        for each, raised in zip(prompts, first.whole > first.without, strict=False)
+    ]
+    choosing = read(prompts=turned)
+    settings = Behaviour(prompts="p", graph_prompts=16, graph_resamples=2, graph_maximum=30, graph_share=0.6)
+    made = make_graph(running, choosing, read(prompts=prompts[16:]), settings, 0, "random")
+    sets, nodes = made["graph_sets"].set_index("choice"), made["graph_nodes"]
+    assert sets.loc[words.GRAPH, "reached"].item() and len(nodes) > 2
+    there = sets.loc[words.GRAPH, "chosen"].item() * (choosing.whole - choosing.without).mean()
+    here = sets.loc[words.GRAPH, "difference"].item() - sets.loc[words.NONE, "difference"].item()
+    assert abs(here) < there / 2
+    assert (nodes["low"] > 0).mean() < 0.3
 
 
 @pytest.fixture
