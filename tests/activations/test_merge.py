@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.activations.merge import combine_triggers, merge_triggers
 from ffkv.activations.trigger_file import (
@@ -68,7 +69,7 @@ def triggers(found, t: int, signed: bool) -> Triggers:
 
 
 @given(st.lists(entries, max_size=25, unique_by=lambda entry: entry[1:3]), st.integers(1, 5), st.booleans(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 def test_shards_of_any_kind_in_any_order_merge_into_the_whole(found, t, signed, data):
     shards = data.draw(st.integers(1, 4))
     parts = [[entry for entry in found if entry[1] % shards == shard] for shard in range(shards)]
@@ -116,8 +117,8 @@ def written_shards(folder, memories: int, t: int, count: int) -> list:
 
 @pytest.mark.slow
 def test_a_merge_in_parts_is_the_merge_of_all_and_cannot_be_told_from_one_shard(tmp_path, monkeypatch):
-    """70 memories, cut into parts of 1, 7 or all: the same datasets, and those of the whole merged in memory."""
-    shards = written_shards(tmp_path, 70, 5, 3)
+    """21 memories, cut into parts of 1, 7 or all: the same datasets, and those of the whole merged in memory."""
+    shards = written_shards(tmp_path, 21, 5, 3)
     whole = combine_triggers([read_triggers(path) for path in shards])
     own = {**whole.attributes, "shard": 0, "shards": 1}
     kept = {name: value for name, value in own.items() if name not in (*hdf5.OWN, "prefixes")}

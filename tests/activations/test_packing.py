@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.activations import packing
 
@@ -25,7 +26,7 @@ def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
 
 
 @given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys, t, data):
     places = max(map(len, keys))
     table = np.full((len(keys), places), -1.0, np.float32)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -107,7 +108,7 @@ def corpus_of(family: str, text: str, folder, longest: int = 1000):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("".join), st.integers(6, 40))
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=tries(40))
 def test_a_prefix_shows_the_bytes_that_the_model_has_read_and_no_other(tmp_path_factory, family, text, longest):
     corpus = corpus_of(family, text, tmp_path_factory.mktemp("pieces"), longest)
     names = FAMILIES[family].convert_ids_to_tokens

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support import word_tokenizer
+from support import tries, word_tokenizer
 
 from ffkv.base.settings import Corpus
 from ffkv.corpus import encode as encode_module
@@ -129,7 +129,7 @@ texts = st.lists(st.text(st.sampled_from("abc  \n"), max_size=12), max_size=8)
 
 
 @given(texts, st.integers(2, 5), st.sampled_from(["windows", "drop"]), st.sampled_from(["line", "document"]))
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=tries(100))
 def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitter):
     result = encoded(*texts, longest=longest, long_sentences=long_sentences, splitter=splitter)
     kept = {name: result.counts[name] for name in COUNTS}
@@ -149,7 +149,7 @@ def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitte
     st.lists(st.text(st.sampled_from("the cat😀é👩‍👧\u00a0\0字"), min_size=2, max_size=20), max_size=4),
     st.integers(2, 9),
 )
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=tries(100))
 def test_prefixes_of_byte_pieces_end_where_their_characters_do(texts, longest):
     """A piece that holds a part of a character ends where the character does; no end comes before the one before it."""
     result = encoded(*texts, tokenizer=BYTES, longest=longest, splitter="document")
@@ -185,7 +185,7 @@ NOTHING_LOST = train_tokenizer(["the cat and the hat\n    x = 1\n"], 300, 64)
     st.integers(2, 7),
     st.sampled_from([4, 1_000_000]),
 )
-@hypothesis_settings(max_examples=200)
+@hypothesis_settings(max_examples=tries(200))
 def test_kept_text_is_in_the_sentences_to_the_letter(texts, splitter, longest, most):
     """But for sentences of white space alone, and pieces and windows of one token, which are counted."""
     with pytest.MonkeyPatch.context() as patch:
@@ -237,10 +237,10 @@ def test_no_documents_give_nothing():
 @pytest.mark.parametrize(
     "text, splitter",
     [
-        ("a b c\n" * 100_000, "line"),
-        ("The cat, and the hat. " * 20_000, "sentence"),
-        ("x" * 1_000_000, "document"),
-        ("😀" * 250_000, "sentence"),
+        ("a b c\n" * 25_000, "line"),
+        ("The cat, and the hat. " * 5_000, "sentence"),
+        ("x" * 250_000, "document"),
+        ("😀" * 60_000, "sentence"),
         ("\0" * 200_000, "sentence"),
     ],
     ids=["many lines", "many sentences", "no blanks", "emoji", "NUL"],
@@ -248,7 +248,7 @@ def test_no_documents_give_nothing():
 def test_large_and_odd_documents_take_seconds(text, splitter):
     started = time.process_time()
     result = encoded(text, tokenizer=BYTES, longest=64, splitter=splitter, pretokenized=False)
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 10  # where time grew with the square of the size, it would be minutes
     assert result.counts["sentences"] >= 1
     assert all(len(ids) <= 64 for ids in result.ids)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
@@ -37,7 +38,7 @@ def made(model: Path, folder: Path, processes: int, **settings) -> bytes:
     st.booleans(),
     st.integers(1, 5),
 )
-@hypothesis_settings(max_examples=8)
+@hypothesis_settings(max_examples=tries(8))
 def test_processes_change_no_byte(byte_model, tmp_path_factory, texts, splitter, white_space, limit, deduplicate, size):
     folder = tmp_path_factory.mktemp("processes")
     texts = [*texts, "the cat sat. The cat sat. On the mat.", "One more. The cat sat on a mat."] * 2

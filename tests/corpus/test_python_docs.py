@@ -2,7 +2,7 @@
 
 import ast
 import sysconfig
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -29,9 +29,8 @@ def test_names_are_unique_and_say_what_a_document_is(corpus):
     assert not [name for name in names if "site-packages" in name or "/test/" in name]
 
 
-@pytest.mark.slow
 def test_the_same_python_gives_the_same_documents(corpus):
-    assert list(documents()) == corpus
+    assert list(islice(documents(), 100)) == corpus[:100]
 
 
 def test_documents_are_in_the_order_of_their_names(corpus):

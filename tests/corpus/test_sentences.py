@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
@@ -93,7 +94,7 @@ def test_blank_text_has_no_words(splitter, pretokenized, text):
 @given(
     st.text(st.sampled_from("ab.!? \n\t\0<>@-😀\u2028\u00a0é"), max_size=40), st.sampled_from(SPLITTERS), st.booleans()
 )
-@hypothesis_settings(max_examples=150)
+@hypothesis_settings(max_examples=tries(150))
 def test_no_sign_is_lost_or_added(text, splitter, pretokenized):
     parts = split_sentences(text, splitter, pretokenized)
     assert "".join("".join(parts).split()) == "".join(text.split())
@@ -138,7 +139,7 @@ def test_white_space_that_is_kept_stays_where_it_is():
     st.booleans(),
     st.sampled_from([3, 200_000]),
 )
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=tries(300))
 def test_kept_sentences_are_the_text_and_end_where_the_others_do(text, splitter, pretokenized, piece):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences, "PIECE_CHARACTERS", piece)

@@ -19,6 +19,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def server(small):
+    """A server that the test may end."""
+    with running(small.parent.parent, results="results/small") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def lasting(small):
+    """A server that goes on."""
     with running(small.parent.parent, results="results/small") as started:
         yield started
 
@@ -45,8 +53,8 @@ def test_one_line_names_the_address_and_ctrl_c_ends_it(server):
     assert server.process.stdout.read() == "" and server.process.stderr.read() == ""
 
 
-def test_only_this_machine_can_connect(server):
-    port = int(server.base.rpartition(":")[2])
+def test_only_this_machine_can_connect(lasting):
+    port = int(lasting.base.rpartition(":")[2])
     others = {each[4][0] for each in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {"127.0.0.1"}
     for address in others - {"127.0.1.1"}:
         with pytest.raises(OSError), socket.create_connection((address, port), timeout=5):
@@ -68,8 +76,8 @@ def test_only_this_machine_can_connect(server):
         (b"GET /../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 403),
     ],
 )  # fmt: skip
-def test_requests_that_no_browser_makes(server, request_, status):
-    with socket.create_connection(("127.0.0.1", int(server.base.rpartition(":")[2])), timeout=30) as connection:
+def test_requests_that_no_browser_makes(lasting, request_, status):
+    with socket.create_connection(("127.0.0.1", int(lasting.base.rpartition(":")[2])), timeout=30) as connection:
         try:
             connection.sendall(request_)
         except OSError:  # it hung up on us, which is an answer
@@ -79,7 +87,7 @@ def test_requests_that_no_browser_makes(server, request_, status):
         while b"\r\n\r\n" not in answer and (piece := connection.recv(65536)):
             answer += piece
     assert answer.split()[1] == str(status).encode()
-    assert ask(server, "/")[0] == 403  # it goes on
+    assert ask(lasting, "/")[0] == 403  # it goes on
 
 
 def test_who_leaves_while_sending_is_no_defect(server):

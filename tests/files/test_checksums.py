@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
@@ -49,7 +50,7 @@ def refused(path, content: bytes) -> None:
 
 
 @given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=tries(60))
 def test_any_flipped_byte_is_found(whole, name, place, flip):
     """Wherever it is: in numbers, in names, in what HDF5 keeps no checksum of."""
     folder, written = whole
@@ -59,7 +60,7 @@ def test_any_flipped_byte_is_found(whole, name, place, flip):
 
 
 @given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True))
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=tries(30))
 def test_a_file_cut_anywhere_is_found(whole, name, share):
     folder, written = whole
     refused(folder / name, written[name][: int(share * len(written[name]))])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset, group, texts
@@ -130,7 +131,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS)
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=tries(30))
 def test_texts_come_back_to_the_letter(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("texts") / "a.h5"
     write(path, Remarks(written))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import FULL, tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
@@ -113,7 +114,7 @@ def test_a_truncated_file_is_refused(alone, share):
 
 
 @given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=tries(40))
 def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, place, flip):
     path, content, chunks = damaged
     changed = bytearray(content)
@@ -163,13 +164,14 @@ def test_no_flipped_byte_in_a_file_becomes_another_number(tmp_path):
     content, whole = path.read_bytes(), everything(path)
     refused = 0
     # A damaged structure of a heap may make the HDF5 library search it for ever; it never makes it give numbers.
-    for place in sorted(set(range(len(content))) - heaps(content)):
+    places = sorted(set(range(len(content))) - heaps(content))[:: 1 if FULL else 5]
+    for place in places:
         path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
         try:
             assert everything(path) == whole, place
         except UserError:
             refused += 1
-    assert refused > 1000
+    assert refused > (1000 if FULL else 200)
 
 
 def test_a_flipped_byte_in_the_text_of_an_attribute_is_found(path):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
@@ -13,7 +14,7 @@ from ffkv.base.files.lazy import Pieces
 
 
 @given(st.integers(0, 30), st.integers(1, 7), st.data())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=tries(60))
 def test_pieces_are_read_as_the_whole(tmp_path_factory, length, chunk, data):
     path = tmp_path_factory.mktemp("pieces") / "pieces.h5"
     values = np.arange(length, dtype=np.int32) * 3

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
@@ -57,7 +58,7 @@ def test_a_column_of_texts_stays_text_whatever_it_looks_like(path, text):
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"]), max_size=6), min_size=1, max_size=5))
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=tries(40))
 def test_any_text_comes_back(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("tables")
     for name in ("a.csv", "a.parquet"):

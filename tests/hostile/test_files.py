@@ -13,6 +13,7 @@ from hostile.nasty import BREAKS, NASTY, WRITERS, as_jsonl, as_parquet, load, ru
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.base.errors import UserError
 from ffkv.corpus import raw_file
@@ -222,7 +223,7 @@ def test_whatever_the_bytes_are_there_are_texts_or_a_user_error(tmp_path, kind, 
     @example(b"", "line")
     @example(b"\xef", "line")
     @example(b"\xef\xbb\xbfa", "line")
-    @hypothesis_settings(max_examples=120, suppress_health_check=list(HealthCheck))
+    @hypothesis_settings(max_examples=tries(120), suppress_health_check=list(HealthCheck))
     def check(content, unit):
         packed = gzip.compress(content)
         path.write_bytes(packed if compressed else content)
@@ -245,7 +246,7 @@ def test_whatever_the_bytes_are_there_are_texts_or_a_user_error(tmp_path, kind, 
     st.lists(st.text(st.characters(codec="utf-8")) | st.sampled_from(NASTY + BREAKS), max_size=8),
     st.sampled_from(["jsonl", "json", "csv", "parquet"]),
 )
-@hypothesis_settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=tries(150), suppress_health_check=list(HealthCheck))
 def test_every_unicode_text_comes_back(tmp_path_factory, texts, kind):
     path = tmp_path_factory.getbasetemp() / f"unicode.{kind}"
     path.write_bytes(WRITERS[kind](texts))
@@ -255,7 +256,7 @@ def test_every_unicode_text_comes_back(tmp_path_factory, texts, kind):
 @given(content=st.binary(max_size=300))
 @example(content="\ud800".encode("utf-16-le", "surrogatepass") * 20)
 @example(content=b"\xed\xa0\x80 \xf4\x90\x80\x80\n\xed\xb0\x80")
-@hypothesis_settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=tries(60), suppress_health_check=list(HealthCheck))
 def test_the_command_ends_in_a_file_or_a_user_error(byte_model, tmp_path, content):
     for name in ("a.txt", "a.csv"):
         (tmp_path / name).write_bytes((b"text\n" if name == "a.csv" else b"") + content)

@@ -10,7 +10,7 @@ from forks import with_forks
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support import OFFLINE, ROOT
+from support import OFFLINE, ROOT, tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Settings
@@ -121,7 +121,7 @@ def damaged(draw) -> bytes:
 
 
 @given(damaged() | st.binary(max_size=60))
-@hypothesis_settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=tries(200), suppress_health_check=list(HealthCheck))
 def test_whatever_the_bytes_are_there_are_settings_or_a_user_error(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_bytes(content)

@@ -7,6 +7,7 @@ from hostile.nasty import BREAKS, NASTY, as_jsonl, closed_up, run
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support import tries
 
 from ffkv.corpus import encode, sentences
 from ffkv.corpus.corpus_file import read_corpus
@@ -93,7 +94,7 @@ def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tm
         st.sampled_from([*"abc.?! \n", "Dr. ", "e.g. ", "...", "(", '"', "x" * 250, "-" * 45, "数。"]), max_size=60
     )
 )
-@hypothesis_settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=tries(150), suppress_health_check=list(HealthCheck))
 def test_a_document_that_is_split_in_pieces_has_the_same_sentences(pieces):
     text = " ".join(["".join(pieces[n : n + 6]) for n in range(0, len(pieces), 6)])
     for pretokenized in (False, True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CONFIGS, random_model
+from support import CONFIGS, random_model, tries
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, HrmTextConfig, Olmo2Config
 
 from ffkv.base.errors import UserError
@@ -28,7 +28,7 @@ def model_of(kind: str) -> torch.nn.Module:
 
 
 @given(st.integers(0, 10**6), numbers)
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(12, 8, generator=generator)
@@ -44,7 +44,7 @@ def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_weights_of_parts_are_recovered_from_their_sum(seed):
     generator = torch.Generator().manual_seed(seed)
     parts = torch.randn(2, 5, 8, generator=generator)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from results.conftest import add_behaviours
+from support import tries
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -77,7 +78,7 @@ changes = st.one_of(
 
 
 @given(st.lists(changes, max_size=12))
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=tries(100))
 def test_a_list_holds_what_the_events_say_one_by_one(events):
     sets: dict[str, set[str]] = {name: set() for name in NAMES}
     for each in events:

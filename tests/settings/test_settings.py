@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from support import ROOT
+from support import ROOT, tries
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Keys, Settings, Triggers, corpus_sources, reference, section
@@ -219,7 +219,7 @@ sections = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(anything | st.builds(lambda shared, run: {**shared, "runs": {"a": run}}, sections, sections))
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=tries(300))
 def test_whatever_stands_in_the_file_only_a_user_error_is_raised(configuration):
     try:
         resolved = resolve(configuration)
