@@ -7,6 +7,8 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Threads per job: two jobs side by side use the processor better than one job on all of it.
 HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
+# What computes the numbers.
+METHODS := src/ffkv/base/intervals.py,src/ffkv/base/multiple_tests.py,src/ffkv/model/effects/*,src/ffkv/activations/*,src/ffkv/branches/*
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,10 +39,11 @@ test: install ## Set up, check everything except what `make test-failures` check
 	$(MAKE) --jobs 2 lint types
 	pytest $(SIDE_BY_SIDE) --durations=30
 
-coverage: install ## The lines that no test runs. Takes twice as long as the tests alone.
+coverage: install ## The lines and branches that no test runs, of the methods and of all code. Takes twice as long as the tests alone.
 	coverage erase
 	coverage run -m pytest $(SIDE_BY_SIDE)
 	coverage combine --quiet
+	coverage report --include="$(METHODS)" --fail-under=95
 	coverage report --fail-under=90
 
 check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
