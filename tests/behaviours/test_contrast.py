@@ -7,7 +7,7 @@ import pytest
 
 from ffkv.branches.behaviours.contrast import assignments, contrast, estimate, p_values, weights_of
 from ffkv.branches.behaviours.sets import choose_sets
-from ffkv.branches.behaviours.stability import jaccard, rank_biased_overlap, resampled
+from ffkv.branches.behaviours.stability import jaccard, largest, rank_biased_overlap, resampled
 
 ALL_TRUE = np.ones(20, bool)
 
@@ -87,6 +87,10 @@ def test_overlaps_by_hand():
     assert rank_biased_overlap(first, np.array([3, 8, 9])) == pytest.approx(expected)
     assert jaccard(first, np.array([3, 8, 9])) == 1 / 5
     assert np.isnan([jaccard(first[:0], first[:0]), rank_biased_overlap(first[:0], first[:0])]).all()
+
+
+def test_of_equal_values_the_first_are_the_largest():
+    assert largest(np.tile([0.0, 5.0], 20), 22).tolist() == [*range(1, 40, 2), 0, 2]
 
 
 def test_resampled_sets_are_stable_where_memories_differ():

@@ -23,7 +23,7 @@ def test_scaling_by_hand():
     """m = 2, s = 0.5: the contribution is (3, 4)."""
     found = scaled(2.0, VALUE, 0.5, [0.0, 0.5, 1.0, 2.0, -1.0])
     assert found.tolist() == [[-3, -4], [-1.5, -2], [0, 0], [3, 4], [-6, -8]]
-    assert set_to(2.0, VALUE, 0.5, 3.0).tolist() == [[1.5, 2.0]]
+    assert set_to(2.0, VALUE, 0.5, 5.0).tolist() == [[4.5, 6.0]]
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 100), st.sampled_from([-1.5, 2.0]))
@@ -71,6 +71,8 @@ def test_the_largest_and_random_ones_are_kept():
     )
     assert largest[0] == [] and largest[1] == [0, 2] and sorted(largest[2]) == [0, 1, 2, 3, 4]
     assert random[0] == [] and len(random[1]) == 2 and sorted(random[2]) == [0, 2, 3]
+    alike = choose_kept(np.tile([1.0, 2.0], 20), np.ones(40), [3], np.random.default_rng(0))
+    assert alike[0][2].tolist() == [1, 3, 5]  # of equal ones the first
 
 
 def test_a_placebo_can_have_an_effect():

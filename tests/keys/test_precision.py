@@ -50,6 +50,22 @@ def test_a_layer_without_triggers_has_no_shares():
     assert all(np.isnan(found[name]) for name in ("error_median", "error_largest", "first_stays", "upper_half_stays"))
 
 
+def test_prefixes_are_read_again_behind_bos(corpus, make_triggers):
+    """Of keys 2 and 0 of the second layer; the new coefficient is the number of tokens, and a tenth of the memory."""
+    triggers = make_triggers(corpus, [[[(3, 1)]], [[(0, 2), (1, 3)], [(2, 1)], [(4, 4)]]], per_key=2)
+    seen = []
+
+    def coefficients(rows, memories):
+        seen.extend(row.tolist() for row in rows)
+        return np.array([len(row) for row in rows]) + memories / 10
+
+    memories, stored, again = rescore(triggers, corpus, 1, np.array([2, 0]), coefficients)
+    assert memories.tolist() == [2, 0, 0] and stored.tolist() == [100, 100, 99]
+    bos = np.array(corpus.bos).tolist()
+    assert seen == [[*bos, *corpus.ids(sentence)[:length].tolist()] for sentence, length in ((4, 4), (0, 2), (1, 3))]
+    assert again.tolist() == [len(bos) + 4.2, len(bos) + 2, len(bos) + 3]
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral", "gpt-oss"])
 def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, kind):
     """Against a pass over whole sentences by the same weights in float32; the triggers themselves are off by bfloat16's digits."""

@@ -10,7 +10,7 @@ def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
 
     Each of the hypotheses without a p-value here has the p-value 1.
     """
-    order = np.argsort(p_values, kind="stable")
+    order = np.argsort(p_values)
     adjusted = np.asarray(p_values, float)[order] * hypotheses / np.arange(1, len(order) + 1)
     result = np.empty(len(order))
     result[order] = np.minimum(np.minimum.accumulate(adjusted[::-1])[::-1], 1)

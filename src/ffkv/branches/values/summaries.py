@@ -121,7 +121,7 @@ def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
 def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
     """Selects the `count` values with the highest top probability (table 2); ties go by layer and memory."""
     columns, ascending = ["top_probability", "layer", "memory"], [False, True, True]
-    return table.sort_values(columns, ascending=ascending, kind="stable").head(count)
+    return table.sort_values(columns, ascending=ascending).head(count)
 
 
 def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
