@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ffkv.branches.behaviours.contrast import assignments, contrast, estimate, p_values, weights_of
+from ffkv.branches.behaviours.contrast import assignments, contrast, estimate, is_exact, p_values, weights_of
 from ffkv.branches.behaviours.sets import choose_sets
 from ffkv.branches.behaviours.stability import jaccard, largest, rank_biased_overlap, resampled
 
@@ -53,6 +53,12 @@ def test_a_round_of_as_many_flips_as_there_are_assignments_is_not_exact():
     values = np.full((15, 1), 1.0, np.float32)
     most = 10_000 + 2**15
     assert p_values(values, np.ones(15, bool), most, generator())[0] >= 1 / (most + 1)
+
+
+def test_as_many_flips_as_there_are_assignments_make_all_of_them():
+    seven = np.ones(7, bool)
+    assert is_exact(seven, 128) and not is_exact(seven, 127) and not is_exact(np.arange(7) > 0, 128)
+    assert is_exact(np.ones(14, bool), 2**20) and not is_exact(np.ones(15, bool), 2**20)
 
 
 @pytest.mark.parametrize("count", [999, 1000, 1001, 10_000, 12_345])

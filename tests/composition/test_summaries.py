@@ -48,6 +48,7 @@ def test_boxes_and_quartiles_by_layer():
     assert boxes(TABLE, "share", "prefixes")["median"].tolist() == pytest.approx([0.25, 0.5])
     numbers = summaries.summarize_effective(TABLE, {0: 10, 1: 20})
     assert numbers["effective_median"].tolist() == [2.5, 5]
+    assert numbers["layer"].tolist() == [0, 1]
     assert numbers["participation_median"].tolist() == [2.5, 5]
     assert numbers[["effective_q1", "effective_q3"]].to_numpy().tolist() == [[1.75, 3.25], [5, 5]]
     assert numbers["memories"].tolist() == [10, 20]

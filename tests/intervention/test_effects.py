@@ -55,7 +55,7 @@ def test_the_divergence_is_that_of_torch_and_the_prediction_its_argmax(numbers):
     expected = kl_divergence(p, Categorical(logits=head.logits(ends).double()))
     torch.testing.assert_close(effects.divergence, expected, rtol=1e-4, atol=1e-5)
     assert effects.changed.tolist() == (head.logits(ends).argmax(1) != head.logits(end[None]).argmax()).tolist()
-    assert effects.changed.any()
+    assert effects.changed.any() and effects.changed.dtype == torch.bool
 
 
 def test_the_effects_on_several_prefixes_are_those_on_each(numbers):

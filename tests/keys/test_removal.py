@@ -63,6 +63,7 @@ def test_only_what_is_needed_is_run():
 
 def test_a_coefficient_that_is_not_positive_has_no_relative_change():
     assert np.isnan(changes([[1, 2, 3]], [0], weights=-WEIGHTS)).all()
+    assert np.isnan(changes([[2, 2]], [0], weights=np.array([[1.0, -1.0]]))).all()  # 0 with both tokens, 2 with one
 
 
 def test_no_triggers_no_changes():

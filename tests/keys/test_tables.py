@@ -127,6 +127,7 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
 def test_activity_counts_trigger_examples_of_one_token(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1), (1, 2), (3, 1)], [(2, 3)]]], per_key=3)
     assert measure_activity(triggers)["one_token"].tolist() == [0.5]
+    assert measure_activity(make_triggers(corpus, [[[(0, 1)], []]], per_key=3))["one_token"].tolist() == [1]
 
 
 def test_activity_counts_keys_whose_first_trigger_examples_are_tied(corpus, make_triggers):

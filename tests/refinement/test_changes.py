@@ -42,3 +42,8 @@ def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
     texts = ["text", "next_token", "residual_token", "output_token", "related"]
     assert row[texts].tolist() == ["a b", "c", "b", "c", ""]
     assert np.isnan(row["cosine"]) and np.isnan(row["cosine_percentile"])
+    embedding = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
+    row = describe_changes(changes, corpus, sentence, position, tokens, embedding, 7).loc[0]
+    used = np.unique(np.asarray(corpus.tokens))  # without the tokens that the text does not have
+    cosine, percentile = measure_closeness(embedding, np.array([2]), np.array([3]), used, 7)
+    assert len(used) < 17 and (row["cosine"], row["cosine_percentile"]) == (cosine[0], percentile[0])

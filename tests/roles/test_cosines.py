@@ -31,6 +31,12 @@ def test_planted_memories_are_found_and_the_others_are_not():
     assert name_types(0.5, found.own, unknown, unknown)[:3].tolist() == ["enrichment", "depletion", "orthogonal output"]
 
 
+def test_few_memories_meet_all_others():
+    """Three memories have six pairs of different ones: p = 2 · 1 / 7, if their cosines are all lower."""
+    found = compare(torch.eye(3), 2 * torch.eye(3), np.random.default_rng(0))
+    assert found.p == pytest.approx([2 / 7] * 3) and found.null_mean == found.null_low == found.null_high == 0
+
+
 def test_p_values_of_random_memories_are_uniform():
     """Over 20 layers of random weights. The deviation of a uniform p from its mean is 0.29, that of 8,000 of them 0.0032."""
     p = [compare(random_vectors(2 * n), random_vectors(2 * n + 1), np.random.default_rng(n)) for n in range(20)]

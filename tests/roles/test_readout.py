@@ -62,6 +62,7 @@ def test_the_mean_is_no_direction_where_the_head_takes_it_off(matrix):
     matrix -= matrix.mean(0)
     values = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
     readout = make_readout(matrix.clone(), np.ones(VOCABULARY), 0.01, True)
+    assert readout.ignored.shape == (WIDTH, 1) and abs(readout.ignored.sum()) < 1e-4
     plain, moved = measure(readout, values), measure(readout, values + 5)
     np.testing.assert_allclose(plain["ignored_share"], moved["ignored_share"], atol=1e-5)
     assert np.isfinite(plain["ignored_share"]).all()

@@ -75,4 +75,5 @@ def test_a_reading_that_says_the_most_frequent_token_gains_nothing():
     }  # fmt: skip
     # In the upper half all agree, and 6 of 16 permuted ones.
     assert found.loc[("upper", "translated - head"), "mean"] == 0.625
+    assert ((found["low"] <= found["mean"]) & (found["mean"] <= found["high"])).all()
     assert found.loc[("upper", "translated"), "low"] == found.loc[("upper", "translated"), "high"] == 0.625

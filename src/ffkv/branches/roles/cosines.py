@@ -59,8 +59,8 @@ def name_types(threshold: float, key_value: np.ndarray, gate_value: np.ndarray, 
     A cosine counts as 1 above the threshold, as -1 below its negative, else as 0. Without a gate, the cosine of key and value
     alone decides. "" where the cosines that decide are not known.
     """
-    sign = {"key_value": key_value, "gate_value": gate_value, "gate_up": gate_up}
-    kv, gv, gu = (np.where(np.abs(cosine) > threshold, np.sign(cosine), 0) for cosine in sign.values())
+    cosines = (key_value, gate_value, gate_up)
+    kv, gv, gu = (np.where(np.abs(cosine) > threshold, np.sign(cosine), 0) for cosine in cosines)
     gated = np.isfinite(gate_value)
     enriching, conditional, proportional, orthogonal, conditionally_depleting, depleting = TYPES
     along = [kv > 0, kv < 0]

@@ -75,6 +75,6 @@ def above_chance(table: pd.DataFrame, agrees: str) -> pd.Series:
     expected = {}
     for layer, keys in table.groupby(level="layer"):
         predicted, following = (keys[name].value_counts() for name in ("top_token", "next_token"))
-        expected[layer] = predicted.mul(following, fill_value=0).sum() / len(keys) ** 2
+        expected[layer] = (predicted * following).sum() / len(keys) ** 2
     chance = table.index.get_level_values("layer").map(expected).to_numpy(float)
     return table[agrees].astype(float) - chance
