@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage check test-failures test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage mutants check test-failures test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -45,6 +45,9 @@ coverage: install ## The lines and branches that no test runs, of the methods an
 	coverage combine --quiet
 	coverage report --include="$(METHODS)" --fail-under=95
 	coverage report --fail-under=90
+
+mutants: install ## Change the methods, one place at a time: do tests fail? Lists the changes that none notices. Takes an hour.
+	OMP_NUM_THREADS=1 python tests/mutants.py
 
 check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
 	$(MAKE) --jobs 2 lint types
@@ -132,7 +135,7 @@ $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requiremen
 	touch $@
 
 clean: ## Delete caches. Results and reports stay.
-	rm -rf build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf build mutants .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Delete caches, environments, results and reports. Asks first.

@@ -106,6 +106,12 @@ def test_a_box_is_tukeys(sample):
     assert max(ours["whisker_high"], ours["q3"]) == pytest.approx(theirs[4])
 
 
+def test_whiskers_end_within_one_and_a_half_ranges():
+    """The quartiles are 10 and 12, so that whiskers are between 7 and 15."""
+    assert box([6, 10, 11, 12, 13])["whisker_low"] == 10 and box([7, 10, 11, 12, 13])["whisker_low"] == 7
+    assert box([9, 10, 11, 12, 16])["whisker_high"] == 12 and box([9, 10, 11, 12, 15])["whisker_high"] == 15
+
+
 def test_a_box_of_nothing():
     assert all(map(math.isnan, box(np.array([])).values()))
 
