@@ -24,7 +24,7 @@ def test_every_public_name_has_an_example(name):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_gives_what_it_shows(name: str, own_tiny: Any, monkeypatch):
+def test_an_example_gives_what_it_shows(name: str, own_tiny: Any, undrawn, monkeypatch):
     (own_tiny / "results/other").symlink_to("tiny")
     monkeypatch.chdir(own_tiny)
     said: list[str] = []
