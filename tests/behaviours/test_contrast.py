@@ -101,8 +101,15 @@ def test_of_equal_values_the_first_are_the_largest():
 
 def test_resampled_sets_are_stable_where_memories_differ():
     values = generator().normal(0, 0.01, (30, 40)).astype(np.float32)
-    values[:, [4, 9]] += [[2, 1]]
-    assert all(found.tolist() == [4, 9] for found in resampled(values, 2, 20, generator()))
+    values[:, [4, 9]] += [[-2, 1]]  # a memory that counts against the answer is as strong
+    assert all(found.tolist() == [4, 9] for found in resampled(values, np.ones(30, bool), 2, 20, generator()))
+
+
+def test_two_lists_are_drawn_again_each_by_itself():
+    positive = np.arange(30) < 10
+    values = np.tile(np.array([5, 0, 0], np.float32), (30, 1))  # the first is as strong on both
+    values[:, 1], values[:, 2] = np.where(positive, 1, 0), np.where(positive, 0, 2)
+    assert all(found.tolist() == [2, 1, 0] for found in resampled(values, positive, 3, 20, generator()))
 
 
 def test_random_sets_have_the_same_summed_length():

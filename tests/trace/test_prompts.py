@@ -151,7 +151,7 @@ def test_the_options_stand_in_the_signature_and_in_the_docstring():
     assert [*parameters] == ["run", "text", "device", *TraceOptions.model_fields]
     assert parameters["memories"].default == TraceOptions().memories
     for name in TraceOptions.model_fields:
-        assert re.search(rf"^        {name}: [A-Z]", ffkv.trace.__doc__, re.MULTILINE)
+        assert re.search(rf"^    {name}: [A-Z]", ffkv.trace.__doc__, re.MULTILINE)
 
 
 def test_no_memory_needs_to_be_listed(traced):

@@ -167,8 +167,9 @@ def documents(model: type[Section]) -> Callable[[Function], Function]:
             for name, field in fields
         ]
         function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        lines = (f"{name}: {' '.join(str(field.description).split())}" for name, field in fields)
-        function.__doc__ = str(function.__doc__).replace("{options}", "\n        ".join(lines))
+        lines = [f"{name}: {' '.join(str(field.description).split())}" for name, field in fields]
+        about = inspect.cleandoc(str(function.__doc__))  # as Python 3.13 keeps it
+        function.__doc__ = about.replace("{options}", "\n    ".join(lines))
         return function
 
     return decorate

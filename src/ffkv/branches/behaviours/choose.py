@@ -100,8 +100,7 @@ def measure_stability(
 
         pairs: list[tuple[str, str, str, np.ndarray, np.ndarray]] = []
         first = part == CHOOSE
-        signed = values[first] * (np.where(positive[first], 1, -1)[:, None] if not positive.all() else 1)
-        drawn = resampled(signed.astype(np.float32), count, settings.bootstraps, generator)
+        drawn = resampled(values[first].astype(np.float32), positive[first], count, settings.bootstraps, generator)
         pairs += [(BOOTSTRAPS, "", "", one, other) for one, other in zip(drawn[::2], drawn[1::2])]
         everything = np.arange(len(part))
         pairs.append((HALVES, "", "", top(everything[first]), top(everything[part == ESTIMATE])))

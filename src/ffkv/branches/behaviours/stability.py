@@ -32,11 +32,20 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(-values, kind="stable")[:count]
 
 
-def resampled(values: np.ndarray, count: int, times: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Returns the memories with the largest mean over prompts that are drawn again with replacement [time][rank].
+def resampled(
+    values: np.ndarray, positive: np.ndarray, count: int, times: int, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Returns the memories with the largest contrast over prompts that are drawn again with replacement [time][rank].
 
-    `values` [prompt, memory]. `count`: number of memories.
+    Args:
+        values: [prompt, memory].
+        positive: whether each prompt counts for or against; the prompts of each kind are drawn again by themselves [prompt].
+        count: number of memories.
+        times: number of draws.
+        generator: of the draws.
     """
-    prompts = len(values)
-    drawn = generator.multinomial(prompts, np.full(prompts, 1 / prompts), times).astype(np.float32)
-    return [largest(weights @ values, count) for weights in drawn]
+    weights = np.zeros((times, len(values)), np.float32)
+    for kind, sign in ((positive, 1), (~positive, -1)):
+        if prompts := int(kind.sum()):
+            weights[:, kind] = sign / prompts * generator.multinomial(prompts, np.full(prompts, 1 / prompts), times)
+    return [largest(np.abs(of_draw @ values), count) for of_draw in weights]
