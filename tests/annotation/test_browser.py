@@ -1,12 +1,10 @@
 """A person judges keys in a real browser, by keyboard alone."""
 
 import shutil
-from importlib.resources import files
-from itertools import product
 
 import pytest
 from explorer.server import running
-from explorer.test_browser import CHROMIUM, DRIVER, Browser
+from explorer.test_browser import CHROMIUM, DRIVER, Browser, assert_accessible, assert_narrow
 
 from ffkv.apps.annotation.sheets import read_sheet
 from ffkv.apps.annotation.step import latest_of_person
@@ -135,24 +133,10 @@ PAGES = ["/annotate", "/annotate/keys", f"{KEYS}/1", "/r/made/annotate/changes/a
 
 
 def test_no_page_shuts_anybody_out(browser):
-    for path, scheme in product(PAGES, ("light", "dark")):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        browser.open(path)
-        browser.driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
-        browser.driver.execute_script(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-        tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-        run = "axe.run(document, {runOnly: {type: 'tag', values: arguments[0]}}).then(arguments[1])"
-        found = browser.driver.execute_async_script(run, tags)
-        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]] == []
-        assert len(found["passes"]) > 10  # the check ran
-    narrow = {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": False}
-    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
-    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     for path in PAGES:
         browser.open(path)
-        assert browser.driver.execute_script(wide) <= 0
-    browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert_narrow(browser.driver)
+        assert_accessible(browser.driver)
 
 
 def test_a_crash_of_the_explorer_loses_nothing_that_was_typed(browser, annotations, keys):
