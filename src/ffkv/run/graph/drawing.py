@@ -147,7 +147,7 @@ def _node(row: Any, x: float, y: float, strongest: float, link: str) -> Markup:
     told = f"{row.name}: {row.pattern or 'no pattern'} → {short(row.top_token)}. Effect {number(row.effect)} logits{_stability(row)}"
     told += f", coefficient {number(row.coefficient)}." if hasattr(row, "coefficient") else "."
     parts = Markup("<title>{}</title>{}{}").format(
-        told,
+        plain(told),
         _mark(x, y, radius, "more" if row.effect > 0 else "less", getattr(row, "stability", 1.0)),
         TEXT.format(x + 9, y + 4, "text", 10.5, "start", plain(words)),
     )
