@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from results.conftest import HOSTILE
+from results.conftest import HOSTILE, add_translation
 
 from .conftest import coefficients, text_of
 
@@ -227,3 +227,63 @@ def test_the_scale_has_white_at_zero_and_grows_with_the_value():
     ]  # fmt: skip
     assert step(5, 1) == "p8" and step(0.0, 0.0) == "zero" and step(np.nan, 1) == "zero" and step(1e-9, 1) == "p1"
     assert [level(share) for share in (0, 0.5, 1, np.nan)] == ["q0", "q4", "q8", "q0"]
+
+
+PLACES = ["", "?map=agreement", "memories", "memories?promotes=church", "m/1/0", "m/1/0/similar"]
+PLACES += ["trace", "collections", "go?q=L1.0"]
+
+
+@pytest.fixture
+def reading(visit, small, tmp_path):
+    """An explorer of the small run, which reads values translated, too, and of the run without that."""
+    return visit(add_translation(shutil.copytree(small, tmp_path / "both")), small)
+
+
+def test_a_value_is_shown_in_either_reading(reading):
+    shown = {way: reading.get(f"/r/both/m/1/0{way}") for way in ("", "?reading=translated")}
+    # The tokens of L1.0: HOSTILE, " the", " church"; translated in the opposite order.
+    tokens = {way: re.findall("promotes=%23([0-9])", page)[:3] for way, page in shown.items()}
+    assert tokens == {"": ["5", "0", "1"], "?reading=translated": ["1", "0", "5"]}
+    for way, page in shown.items():
+        assert 'href="/r/both/m/1/0#value"' in page and 'href="/r/both/m/1/0?reading=translated#value"' in page
+        assert ("Each layer&#39;s map to the last layer precedes the head" in page.replace("'", "&#39;")) == bool(way)
+    found = json.loads(reading.get("/r/both/m/1/0?reading=translated&format=json"))
+    assert found["reading"] == "translated" and [row["id"] for row in found["promotes"]] == [1, 0, 5]
+    assert found["statistics"]["rank"] == 2 and ".translated.memory(" in text_of(shown["?reading=translated"])
+    rows = json.loads(reading.get("/r/both/memories?reading=translated&layer=1&format=json"))
+    assert [row["top_token"] for row in rows["memories"]] == [" church", " the"] and rows["reading"] == "translated"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_links_of_a_translated_page_keep_the_reading(reading, place):
+    page = reading.get(f"/r/both/{place}{'&' if '?' in place else '?'}reading=translated")
+    switch = re.findall(r'<a href="[^"]*"[^>]*>as the head reads them</a>', page)
+    for link in switch:
+        page = page.replace(link, "")
+    assert len(switch) == (
+        not place.startswith(("m/1/0/similar", "trace", "collections"))
+    ) and "reading=" not in "".join(switch)
+    links = re.findall(r'(?:href|action|src|data-complete)="(/r/both/[^"]*)', page)
+    lost = {link for link in links if "reading=translated" not in link}
+    assert len(links) > 5 and lost <= {"/r/both/claims.svg"}
+    forms = re.findall(r'<form (?!method)[^>]*action="/r/both/.*?</form>', page, re.DOTALL)
+    assert forms and all('name="reading" value="translated"' in form for form in forms)
+
+
+def test_what_is_kept_leads_back_in_the_same_reading(reading):
+    sent = {"memory": "L1.0", "back": "L1.0", "collection": "starred", "action": "add"}
+    answer = reading.client.post(
+        "/r/both/collections?reading=translated", data=sent, headers={"Origin": "http://127.0.0.1:8000"}
+    )
+    assert (
+        answer.url.path == "/r/both/m/1/0"
+        and answer.url.query == b"reading=translated"
+        and answer.url.fragment == "lists"
+    )
+
+
+def test_a_run_without_the_reading_has_no_switch_and_says_what_to_set(reading):
+    assert "reading=" not in reading.get("/r/small/m/1/0") + reading.get("/r/small/memories") + reading.get("/r/small/")
+    told = text_of(reading.get("/r/small/m/1/0?reading=translated", 404))
+    assert "set values.readout to both, and run the workflow again" in told
+    assert "There are: head, translated." in text_of(reading.get("/r/both/m/1/0?reading=x", 404))

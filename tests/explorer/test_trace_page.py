@@ -364,3 +364,23 @@ def test_the_graph_of_a_prediction(visitor, tiny):
 def test_a_graph_that_cannot_be_made(visitor):
     assert "the last position" in text_of(ask(visitor, 400, prompt=PROMPT, graph="1", position="0"))
     assert "same number of tokens" in text_of(ask(visitor, 400, prompt=PROMPT, graph="1", other="Return"))
+
+
+def test_a_translated_trace_is_that_of_python(visitor):
+    asked = {"prompt": PROMPT, "reading": "translated"}
+    found = json.loads(ask(visitor, **asked, format="json"))
+    run = visitor.shelf.runs["tiny"].run
+    assert found == json.loads(ffkv.trace(run.translated, PROMPT).to_json()) and found["reading"] == "translated"
+    by_head = json.loads(ffkv.trace(run, PROMPT).to_json())
+    assert found["predictions"] != by_head["predictions"] and found["final"] == by_head["final"]
+    page = ask(visitor, **asked)
+    links = re.findall(r'href="(/r/tiny/(?:trace|m/)[^"]*)"', page)
+    assert [link for link in links if "reading=translated" not in link] == [
+        f"/r/tiny/trace?prompt={PROMPT.replace(' ', '+')}"
+    ]
+    forms = re.findall(r'<form action="/r/tiny/trace.*?</form>', page, re.DOTALL)
+    assert len(forms) == 4 and all(form.count('name="reading" value="translated"') == 1 for form in forms)
+
+
+def test_a_graph_without_memories_is_shown(visitor):
+    assert "of the logit difference" in text_of(ask(visitor, prompt="The function returns", graph="1"))

@@ -1,6 +1,7 @@
 """A finished run that is small enough to know every number of."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative
 from ffkv.base.files import datasets, hdf5, tables
 from ffkv.base.settings import Behaviour, Settings
 from ffkv.branches.behaviours.tables import OF_MEMORIES
-from ffkv.branches.values.projections import Projections, write_projections
+from ffkv.branches.values.projections import Projections, read_projections, write_projections
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
@@ -170,6 +171,26 @@ def add_behaviours(folder: Path) -> Path:
         for name, layer, memory, reach, effect, contrast in CANDIDATES
     ]  # fmt: skip
     tables.write(OF_MEMORIES.frame(rows), folder / OF_MEMORIES.path)
+    return folder
+
+
+def add_translation(folder: Path) -> Path:
+    """Lets the small run read values translated, too: each value's tokens come in the opposite order, its rank is 2."""
+    settings = Settings.model_validate_json((folder / "settings.json").read_text())
+    both = settings.model_copy(update={"values": settings.values.model_copy(update={"readout": "both"})})
+    (folder / "settings.json").write_text(both.model_dump_json())
+    for group in range(len(MEMORIES)):
+        own = read_projections(folder / f"values/projections/{group}.h5")
+        ends = {name: getattr(own, f"{other}{rest}")
+                for end, other in (("top", "bottom"), ("bottom", "top"))
+                for rest in ("", "_token", "_log_probability") for name in [f"{end}{rest}"]}  # fmt: skip
+        write_projections(folder / f"translation/projections/{group}.h5", replace(own, **ends))
+        by_memory = tables.read(folder / f"values/by_memory/{group}.parquet")
+        rows = [
+            by_memory.assign(reading=reading, top_token=top, rank=2, head_top_token=0, head_agrees=False)
+            for reading, top in (("translated", ends["top"]), ("shuffled", 4))
+        ]
+        tables.write(pd.concat(rows), folder / f"translation/by_memory/{group}.parquet")
     return folder
 
 

@@ -1,5 +1,6 @@
 """Traces against brute force: sums, probabilities, and what the tables say of the model."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 from support import LAYER_KINDS
 
 import ffkv
+from ffkv.base.files import tables
 from ffkv.branches.refinement.cases import classify
+from ffkv.branches.translation.maps import Maps, write_maps
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.chain import ModuleChain
@@ -193,3 +196,49 @@ def test_edges_connect_the_strongest_memories_and_their_parts_add_up(traced):
     text = as_text(trace)
     assert "Strongest edges" in text
     assert f"relative deviation of {trace.parts['deviation'].max():.1e}." in text
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm"])
+def test_translated_predictions_are_those_of_the_head_behind_the_maps(traced, loaded, tmp_path, kind):
+    """By hand, of random maps in one file per group: states with the offset, changes of them without it."""
+    run = traced(kind)
+    folder, width, layers = tmp_path / "run", run.anatomy.width, len(run.anatomy.layers)
+    shutil.copytree(run.folder, folder)
+    parts = {"values": run.settings.values.model_copy(update={"readout": "both"}), "layer_groups": layers}
+    (folder / "settings.json").write_text(run.settings.model_copy(update=parts).model_dump_json())
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(layers, 2, width, width)).astype(np.float32)
+    offset = generator.normal(size=(layers, 2, width)).astype(np.float32)
+    by_memory = tables.read(folder / "values/by_memory/0.parquet")
+    for layer in range(layers):
+        at = slice(layer, layer + 1)
+        maps = Maps(
+            layer=np.array([layer], np.int32), weight=weight[at], offset=offset[at], attributes=run.anatomy.identity
+        )
+        write_maps(folder / f"translation/maps/{layer}.h5", maps)
+        own = by_memory[by_memory["layer"] == layer].assign(
+            reading="translated", top_token=7, head_top_token=0, head_agrees=0
+        )
+        tables.write(own, folder / f"translation/by_memory/{layer}.parquet")
+    by_head = ffkv.trace(run, PROMPT, top=5, device="cpu")
+    trace = ffkv.trace(ffkv.open(folder).translated, PROMPT, top=5, device="cpu")
+    assert (trace.reading, by_head.reading) == ("translated", "head") and "translated" in repr(trace)
+    assert ", translated; logit" in as_text(trace) and "translated" not in as_text(by_head)
+    head = load_head(folder / "model", "cpu")
+    for layer, state in enumerate(observe(loaded(run).model, run.anatomy.layers, ids_of(trace))):
+        w, b = (torch.from_numpy(array[layer, 0]) for array in (weight, offset))
+        vectors = {
+            "residual": (state["o"] - state["y"])[0] @ w + b,
+            "ffn": state["y"][0] @ w,
+            "output": state["o"][0] @ w + b,
+        }
+        for point, vector in vectors.items():
+            p = head.logits(vector, run.anatomy.read_as).double().softmax(-1)
+            found = trace.predictions.query(f"layer == {layer} and point == '{point}'")
+            ids = torch.tensor(found["token_id"].to_numpy().reshape(-1, 5))
+            np.testing.assert_allclose(p.gather(1, ids), p.topk(5).values, **ROUNDING)
+            np.testing.assert_allclose(found["probability"].to_numpy().reshape(-1, 5), p.topk(5).values, **ROUNDING)
+    assert set(trace.contributions["top_token"]) == {run.vocabulary[7]}
+    same = ["layer", "memory", "coefficient", "size", "share", "logit"]  # these are of the model itself
+    np.testing.assert_array_equal(trace.contributions[same], by_head.contributions[same])
+    np.testing.assert_array_equal(trace.final["probability"], by_head.final["probability"])

@@ -20,7 +20,7 @@ from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, error_page, render, r
 from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.errors import UserError
-from ffkv.base.terminal import say
+from ffkv.base.terminal import plain, say
 from ffkv.run.report.registry import FIGURES
 
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
@@ -156,11 +156,16 @@ class _OtherData(Exception):
 
 
 def _held(shelf: Shelf, request: Request) -> Held:
-    """Returns the run that an address names. Raises NoSuch if it is not open."""
+    """Returns the run that an address names, in the reading that it asks for. Raises NoSuch if one of them is not there."""
     held = shelf.run(request.path_params["run"])
+    match request.query_params.get("reading", "head"):
+        case "translated":
+            held = held.translated
+        case reading if reading != "head":
+            raise NoSuch(f"There is no reading {plain(reading)!r}. There are: head, translated.")
     if (data := request.query_params.get("data", held.data)) != held.data:
         rest = {name: value for name, value in request.query_params.items() if name != "data"}
-        address = with_query(LIVE.run(held) + _path(request).split("/", 3)[3], rest)
+        address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
         raise _OtherData(render("other_data.html", held=held, status=409, asked=data, address=address))
     return held
 

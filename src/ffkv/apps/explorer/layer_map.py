@@ -166,18 +166,20 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
-        "rows": [_row(layer, row, about, order, colours) for layer, row in enumerate(cells)],
+        "rows": [_row(layer, row, about, order, colours, held.asks) for layer, row in enumerate(cells)],
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
         "legend": [(look, _short(mean, about)) for mean in colours.legend if (look := colours.look(mean)) in looks],
     }  # fmt: skip
 
 
-def _row(layer: int, cells: Sequence[Cell], about: Quantity, order: str, colours: Shades) -> dict[str, Any]:
+def _row(
+    layer: int, cells: Sequence[Cell], about: Quantity, order: str, colours: Shades, asks: dict[str, str]
+) -> dict[str, Any]:
     return {
-        "cells": [(colours.look(cell.mean), cell.span, *_link(layer, cell, about, order)) for cell in cells],
+        "cells": [(colours.look(cell.mean), cell.span, *_link(layer, cell, about, order, asks)) for cell in cells],
         "known": sum(cell.known for cell in cells),
         "columns": sum(cell.span for cell in cells),
-        "address": with_query("memories", {"layer": layer, "sort": about.column}),
+        "address": with_query("memories", {**asks, "layer": layer, "sort": about.column}),
     }
 
 
@@ -185,14 +187,24 @@ def _short(value: float, about: Quantity) -> str:
     return about.write(value) if about.write is percent else f"{value:.3g}".replace("-", MINUS)
 
 
-def _link(layer: int, cell: Cell, about: Quantity, order: str) -> tuple[str, str]:
-    """Returns the address of a cell's memories, from the page of the run, and what the cell says; empty if unknown."""
+def _link(layer: int, cell: Cell, about: Quantity, order: str, asks: dict[str, str]) -> tuple[str, str]:
+    """Returns the address of a cell's memories, from the page of the run, and what the cell says; empty if unknown.
+
+    `asks`: what the address asks in any case.
+    """
     if not cell.known:
         return "", ""
     low, mean, high = map(about.write, (cell.low, cell.mean, cell.high))
     if cell.known == 1:
-        return f"m/{layer}/{cell.one}", f"{memory_name(layer, cell.one)}: {low}"
+        return with_query(f"m/{layer}/{cell.one}", asks), f"{memory_name(layer, cell.one)}: {low}"
     column, ends = (about.column, (cell.low, cell.high)) if order == "value" else ("memory", (cell.first, cell.last))
-    asked = {"layer": layer, "sort": about.column, f"min_{column}": ends[0], f"max_{column}": ends[1], **about.has}
+    asked = {
+        **asks,
+        "layer": layer,
+        "sort": about.column,
+        f"min_{column}": ends[0],
+        f"max_{column}": ends[1],
+        **about.has,
+    }
     said = f"{number(cell.known)} memories: {low}" + (f" to {high}, mean {mean}" if cell.low != cell.high else "")
     return with_query("memories", asked), said

@@ -67,7 +67,7 @@ def keep(held: Held, body: bytes) -> Response:
     except (UserError, ValueError) as error:
         return error_page(400, "This cannot be kept", str(error))
     if back := sent.get("back"):
-        return RedirectResponse(LIVE.memory(held, *held.place(back), "#lists"), 303)
+        return RedirectResponse(LIVE.memory(held, *held.place(back)) + "#lists", 303)
     if action == "add":
         return RedirectResponse(LIVE.run(held, "memories", collection=collection), 303)
     return RedirectResponse(LIVE.run(held, "collections"), 303)

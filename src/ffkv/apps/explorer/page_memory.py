@@ -121,6 +121,7 @@ def values(
         sought = memory.sought
     card = Card(held.run, memory, sought)
     explained = memory.explanations.to_dict("records")
+    opened = f"ffkv.open({str(held.run.folder)!r}){'.translated' if held.asks else ''}"
     tokens = {
         end: prediction_columns(held.run.files, layer, index, end, _predictions(held)) for end in ("top", "bottom")
     }
@@ -138,7 +139,7 @@ def values(
         "effects": memory.effects.to_dict("records"),
         "behaviours": memory.behaviours.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
-        "python": f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})",
+        "python": f"import ffkv\n\nmemory = {opened}.memory({memory.name!r})",
     }
 
 
@@ -228,7 +229,7 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
         "explanations": memory.explanations,
         "histogram": memory.histogram.replace([np.inf, -np.inf], np.nan),
     }
-    found: dict[str, Any] = {"run": held.name, "data": held.data, "name": memory.name}
+    found: dict[str, Any] = {"run": held.name, **held.asks, "data": held.data, "name": memory.name}
     found |= {"layer": layer, "memory": index, "unit": memory.unit}
     # pandas cannot write a NaN of 32 bits among words.
     numbers = memory.statistics.map(lambda value: float(value) if isinstance(value, np.floating) else value)

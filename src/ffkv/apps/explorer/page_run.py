@@ -123,7 +123,7 @@ def values(held: Held) -> dict[str, Any]:
             *facts.corpus(run),
             ("trigger examples", f"{run.settings.triggers.per_key} per key"),
         ],
-        "report": LIVE.run(held, "report") if report_file(held).is_file() else "",
+        "report": LIVE.run(held, "report", reading="") if report_file(held).is_file() else "",
         "sheets": bool(sheet_names(run.files.annotations)),
     }
 

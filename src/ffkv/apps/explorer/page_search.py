@@ -172,7 +172,7 @@ def _blocks(found: Found) -> Iterator[pd.DataFrame]:
 
 
 def _json(held: Held, found: Found) -> Iterator[str]:
-    about = json.dumps({"run": held.name, "data": held.data, "total": len(found)})
+    about = json.dumps({"run": held.name, **held.asks, "data": held.data, "total": len(found)})
     yield f'{about[:-1]}, "memories": ['
     for number, block in enumerate(_blocks(found)):
         rows = block.to_json(orient="records", double_precision=10)[1:-1]

@@ -29,7 +29,7 @@ WHEN = ("after", "before")  # the changes: which states the tables and the map s
 CONTINUED = {"tokens": whole, "temperature": real, "seed": whole}  # how the text goes on, and how each is read
 GRAPHED = ("graph", "wrong", "other", "baseline")  # what is asked of a graph
 FIELDS = (
-    *("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", "edges"),
+    *("prompt", "reading", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", "edges"),
     *(*CONTINUED, *GRAPHED),
 )
 
@@ -187,7 +187,7 @@ def _page(
     values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
     if shelf.history:
         before, values["not_kept"] = history.remember(held, asked if found is not None and asked["prompt"] else None)
-        values["history"] = [(each, LIVE.run(held, "trace", **each.asked)) for each in before]
+        values["history"] = [(each, LIVE.run(held, "trace", **{"reading": "", **each.asked})) for each in before]
     if graph is not None:
         from ffkv.run.graph.drawing import draw
 
@@ -213,7 +213,7 @@ def _page(
             "with_off": lambda name: _changed(found, [name], 0.0),
             "with_scale": lambda name: _changed(found, [name], 2.0),
             "graph_off": _changed(
-                found, [] if graph is None else graph.nodes["name"].str.split("@").str[0].unique(), 0.0
+                found, [] if graph is None else {name.split("@")[0]: None for name in graph.nodes["name"]}, 0.0
             ),
             "all_off": _changed(found, shown.strongest(STRONGEST)["name"], 0.0),
         }

@@ -26,9 +26,9 @@ DRAWING_POLICY = (
 
 
 def with_query(address: str, query: dict[str, Any]) -> str:
-    """Returns an address with those of the questions that are asked, in order."""
+    """Returns an address with those of the questions that are asked, in order, behind those that it asks already."""
     asked = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{address}?{urlencode(asked)}" if asked else address
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}" if asked else address
 
 
 BASE: ContextVar[str] = ContextVar("BASE", default="")  # how the addresses of the explorer that answers begin
@@ -45,7 +45,7 @@ class Live:
 
     def run(self, held: Held, part: str = "", **query: Any) -> str:
         """Returns the address of a run, or of a part of it: "report", "memories", "trace"."""
-        return with_query(self.at(f"/r/{quote(held.name, safe='')}/{part}"), query)
+        return with_query(self.at(f"/r/{quote(held.name, safe='')}/{part}"), {**held.asks, **query})
 
     def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
         """Returns the address of a memory or of a part of its page; "" if it has no page."""

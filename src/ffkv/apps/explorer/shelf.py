@@ -93,6 +93,20 @@ class Held:
     measuring: threading.Thread | None = None  # what measures chance before anybody seeks patterns
 
     @functools.cached_property
+    def translated(self) -> "Held":
+        """The same run, read translated. What does not depend on the reading is shared. Raises NoSuch if there is none."""
+        try:
+            run = self.run.translated
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return Held(run, self.name, samples=self.samples, colours=self.colours, texts=self.texts)
+
+    @property
+    def asks(self) -> dict[str, str]:
+        """What an address asks so that a page is in this reading."""
+        return {} if self.run.files.reading == "head" else {"reading": self.run.files.reading}
+
+    @functools.cached_property
     def hashes(self) -> dict[str, str]:
         """Which model, corpus and settings the run's numbers are of, by short hashes."""
         settings = hashlib.sha256(self.run.settings.model_dump_json().encode()).hexdigest()

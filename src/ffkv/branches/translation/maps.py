@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ def read_maps(path: Path | str, belongs_to: Mapping[str, Any], layers: Sequence[
         message = f"{path} has layers {maps.layer.tolist()}, not layers {list(layers)}"
         raise UserError(f"{message}: give the file of the same layer group.")
     return maps
+
+
+def read_map(file: h5py.File, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the map of one layer from an open file: W [d, d] and b [d], fitted on pairs of states."""
+    row = file["layer"][...].tolist().index(layer)
+    return file["weight"][row, 0], file["offset"][row, 0]
 
 
 class TranslatedHead(Head):

@@ -16,7 +16,7 @@ from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run_files import RunFiles, read_table, unknown
+from ffkv.run.results.run_files import READINGS, RunFiles, read_table, unknown
 
 PLACE = ["annotator", "layer", "memory"]
 SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
@@ -31,13 +31,17 @@ class Index(Generic[Answer]):
     Several threads may call it: one of them reads, the others wait.
     """
 
-    def __init__(self, read: Callable[..., Answer]):
-        self._read = read
+    def __init__(self, read: Callable[..., Answer], of_values: bool = False):
+        """`of_values`: whether the answer depends on how the files read values."""
+        self._read, self._of_values = read, of_values
         functools.update_wrapper(self, read)
+
+    def _key(self, files: RunFiles, arguments: tuple) -> tuple:
+        return self._read, files.reading if self._of_values else "", *arguments
 
     def __call__(self, files: RunFiles, *arguments: Any) -> Answer:
         """Returns the answer that is kept, else a new one."""
-        key = (self._read, *arguments)
+        key = self._key(files, arguments)
         if key not in files.kept:
             with files.lock:
                 if key not in files.kept:  # else it was read meanwhile
@@ -47,7 +51,10 @@ class Index(Generic[Answer]):
 
     def in_memory(self, files: RunFiles, *arguments: Any) -> Answer | None:
         """Returns the answer if it is in memory; else None, and whoever asks reads the rows of one memory only."""
-        return files.kept.get((self._read, *arguments))
+        return files.kept.get(self._key(files, arguments))
+
+
+OfValues = functools.partial(Index, of_values=True)
 
 
 class TriggerPlaces(NamedTuple):
@@ -63,7 +70,7 @@ class TriggerPlaces(NamedTuple):
         return np.where(self.sentence >= 0, prefix_number(self.sentence, self.position), -1)
 
 
-@Index
+@OfValues
 def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory,
     rank].
@@ -80,7 +87,7 @@ def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
     offset = np.asarray(files.anatomy.layer_offset)
     if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
         raise UserError(
-            f"{files.folder / 'values/projections'} does not hold every memory once. Run the workflow again."
+            f"{files.folder / READINGS[files.reading] / 'projections'} does not hold every memory once. Run the workflow again."
         )
     return tokens, log_probability
 
@@ -150,15 +157,28 @@ def explanations(files: RunFiles) -> pd.DataFrame:
     return _with_row(files, table).sort_values(["row", "annotator"], ignore_index=True)
 
 
-@Index
+@OfValues
 def values_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `values/by_memory`, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
+    """The table `values/by_memory`, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i).
+
+    Of files that read values translated, these are the columns of `translation/by_memory`.
+    """
     counts = [layer.memories for layer in files.anatomy.layers]
     layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
-    by_memory = files.details("values/by_memory")
+    by_memory = in_reading(files.details(f"{READINGS[files.reading]}/by_memory"))
     if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
-        raise UserError(f"{files.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again.")
+        raise UserError(
+            f"{files.folder / READINGS[files.reading] / 'by_memory'} does not hold every memory once. Run the workflow again."
+        )
     return by_memory
+
+
+def in_reading(by_memory: pd.DataFrame) -> pd.DataFrame:
+    """Returns rows of `values/by_memory` as they are; of `translation/by_memory` those by the layers' maps, as such rows."""
+    if "reading" not in by_memory:
+        return by_memory
+    own = by_memory[by_memory["reading"] == "translated"].reset_index(drop=True)
+    return own.drop(columns=["reading", "head_top_token", "head_agrees"])
 
 
 def behaviours(files: RunFiles) -> pd.DataFrame:
@@ -266,7 +286,7 @@ def token_texts(ids: np.ndarray | pd.Series, vocabulary: Sequence[str]) -> list[
     return [texts[token] for token in np.asarray(ids).tolist()]
 
 
-@Index
+@OfValues
 def statistics(files: RunFiles) -> pd.DataFrame:
     """Returns the statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
     by_memory = values_by_memory(files)

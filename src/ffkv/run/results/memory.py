@@ -13,6 +13,7 @@ from ffkv.run.results import indexes
 from ffkv.run.results.indexes import key_statistics, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
+from ffkv.run.results.run_files import READINGS
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.run.results.sought import kept_patterns, seek_patterns
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
@@ -52,7 +53,7 @@ class Memory:
         self._row = run.anatomy.layer_offset[layer] + memory
 
     def __repr__(self) -> str:
-        return f"<Memory {self.name} of {self.run.name}>"
+        return f"<Memory {self.name} of {self.run.name}{self.run.told_reading}>"
 
     def _repr_html_(self) -> Markup:
         numbers, unit = self.statistics, [self.unit] if self.unit else []
@@ -66,7 +67,7 @@ class Memory:
             examples_table("Trigger examples", self.triggers.head(SHOWN)),
             examples_table("Negative trigger examples", self.negative_triggers.head(SHOWN)),
             table("Patterns", ["pattern", "trigger examples"], labels),
-            tokens_table("The value promotes", self.promotes(promoted)),
+            tokens_table(f"The value promotes{self.run.told_reading}", self.promotes(promoted)),
         )
 
     @functools.cached_property
@@ -288,7 +289,8 @@ class Memory:
             return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
         with files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
-        value = value_statistics(files.memory_rows("values/by_memory", self.layer, self.memory), files.vocabulary)
+        by_memory = files.memory_rows(f"{READINGS[files.reading]}/by_memory", self.layer, self.memory)
+        value = value_statistics(indexes.in_reading(by_memory), files.vocabulary)
         frames = [key, value]
         if indexes.has_roles(files):
             frames.append(indexes.role_statistics(files.memory_rows("roles/by_memory", self.layer, self.memory)))

@@ -13,7 +13,7 @@ import numpy as np
 from ffkv.base.errors import UserError
 from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, token_texts, trigger_places
 from ffkv.run.results.memory_name import memory_name, whole_number
-from ffkv.run.results.run_files import RunFiles
+from ffkv.run.results.run_files import READINGS, RunFiles
 
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
 
@@ -112,7 +112,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
             layers, memories = file["layer"], file["memory"]
             if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
                 raise UserError(
-                    f"values/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
+                    f"{READINGS[files.reading]}/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
                     " another layer_groups. Run the workflow again."
                 )
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]

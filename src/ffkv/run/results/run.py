@@ -1,5 +1,6 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
+import copy
 import functools
 import re
 import threading
@@ -89,7 +90,34 @@ class Run:
 
     def __repr__(self) -> str:
         layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
-        return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
+        return (
+            f"<Run {self.name}{self.told_reading}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
+        )
+
+    @functools.cached_property
+    def translated(self) -> "Run":
+        """The same run with values and states read through the maps to the last layer (docs/translation.md).
+
+        Tokens that memories promote and demote, searches, `memories`, traces and graphs are those of the translated reading.
+        Tables, figures, `layers` and exports are those of the run. Only runs with `values.readout: both` have it.
+
+        Raises:
+            UserError: the run reads values and states by the head only.
+        Examples:
+            >>> run = ffkv.open("results/tiny").translated
+            >>> run.memory("L1.17")
+            <Memory L1.17 of tiny, translated>
+            >>> run.memory("L1.17").promotes(3).columns.tolist()  # the top tokens of the value, translated
+            ['token', 'id', 'log_probability', 'probability']
+        """
+        other = copy.copy(self)
+        other.files = self.files.read_as("translated")
+        return other
+
+    @property
+    def told_reading(self) -> str:
+        """What stands behind the name of a list of tokens: "" if the head reads it as it is, else ", translated"."""
+        return "" if self.files.reading == "head" else f", {self.files.reading}"
 
     # Tables
 
@@ -104,7 +132,8 @@ class Run:
             gated: whether coefficients are products of a gate and another factor.
             signed: whether coefficients can be negative.
             dead: number of memories without a trigger example.
-            agreement: share of the other memories whose top token follows the strongest trigger example (figure 4).
+            agreement: share of the other memories whose top token, as the head reads it, follows the strongest trigger
+                example (figure 4).
         """
         layers = pd.DataFrame(
             [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],

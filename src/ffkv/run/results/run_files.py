@@ -1,6 +1,7 @@
 """The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
 
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.run.results.expected import TABLES
 
 SPLITS = ("train", "validation")
+READINGS = {"head": "values", "translated": "translation"}  # of values: the folder of what they predict
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
 SPLIT_OF = {
     "triggers": "train",
@@ -105,6 +107,7 @@ class RunFiles:
 
     Attributes:
         folder, settings, anatomy: those of the run.
+        reading: how values and states are read: by the "head", or "translated" first (docs/translation.md).
     Examples:
         >>> files = ffkv.open("results/tiny").files
         >>> files.details("values/by_memory").columns.tolist()[:2]
@@ -117,11 +120,34 @@ class RunFiles:
     def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy, keep_open: bool = False):
         """Use `ffkv.open`, which describes `keep_open`."""
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
+        self.reading = "head"
         self.kept: dict[Any, Any] = {}  # what indexes have read
         self.lock = threading.RLock()  # held while an index reads
         self._corpora_read: dict[str, Corpus] = {}
         self._keep_open, self._opening, self._stack = keep_open, threading.Lock(), ExitStack()
         self._open_files: dict[Path, h5py.File] = {}
+
+    @property
+    def has_translation(self) -> bool:
+        """Whether the run reads values and states translated, too."""
+        return BRANCHES["translation"].is_in(self.settings)
+
+    def read_as(self, reading: str) -> "RunFiles":
+        """Returns the same files in a reading of `READINGS`. What is open or in memory is shared.
+
+        Raises:
+            UserError: there is no such reading, or the run does not have it.
+        """
+        if reading not in READINGS:
+            raise unknown("reading", reading, [*READINGS])
+        if reading == "translated" and not self.has_translation:
+            raise UserError(
+                f"{self.folder} has values and states as the head reads them only: set values.readout to both, and run the"
+                " workflow again."
+            )
+        files = copy.copy(self)
+        files.reading = reading
+        return files
 
     @property
     def annotations(self) -> Path:
@@ -196,7 +222,13 @@ class RunFiles:
 
     def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
         """Returns the projections of the values of one layer group, open for reading, after their model was checked."""
-        return self._open(f"values/projections/{layer_group}.h5", "projections", self.anatomy.identity)
+        return self._open(
+            f"{READINGS[self.reading]}/projections/{layer_group}.h5", "projections", self.anatomy.identity
+        )
+
+    def open_maps(self, layer_group: int) -> AbstractContextManager[h5py.File]:
+        """Returns the maps of one layer group, open for reading, after their model was checked."""
+        return self._open(f"translation/maps/{layer_group}.h5", "translation maps", self.anatomy.identity)
 
     def open_values(self) -> AbstractContextManager[h5py.File]:
         """`values.h5`, open for reading, after its model was checked."""

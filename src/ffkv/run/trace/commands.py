@@ -20,6 +20,7 @@ ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # w
 @click.argument("results", type=FOLDER)
 @click.argument("text", required=False)
 @takes(TraceOptions, argument="options")
+@click.option("--translated", is_flag=True, help="Read values and layers through the maps to the last layer.")
 @click.option("--before", is_flag=True, help="Show layers and memories before the changes, not after them.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
 @click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
@@ -30,6 +31,7 @@ def trace(
     results: Path,
     text: str | None,
     options: TraceOptions,
+    translated: bool,
     before: bool,
     as_json: bool,
     prompts: Path | None,
@@ -55,6 +57,7 @@ def trace(
     from ffkv.run.trace.text import as_text
 
     run, given = open(results), options.model_dump()
+    run = run.translated if translated else run
     if text is not None:
         found = step.trace(run, text, device=device, **given)
         say(found.to_json() if as_json else as_text(found, before))

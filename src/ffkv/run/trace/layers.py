@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ffkv.branches.refinement.cases import classify
+from ffkv.branches.translation.maps import TranslatedHead, read_map
 from ffkv.model.head.head import Head
 from ffkv.model.head.topk import highest, log_probabilities, rank
 from ffkv.model.tap.change import Place
@@ -23,7 +24,17 @@ from ffkv.run.trace.result import POINTS
 from ffkv.run.trace.states import States, residual_deviations
 
 
-def predict_layers(head: Head, states: States, top: int, vocabulary: Sequence[str]) -> tuple[np.ndarray, pd.DataFrame]:
+def readers(run: Run, head: Head, layer: int) -> list[Head]:
+    """Returns what reads r, y and o of a layer, in the order of `POINTS`, as the run reads states."""
+    if run.files.reading == "head":
+        return [head] * len(POINTS)
+    with run.files.open_maps(run.files.layer_group(layer)) as file:
+        weight, offset = read_map(file, layer)
+    of_state, of_change = (TranslatedHead(head, weight, b, run.anatomy.read_as) for b in (offset, None))
+    return [of_state, of_change, of_state]
+
+
+def predict_layers(run: Run, head: Head, states: States, top: int) -> tuple[np.ndarray, pd.DataFrame]:
     """Reads the top tokens of r, y and o of every layer at every position. r is o - y.
 
     Returns their ids, the highest logit first [position, layer, point, rank], and `Trace.predictions`.
@@ -31,10 +42,13 @@ def predict_layers(head: Head, states: States, top: int, vocabulary: Sequence[st
     shape = (len(states.y[0]), len(states.y), len(POINTS), top)
     ids, probability = np.zeros(shape, np.int64), np.zeros(shape)
     for layer, (y, o) in enumerate(zip(states.y, states.o, strict=True)):
-        vectors = torch.cat([o - y, y, o])  # in the order of `POINTS`
-        found = [_top(logits, top) for _, logits in head.chunks(vectors, layer)]
-        for into, parts in zip((ids, probability), zip(*found)):
-            into[:, layer] = np.concatenate(parts).reshape(len(POINTS), -1, top).swapaxes(0, 1)
+        vectors, reading = (o - y, y, o), readers(run, head, layer)  # in the order of `POINTS`
+        for reader in dict.fromkeys(reading):
+            points = [point for point, own in enumerate(reading) if own is reader]
+            together = torch.cat([vectors[point] for point in points])
+            found = [_top(logits, top) for _, logits in reader.chunks(together, layer)]
+            for into, parts in zip((ids, probability), zip(*found)):
+                into[:, layer, points] = np.concatenate(parts).reshape(len(points), -1, top).swapaxes(0, 1)
     position, at, point, place = np.indices(shape).reshape(4, -1)
     table = {
         "position": position,
@@ -42,7 +56,7 @@ def predict_layers(head: Head, states: States, top: int, vocabulary: Sequence[st
         "point": np.array(POINTS, object)[point],
         "rank": place,
         "token_id": ids.ravel(),
-        "token": token_texts(ids.ravel(), vocabulary),
+        "token": token_texts(ids.ravel(), run.vocabulary),
         "probability": probability.ravel(),
     }
     return ids, pd.DataFrame(table)
@@ -139,7 +153,7 @@ def describe_layers(
 
     `token` is the chosen next token. `top` and `memories`: see `TraceOptions`. Memories in `changed` are listed anyway.
     """
-    ids, predictions = predict_layers(model.head, states, top, run.vocabulary)
+    ids, predictions = predict_layers(run, model.head, states, top)
     parts = split_layers(model, states, token, memories, changed)
     changes = logit_changes(model, states.end, parts, token)
     sums = {"memories": [part.deviation for part in parts], "residual": residual_deviations(model, states)}

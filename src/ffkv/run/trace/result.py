@@ -23,6 +23,8 @@ class Trace:
 
     Attributes:
         run: name of the run.
+        reading: how `predictions`, the tokens of `layers` and those of values are read: by the "head", or "translated" first
+            (docs/translation.md). All else is about the model itself.
         text: the prompt, with U+FFFD in place of lone surrogates.
         note: what stands in front of the prompt, in one sentence; for an empty prompt it says what the model reads.
         position: the chosen token, as a position in `tokens`.
@@ -82,6 +84,7 @@ class Trace:
     """
 
     run: str
+    reading: str
     text: str
     note: str
     position: int
@@ -106,13 +109,22 @@ class Trace:
     changed: "Trace | None" = None
 
     def __repr__(self) -> str:
-        facts = [f"position {self.position}", *filter(None, [self.when]), f"deviation {self.deviation:.0e}"]
+        facts = [
+            f"position {self.position}",
+            *filter(None, [self.when, self.told_reading]),
+            f"deviation {self.deviation:.0e}",
+        ]
         return f"<Trace of {self.text!r} in {self.run}: {', '.join(facts)}>"
 
     @property
     def when(self) -> str:
         """Which model the tables are about: "before the changes" or "after the changes"; "" without changes."""
         return "" if not self.changes else "after the changes" if self.changed is None else "before the changes"
+
+    @property
+    def told_reading(self) -> str:
+        """How tokens of values and layers are read: "translated", or "" for the head's own reading."""
+        return "" if self.reading == "head" else self.reading
 
     def strongest(self, count: int = 10) -> pd.DataFrame:
         """Returns the memories of all layers that change the chosen token's logit most, as rows of `contributions`."""
@@ -183,13 +195,16 @@ class Trace:
             for row in self.strongest().itertuples()
         ]
         when = f", {self.when}" if self.when else ""
+        read_as = f", {self.told_reading}" if self.told_reading else ""
         return summary(
             f"Trace in {self.run}",
             facts,
             *effect,
             tokens_table(f"The model predicts{when}", self.final),
-            table(f"Strongest memories{when}", ["memory", "coefficient", "size", "logit", "promotes"], strongest),
-            table(f"Layers{when}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
+            table(
+                f"Strongest memories{when}{read_as}", ["memory", "coefficient", "size", "logit", "promotes"], strongest
+            ),
+            table(f"Layers{when}{read_as}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
         )
 
 

@@ -70,7 +70,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     The first trace of a run loads the model, see `Run.model`. `docs/trace.md` defines every number.
 
     Args:
-        run: a finished run.
+        run: a finished run; its `translated` for tokens of values, residuals and outputs in that reading.
         text: the prompt, to the letter. What precedes every sentence of the corpus precedes it, too.
         device: as in `Run.model`.
         {options}
@@ -104,6 +104,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     own = _describe(run, model, states, token, top, asked.memories, factors)
     question: dict[str, Any] = {
         "run": run.name,
+        "reading": run.files.reading,
         "text": prompt.text,
         "note": prompt.note,
         "position": position,

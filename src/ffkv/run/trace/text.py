@@ -50,13 +50,14 @@ def as_text(trace: Trace, before: bool = False) -> str:
     rows = rows.assign(top_token=rows["top_token"].fillna("").astype(str))
     coefficient: dict[str, Callable] = {"coefficient": lambda value: "" if pd.isna(value) else number(value)}
     of_memory: dict[str, Callable] = {"size": number, "share": _percent, "logit": number, "top_token": _token}
+    told = f", {trace.told_reading}" if trace.told_reading else ""
     lines += [
         "",
-        f"Layers at position {trace.position}{when}; logit: what y adds to the logit of {_token(trace.token)}:",
+        f"Layers at position {trace.position}{when}{told}; logit: what y adds to the logit of {_token(trace.token)}:",
         *_table(shown.layers, {"layer": str, "case": str, **tops, **norms, "active": number, "logit": number}),
         "",
         f"Contributions{when}: size |m| |v|, share of y, what they add to the logit, and the top token of the value"
-        " alone:",
+        f" alone{told}:",
         *_table(rows, {"layer": str, "name": str, **coefficient, **of_memory}),
         "",
         f"All sums hold up to a relative deviation of {shown.deviation:.1e} (the model's own logits:"

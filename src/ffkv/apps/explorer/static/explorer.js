@@ -80,7 +80,7 @@
     list.id = "completions";
     field.setAttribute("list", list.id);
     const typed = field.value;
-    const answer = await fetch(field.dataset.complete + "?q=" + encodeURIComponent(typed), { credentials: "same-origin" });
+    const answer = await fetch(field.dataset.complete + (field.dataset.complete.includes("?") ? "&" : "?") + "q=" + encodeURIComponent(typed), { credentials: "same-origin" });
     if (!answer.ok || field.value !== typed) return;
     list.replaceChildren(...(await answer.json()).map(text => new Option(text, text)));
   });
