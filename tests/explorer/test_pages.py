@@ -236,7 +236,7 @@ PLACES += ["trace", "collections", "go?q=L1.0"]
 @pytest.fixture
 def reading(visit, small, tmp_path):
     """An explorer of the small run, which reads values translated, too, and of the run without that."""
-    return visit(add_translation(shutil.copytree(small, tmp_path / "both")), small)
+    return visit(add_translation(shutil.copytree(small, tmp_path / "results/both")), small)
 
 
 def test_a_value_is_shown_in_either_reading(reading):
@@ -266,6 +266,8 @@ def test_links_of_a_translated_page_keep_the_reading(reading, place):
     links = re.findall(r'(?:href|action|src|data-complete)="(/r/both/[^"]*)', page)
     lost = {link for link in links if "reading=translated" not in link}
     assert len(links) > 5 and lost <= {"/r/both/claims.svg"}
+    cells = re.findall(r'href="((?:memories|m/)[^"]*)"', page)  # of the map
+    assert bool(cells) == (place in ("", "?map=agreement")) and all("reading=translated" in link for link in cells)
     forms = re.findall(r'<form (?!method)[^>]*action="/r/both/.*?</form>', page, re.DOTALL)
     assert forms and all('name="reading" value="translated"' in form for form in forms)
 
