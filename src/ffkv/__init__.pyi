@@ -45,6 +45,10 @@ from ffkv.branches.composition.step import measure_composition as measure_compos
 from ffkv.branches.composition.step import summarize_composition as summarize_composition
 from ffkv.branches.refinement.step import measure_refinement as measure_refinement
 from ffkv.branches.refinement.step import summarize_refinement as summarize_refinement
+from ffkv.branches.translation.step import read_states as read_states
+from ffkv.branches.translation.step import fit_maps as fit_maps
+from ffkv.branches.translation.step import measure_translation as measure_translation
+from ffkv.branches.translation.step import summarize_translation as summarize_translation
 from ffkv.branches.intervention.step import measure_interventions as measure_interventions
 from ffkv.branches.intervention.step import summarize_interventions as summarize_interventions
 from ffkv.branches.roles.step import measure_roles as measure_roles

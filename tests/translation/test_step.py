@@ -89,6 +89,23 @@ def test_shards_and_groups_change_no_byte(files, tmp_path):
     pd.testing.assert_frame_equal(pd.concat([each for _, each in groups if len(each)], ignore_index=True), fit)
 
 
+def test_maps_by_divergence_are_the_same_in_any_group(files):
+    files = files("gpt2")
+
+    def fitted_on(part: Part) -> tuple[Maps, pd.DataFrame]:
+        paths = (files[name] for name in ("model", "states", "prefixes"))
+        return fit_maps(*paths, Translation(fit="divergence"), work=Work("cpu", part=part))
+
+    (maps, fit), (plain, by_ridge) = fitted_on(WHOLE), fitted(files)
+    FIT.check(fit)
+    steps = fit[fit["reading"] != "head"]["steps"].to_numpy().reshape(3, 2)  # [layer, reading]
+    moved = (maps.weight != plain.weight).any((2, 3))
+    assert (moved == (steps > 0)).all() and moved.any() and (by_ridge["steps"] == 0).all()
+    one, table = fitted_on(Part(1, 3))
+    np.testing.assert_array_equal(one.weight[0], maps.weight[1])
+    pd.testing.assert_frame_equal(table, fit[fit["layer"] == 1].reset_index(drop=True))
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "opt-post-norm"])
 def test_every_reading_from_the_maps(files, tmp_path, kind):
     files = files(kind)

@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     RANDOM_PLACES = 46
     PERMUTED_ROLES = 45
     SHUFFLED_PAIRS = 50
+    DESCENT = 51
     GRAPH_BOOTSTRAP = 55
     GRAPH_SETS = 56
 

@@ -6,6 +6,7 @@ from ffkv.base.steps import File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
+READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 STEP = "ffkv.branches.translation.step"
 
 
@@ -17,9 +18,10 @@ def _read(run: Any) -> tuple[float, float]:
 
 def _fit(run: Any) -> tuple[float, float]:
     """Returns the operations of sums of products and of the head, and the numbers of the maps."""
-    shape, prefixes = run.shape, run.settings.translation.prefixes
+    shape, asked = run.shape, run.settings.translation
+    descent = 2 * READ_OUT if asked.fit == "divergence" else 0  # of two maps
     return (
-        shape.layers * (4 * prefixes * shape.width**2 + 2000 * shape.head),
+        shape.layers * (4 * asked.prefixes * shape.width**2 + (2000 + descent) * shape.head),
         2 * shape.layers * shape.width**2,
     )
 
@@ -50,7 +52,7 @@ BRANCH = Branch(
             f"{STEP}:fit_maps",
             "Fit a linear map from each layer's block output to the last one, and judge it on validation prefixes.",
             reads=("model", "states*", "prefixes"),
-            settings=("model/device", "layer_groups", "seed"),
+            settings=("translation/fit", "model/device", "layer_groups", "seed"),
             writes=(File("translation/maps/{group}.h5", "ffkv.branches.translation.maps:write_maps"), tables.FIT),
             imports="head",
             amount=_fit,

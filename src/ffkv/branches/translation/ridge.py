@@ -15,6 +15,7 @@ class Ridge(NamedTuple):
     weight: np.ndarray  # W [input, output]
     offset: np.ndarray  # b [output]
     penalty: float  # what W was shrunk by
+    steps: int = 0  # of gradient descent that followed
 
 
 class Moments(NamedTuple):

@@ -19,6 +19,7 @@ from ffkv.base.settings import Batches, Prefixes, Translation
 from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.translation import summaries
+from ffkv.branches.translation.descent import descend
 from ffkv.branches.translation.maps import Maps, TranslatedHead, head_of, read_maps
 from ffkv.branches.translation.readings import apply, divergences, explained_variance, read_prefixes
 from ffkv.branches.translation.ridge import Ridge, fit, fold_of
@@ -56,6 +57,11 @@ def read_states(
         batches: how they are cut into batches.
         seed: seed of the sample.
         work: the device, and which shard of the sample.
+    Raises:
+        UserError: see `sample_prefixes`.
+    Examples:
+        >>> files, settings = ["results/tiny/model", "results/tiny/corpus/train.h5"], ffkv.settings.Translation(prefixes=50)
+        >>> ffkv.read_states(*files, settings)("states.h5")  # writes the states of 50 prefixes
     """
     chosen = Prefixes(count=settings.prefixes, sample=prefixes.sample)
     return partial(sample_prefixes, model, train, settings=chosen, batching=batches, seed=seed, work=work, states=())
@@ -67,7 +73,12 @@ def write_states(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def fit_maps(
-    model: Path | str, states: Iterable[Path | str], prefixes: Path | str, seed: int = 0, work: Work = Work()
+    model: Path | str,
+    states: Iterable[Path | str],
+    prefixes: Path | str,
+    settings: Translation = Translation(),
+    seed: int = 0,
+    work: Work = Work(),
 ) -> tuple[Maps, pd.DataFrame]:
     """Fits the maps of a group of layers on states of train prefixes, and judges them on validation prefixes.
 
@@ -75,12 +86,20 @@ def fit_maps(
         model: folder of the model step.
         states: the files `translation/states/<shard>.h5`, each once.
         prefixes: file `sampled_prefixes.h5`.
-        seed: seed of the shuffled pairs.
+        settings: `fit`, how they are fitted.
+        seed: seed of the shuffled pairs, and of batches.
         work: the device of the head, and the layers.
     Returns:
-        The maps, and the table `FIT`.
+        The maps, and a row per layer and reading: how well it gives what the head reads (`translation/fit`, docs/formats.md).
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; the layer group does not exist.
+    Examples:
+        >>> states = [f"results/tiny/translation/states/{shard}.h5" for shard in (0, 1)]
+        >>> maps, fit = ffkv.fit_maps("results/tiny/model", states, "results/tiny/sampled_prefixes.h5")
+        >>> maps.weight.shape  # [layer, reading, d, d]: fitted on pairs of states, and on shuffled pairs
+        (2, 2, 32, 32)
+        >>> fit["reading"].unique().tolist()
+        ['translated', 'shuffled', 'head']
     """
     anatomy = read_anatomy(Path(model))
     layers = work.part.of(len(anatomy.layers))
@@ -94,10 +113,15 @@ def fit_maps(
         attributes, final = dict(file.attrs), _end(file)
         for row, layer in enumerate(layers):
             o = _read(paths, anatomy, partial(_output, layer=layer))
-            ridges = dict(zip(READINGS, fit(o, target, fold, shuffled), strict=True))
-            for which, ridge in enumerate(ridges.values()):
+            fitted = dict(zip(READINGS, fit(o, target, fold, shuffled), strict=True))
+            if settings.fit == "divergence":
+                pairs = dict(zip(READINGS, (target, target[shuffled]), strict=True))
+                for reading, start in fitted.items():
+                    batches = random_stream(seed, Purpose.DESCENT, layer)
+                    fitted[reading] = descend(head, anatomy.read_as, start, o, pairs[reading], fold, batches)
+            for which, ridge in enumerate(fitted.values()):
                 weight[row, which], offset[row, which] = ridge.weight, ridge.offset
-            rows += judge(head, anatomy, layer, ridges, _output(file, layer), final)
+            rows += judge(head, anatomy, layer, fitted, _output(file, layer), final)
             bar.update()
     maps = Maps(layer=np.array(layers, np.int32), weight=weight, offset=offset, attributes=anatomy.identity)
     return maps, tables.identify(FIT.frame(rows), attributes)
@@ -120,7 +144,8 @@ def judge(
         penalty = ridges[name].penalty if name in ridges else np.nan
         mean = sample.mean() if len(sample) else np.nan
         variance = explained_variance(final, reading)
-        rows.append((layer, name, penalty, variance, len(sample), mean, *mean_interval(sample, 0)))
+        steps = ridges[name].steps if name in ridges else 0
+        rows.append((layer, name, penalty, steps, variance, len(sample), mean, *mean_interval(sample, 0)))
     return rows
 
 
@@ -144,9 +169,17 @@ def measure_translation(
         prefixes: file `sampled_prefixes.h5`.
         work: the device and the layers.
     Returns:
-        The translated projections, and the tables `BY_MEMORY` and `BY_PREFIX`.
+        The translated projections; a row per memory and reading, and a row per sampled prefix, layer and reading
+        (`translation/by_memory` and `translation/by_prefix`, docs/formats.md).
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; a file is of another layer group.
+    Examples:
+        >>> of_group = [f"results/tiny/{folder}/0.h5" for folder in ("translation/maps", "values/projections")]
+        >>> of_run = [f"results/tiny/{name}.h5" for name in ("values", "triggers", "sampled_prefixes")]
+        >>> files = ["results/tiny/model", of_group[0], *of_run[:2], of_group[1], of_run[2]]
+        >>> _, by_memory, _ = ffkv.measure_translation(*files, ffkv.Work(part=ffkv.Part(0, 2)))
+        >>> by_memory.groupby("reading").size().to_dict()
+        {'shuffled': 128, 'translated': 128}
     """
     anatomy = read_anatomy(Path(model))
     layers = work.part.of(len(anatomy.layers))
@@ -210,6 +243,12 @@ def summarize_translation(
         The tables by the stem of their file.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model or corpus; a layer is missing or repeated.
+    Examples:
+        >>> parts = [[f"results/tiny/translation/{name}/{group}.parquet" for group in (0, 1)]
+        ...          for name in ("fit", "by_memory", "by_prefix")]
+        >>> files = ["results/tiny/model", "results/tiny/triggers.h5", "results/tiny/corpus/train.h5"]
+        >>> ffkv.summarize_translation(*parts, *files)["translation_differences"]["half"].unique().tolist()
+        ['lower', 'upper', 'all']
     """
     anatomy = read_anatomy(Path(model))
     examples = read_triggers(Path(triggers), anatomy.identity)

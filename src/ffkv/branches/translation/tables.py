@@ -17,6 +17,7 @@ FIT = table(
     layer(dtype="int32"),
     word("reading", "by the layer's map, by that of shuffled pairs, or as it is (`head`)", *JUDGED),
     number("penalty", "penalty of the map; NaN of `head`", lowest=0),
+    count("steps", "steps of gradient descent from the map in closed form to this one"),
     number(
         "explained_variance", "share of the variance that it explains; below 0 if the mean would do better", highest=1
     ),

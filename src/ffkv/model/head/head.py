@@ -1,7 +1,7 @@
 """The head: everything that turns a residual vector into vocabulary logits."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +97,12 @@ class Head:
             vector = vector.detach().to(self._device).float().requires_grad_()
             logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
             return torch.autograd.grad(logit, vector)[0]
+
+    def gradient(self, vectors: Tensor, layer: int | None, number: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the gradient of a number of logits [n, vocabulary] with respect to the vectors [n, d] that are read out."""
+        with torch.enable_grad():
+            vectors = vectors.detach().to(self._device).float().requires_grad_()
+            return torch.autograd.grad(number(self._source.read_out(vectors, layer).float()), vectors)[0]
 
     def differences(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> Tensor:
         """Returns the logit of one token minus that of another [n], of vectors [n, d]. `pairs`: ids of both tokens [n, 2].
