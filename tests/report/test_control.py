@@ -10,6 +10,7 @@ from report.conftest import ChangedRun, write_results
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.branches.registry import BRANCHES
 from ffkv.run.report.control import GREY, about_text, draw_control, lines, open_control
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.sections import draw_exhibits, summary
@@ -67,6 +68,32 @@ def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
     np.testing.assert_allclose(edges[0].y, breakdown["residual"])
     np.testing.assert_allclose(edges[1].y, breakdown["residual"] + breakdown["agreement"])
     assert (edges[-1].y <= 1).all() and len(edges) == breakdown.shape[1] - 1
+
+
+def test_translated_figures_show_the_control_translated(pair):
+    """Not by the map of shuffled pairs, and not as the head reads it; and the answer stands beside that of the run."""
+    run, control = pair
+    expected = {
+        "translated_agreement": [("translated_agreement", "rate", "source == 'trigger'")],
+        "translated_rank": [("translated_rank", "median", "")],
+        "translated_composition": [("translated_no_agreement", "share", "counted == 'active'")],
+        "translated_residual": [
+            ("translated_residual_agreement", "share", ""),
+            ("translated_final_probability", "median", ""),
+        ],
+        "translation_fit": [("translation_fit", "explained_variance", ""), ("translation_fit", "divergence", "")],
+    }
+    assert {*expected} == {*BRANCHES["translation"].figures}
+    for name, curves in expected.items():
+        found = lines(load_figure(name).curves, control)
+        for line, (table, value, which) in zip(found, curves, strict=True):
+            own = control.table(table).query(" and ".join(filter(None, ["reading == 'translated'", which])))
+            np.testing.assert_array_equal(line.y, own.sort_values("layer")[value])
+    table = control.table("translation_differences")
+    lower = (table["half"] == "lower") & (table["compared"] == "translated - head")
+    other = ChangedRun(control, {"translation_differences": table.assign(mean=table["mean"].mask(lower, 0.0123))})
+    (said,) = [told for told in summary(run, other) if "agree once they are translated" in told]
+    assert "+1.23 points" in said.partition("(demo-random: ")[2] and "+1.23" not in said.partition("(demo-random: ")[0]
 
 
 def test_captions_and_summary_name_the_control(pair, monkeypatch, tmp_path):
