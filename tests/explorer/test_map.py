@@ -139,7 +139,7 @@ def test_the_map_of_a_large_model_is_small(monkeypatch, quantity, order):
     monkeypatch.setattr(layer_map, "values", lambda files, name: random)
     anatomy = SimpleNamespace(layer_offset=np.arange(layers + 1) * memories)
     run = SimpleNamespace(files=None, anatomy=anatomy)
-    held = SimpleNamespace(run=run, sizes=[memories] * layers, maps=LruCache(1), name="large")
+    held = SimpleNamespace(run=run, asks={}, sizes=[memories] * layers, maps=LruCache(1), name="large")
     shown = layer_map.layer_map(held, quantity, order)
     page = environment().get_template("map.html").render(held=held, links=LIVE, map=shown)
     assert len(cells(page)) == layers and {len(row) for row in cells(page)} == {layer_map.CELLS // layers}
