@@ -191,9 +191,6 @@ def snakemake(
     return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=900)
 
 
-forked_snakemake = snakemake  # as tests/faults calls it
-
-
 def make_run(directory: Path, configfile: Path | str, *arguments: str) -> None:
     """Makes the runs of a settings file, or the files that are named."""
     done = snakemake(directory, configfile, *arguments)

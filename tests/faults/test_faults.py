@@ -14,7 +14,7 @@ import pytest
 import yaml
 from hub.conftest import hub as hub
 from hub.conftest import model_folders as model_folders
-from support import ROOT, forked_snakemake
+from support import ROOT, snakemake
 
 from ffkv.apps.export.settings import FORMATS
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
@@ -61,7 +61,7 @@ def settings(tmp_path_factory) -> Path:
 def run(settings, tmp_path_factory) -> Path:
     """A folder in which all steps were run, and nothing was deleted."""
     folder = tmp_path_factory.mktemp("run")
-    done = forked_snakemake(folder, settings, "--notemp")
+    done = snakemake(folder, settings, "--notemp")
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 
