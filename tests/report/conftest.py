@@ -69,6 +69,8 @@ def folder(tmp_path_factory) -> Path:
 class ChangedRun:
     """A run with other settings, another anatomy or other tables; what is not replaced is the run's own."""
 
+    __class__ = Run  # for isinstance
+
     def __init__(self, run: Run, tables: dict[str, pd.DataFrame] | None = None, **replaced: Any):
         self._run, self._tables = run, tables or {}
         self.__dict__.update(replaced)
