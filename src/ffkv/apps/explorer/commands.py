@@ -1,6 +1,6 @@
 """`ffkv explore`."""
 
-import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -68,9 +68,17 @@ def explore(
         if not no_browser and not socket_file and has_display():
             open_browser(address)
 
+    code: int | str | None = 0
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
-            serve(application, listener, ready)
+        serve(application, listener, ready)
+    except KeyboardInterrupt:  # the way to end it
+        pass
+    except SystemExit as told:  # SIGTERM
+        code = told.code
     finally:
         if socket_file:
             socket_file.unlink(missing_ok=True)
+    sys.stdout.flush()
+    os._exit(
+        code if isinstance(code, int) else 1
+    )  # a thread that imports torch meanwhile would fail, or hold up the end
