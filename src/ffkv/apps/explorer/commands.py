@@ -79,6 +79,5 @@ def explore(
         if socket_file:
             socket_file.unlink(missing_ok=True)
     sys.stdout.flush()
-    os._exit(
-        code if isinstance(code, int) else 1
-    )  # a thread that imports torch meanwhile would fail, or hold up the end
+    # Not Python's own end: a thread that imports torch meanwhile would fail, or hold it up.
+    os._exit(code if isinstance(code, int) else 1)
