@@ -13,7 +13,7 @@ from ffkv.base.parts import Part
 from ffkv.base.settings import Behaviour
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours import step
-from ffkv.branches.behaviours.tables import GRAPHS
+from ffkv.branches.behaviours.graph_tables import GRAPHS
 
 
 class Made(NamedTuple):

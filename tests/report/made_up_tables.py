@@ -8,7 +8,7 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
-from ffkv.branches.behaviours.tables import ALL_GRAPHS
+from ffkv.branches.behaviours.graph_tables import ALL_GRAPHS
 from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
 from ffkv.branches.roles.tables import BY_MEMORY as ROLES

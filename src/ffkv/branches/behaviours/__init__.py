@@ -6,6 +6,6 @@ between the prompts of pairs, `stability` how alike the sets of other prompts ar
 `effects` measures exactly what patching each candidate does, `sets` what patching many does, both beside controls of equal
 length; `measure` does both on all prompts. `subject` is one prompt
 whose memories are patched, `smallest` chooses a few that keep a share, `graph` does it for all prompts and measures what is between
-them. `summaries` sums up. `words` and `tables` describe the tables, `step` has the functions on files. docs/behaviours.md
+them. `summaries` sums up. `words`, `tables` and `graph_tables` describe the tables, `step` has the functions on files. docs/behaviours.md
 defines every number.
 """

@@ -4,6 +4,7 @@ from typing import Any
 
 from ffkv.base.steps import File, Step
 from ffkv.branches.behaviours import tables
+from ffkv.branches.behaviours.graph_tables import ALL_GRAPHS, GRAPHS
 from ffkv.branches.branch import Branch
 
 STEP = "ffkv.branches.behaviours.step"
@@ -85,7 +86,7 @@ BRANCH = Branch(
             "Find few memories that keep a share of a behaviour, and measure what is between them.",
             reads=("model", "encode", "answers", "triggers"),
             settings=("behaviours", "seed", *RUNS_MODEL[:-1]),
-            writes=tables.GRAPHS,
+            writes=GRAPHS,
             imports="model",
             amount=_graphed,
         ),
@@ -101,11 +102,11 @@ BRANCH = Branch(
                 "effects*",
                 "sets*",
                 "side_effects*",
-                *(f"{each.name}*" for each in tables.GRAPHS),
+                *(f"{each.name}*" for each in GRAPHS),
                 "projections*",
             ),
             settings=("seed",),
-            writes=(*tables.SUMMARIES, *tables.ALL_GRAPHS),
+            writes=(*tables.SUMMARIES, *ALL_GRAPHS),
         ),
     },
     heading="Behaviours",

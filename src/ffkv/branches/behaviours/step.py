@@ -17,19 +17,10 @@ from ffkv.base.terminal import say
 from ffkv.branches.behaviours import summaries, words
 from ffkv.branches.behaviours.choose import accuracy_of, join, measure_memories, measure_stability
 from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded, draw, encode_prompts, prompt_rows
+from ffkv.branches.behaviours.graph_tables import ALL_GRAPHS, GRAPHS
 from ffkv.branches.behaviours.prompt_file import LISTS, Said, read_prompts
 from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
-from ffkv.branches.behaviours.tables import (
-    ALL_GRAPHS,
-    ANSWERS,
-    EFFECTS,
-    GRAPHS,
-    MEMORIES,
-    SETS,
-    SIDE_EFFECTS,
-    STABILITY,
-    SUMMARIES,
-)
+from ffkv.branches.behaviours.tables import ANSWERS, EFFECTS, MEMORIES, SETS, SIDE_EFFECTS, STABILITY, SUMMARIES
 from ffkv.branches.behaviours.tables import PROMPTS as PROMPTS_TABLE
 from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.chat import chat_renderer
@@ -300,7 +291,7 @@ def graph_behaviour(
         seed: the run's seed.
         work: the device, and tokens per pass.
     Returns:
-        The tables `GRAPHS` of `ffkv.branches.behaviours.tables`.
+        The tables `GRAPHS` of `ffkv.branches.behaviours.graph_tables`.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; or the model cannot be differentiated, or changed while
             it runs.

@@ -24,6 +24,7 @@ class BehaviourGraph(Drawn):
     Attributes:
         run: name of the run.
         behaviour: name of the behaviour.
+        reached: whether the graph keeps the share that was asked for, on the prompts that chose it.
         note: why a graph without memories has none; "" else.
         nodes: one row per memory, in the order of layers: name, pattern (of most trigger examples), top_token, and the columns of
             `behaviour_graph_nodes.csv` (docs/formats.md).
@@ -35,6 +36,7 @@ class BehaviourGraph(Drawn):
 
     run: str
     behaviour: str
+    reached: bool
     note: str
     nodes: pd.DataFrame
     edges: pd.DataFrame
@@ -45,12 +47,7 @@ class BehaviourGraph(Drawn):
         return f"<Graph of the behaviour {self.behaviour} in {self.run}: {self.told}>"
 
     @property
-    def reached(self) -> bool:  # type: ignore[override]
-        """Whether the graph keeps the share on the prompts that chose it."""
-        return bool(self.sets.loc[self.sets["choice"] == GRAPH, "reached"].any())
-
-    @property
-    def told(self) -> str:  # type: ignore[override]
+    def told(self) -> str:
         """What was found, in sentences."""
         if self.note:
             return self.note
@@ -65,17 +62,17 @@ class BehaviourGraph(Drawn):
         )
 
     @property
-    def _answers(self) -> dict[str, str]:  # type: ignore[override]
+    def _answers(self) -> dict[str, str]:
         """What is known of the answer, for `to_networkx`."""
         return {"behaviour": self.behaviour}
 
     @property
-    def _about(self) -> str:  # type: ignore[override]
+    def _about(self) -> str:
         """What the drawing shows."""
         return f"Graph of the behaviour {self.behaviour}."
 
     @property
-    def _end(self) -> Markup:  # type: ignore[override]
+    def _end(self) -> Markup:
         """What stands at the top of the drawing."""
         return Markup("answer <tspan fill='var(--soft)'>rather than wrong answer</tspan>")
 
@@ -161,4 +158,4 @@ def behaviour_graph(run: Run, behaviour: str, tables: Mapping[str, pd.DataFrame]
     nodes.insert(0, "name", [memory_name(*place) for place in places])
     nodes["pattern"] = [run.memory(*map(int, place)).pattern for place in places]
     shown = edges[edges["shown"].astype(bool)].drop(columns="shown").reset_index(drop=True)
-    return BehaviourGraph(run.name, behaviour, note, nodes, shown, paths, sets)
+    return BehaviourGraph(run.name, behaviour, bool(own["reached"]), note, nodes, shown, paths, sets)

@@ -1,5 +1,6 @@
 """What a graph of a prediction is, as tables."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,38 @@ if TYPE_CHECKING:
     import networkx
 
 
-class Drawn:
+class Drawn(ABC):
     """A graph of memories: what all of them can be turned into."""
 
     nodes: pd.DataFrame
     edges: pd.DataFrame
     reached: bool
     note: str
-    told: str  # what was found
-    _about: str  # what the drawing shows
-    _end: Markup  # what stands at its top
-    _below: list[str]  # what stands below its columns, if nodes have a position
-    _answers: dict[str, str]  # what is known of the answer
+
+    @property
+    @abstractmethod
+    def told(self) -> str:
+        """What was found."""
+
+    @property
+    @abstractmethod
+    def _about(self) -> str:
+        """What the drawing shows."""
+
+    @property
+    @abstractmethod
+    def _end(self) -> Markup:
+        """What stands at the top of the drawing."""
+
+    @property
+    @abstractmethod
+    def _answers(self) -> dict[str, str]:
+        """What is known of the answer, for `to_networkx`."""
+
+    @property
+    def _below(self) -> list[str]:
+        """What stands below the columns of the drawing, if nodes have a position."""
+        return []
 
     def to_networkx(self) -> "networkx.DiGraph":
         """Returns a graph of networkx. Nodes are called as in `nodes`, and "answer"; they and the edges have the columns as
@@ -105,12 +126,12 @@ class Graph(Drawn):
         return f"<Graph of {self.text!r} in {self.run}: {self.told}>"
 
     @property
-    def _answers(self) -> dict[str, str]:  # type: ignore[override]
+    def _answers(self) -> dict[str, str]:
         """The texts of both answers, for `to_networkx`."""
         return {"token": self.answer, "wrong": self.wrong}
 
     @property
-    def told(self) -> str:  # type: ignore[override]
+    def told(self) -> str:
         """What was found, in one sentence."""
         if self.note:
             return self.note
@@ -126,17 +147,17 @@ class Graph(Drawn):
         return found
 
     @property
-    def _below(self) -> list[str]:  # type: ignore[override]
+    def _below(self) -> list[str]:
         """What stands below the columns of the drawing."""
         return list(self.tokens["token"])
 
     @property
-    def _about(self) -> str:  # type: ignore[override]
+    def _about(self) -> str:
         """What the drawing shows."""
         return f"Graph of {self.text!r}, tokens from left to right."
 
     @property
-    def _end(self) -> Markup:  # type: ignore[override]
+    def _end(self) -> Markup:
         """What stands at the top of the drawing."""
         return Markup("{} <tspan fill='var(--soft)'>rather than</tspan> {}").format(
             short(self.answer), short(self.wrong)

@@ -6,6 +6,6 @@ itself. A figure has tables, a drawing (with `drawing`, written by `svg`), a cap
 can draw over it (`control`). `registry` lists the figures. To add one, see CONTRIBUTING.md.
 
 The first screen is an `overview` of the paper's `claims` with their `verdicts`. `sections` puts the sections together.
-`facts` says what the run is, `page_tables` has tables, `cards` has single memories. `step` writes the page with
+`facts` says what the run is, `page_tables` has tables, `graph_blocks` graphs of behaviours, `cards` single memories. `step` writes the page with
 `templates`; `commands` is `ffkv report`. `notebook` shows figures and the page in a notebook.
 """

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import ScalarFormatter
 
 from ffkv.base.multiple_tests import SIGNIFICANT
-from ffkv.run.graph.drawing import draw
-from ffkv.run.graph.of_behaviour import BehaviourGraph, behaviour_graph
 from ffkv.run.report import drawing
-from ffkv.run.report.page_tables import Named, PageTable, chip, data_table, whole_table
+from ffkv.run.report.graph_blocks import graph_blocks
+from ffkv.run.report.page_tables import Named, PageTable, chip, data_table
 from ffkv.run.report.section import Caption, Figure, Section, TableBlock
 from ffkv.run.report.wording import rows
 from ffkv.run.results.memory_name import memory_name
@@ -25,7 +24,6 @@ SUMMARY, MEMORIES, SETS, STABILITY = (
     "behaviour_sets",
     "behaviour_stability",
 )
-GRAPHS = "behaviour_graph_sets"
 LAYERS, PROMPTS, SIDE = "behaviour_layers", "behaviour_prompts", "behaviour_side_effects"
 SCREEN, RANDOM, ALL = "screen", "random", "all"  # choices of sets
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
@@ -201,57 +199,12 @@ def _tables(run: Run) -> list[TableBlock]:
             TableBlock(f"behaviour-{number}", f"Memories of {name}", table=_named(run, name))
             for number, name in enumerate(run.table(SUMMARY)["behaviour"])
         ),
-        *_graphs(run),
+        *graph_blocks(run),
         TableBlock("behaviour-side-effects", "Side effects", SIDE_TEXT, data_table(run, SIDE)),
         TableBlock("behaviour-stability", "Stability", STABILITY_TEXT, data_table(run, STABILITY)),
     ]
 
 
-def _graphs(run: Run) -> list[TableBlock]:
-    """The graph of each behaviour that has one: what was found, the drawing, and its memories."""
-    blocks = []
-    for place, name in enumerate(run.table(GRAPHS)["behaviour"].unique()):
-        graph = behaviour_graph(run, name)
-        text = f"{graph.told} {GRAPH_TEXT}"
-        drawn = draw(graph) if len(graph.nodes) else None
-        folded = [
-            (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
-            for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
-            if len(frame)
-        ]
-        table = _nodes(graph) if len(graph.nodes) else None
-        blocks.append(TableBlock(f"behaviour-graph-{place}", f"Graph of {name}", text, table, folded, drawn))
-    return blocks
-
-
-def _nodes(graph: BehaviourGraph) -> PageTable:
-    """Returns the memories of a graph."""
-    nodes = graph.nodes
-    numbers = {
-        "effect": column(nodes["effect"]),
-        "from": column(nodes["low"], like=nodes["effect"]),
-        "to": column(nodes["high"], like=nodes["effect"]),
-        "loss": [percent(share) for share in nodes["loss"]],
-        "stability": [percent(share) for share in nodes["stability"]],
-    }
-    names = [Named(name) for name in nodes["name"]]
-    patterns = [visible(pattern) if pattern else "–" for pattern in nodes["pattern"]]
-    columns = [names, patterns, [chip(text) for text in nodes["top_token"]], *numbers.values()]
-    return PageTable(
-        name=f"graph of {graph.behaviour}",
-        headers=["memory", "pattern", "top token", *numbers],
-        numeric=[False, False, False, *[True] * len(numbers)],
-        rows=[list(row) for row in zip(*columns, strict=True)],
-    )
-
-
-GRAPH_TEXT = (
-    "One half of the prompts chooses the memories, and all numbers are of the other half. Layers are from below. The wider a line, the more "
-    "one memory does to another, or to the answer, past the others: blue raises it, orange lowers it. A mark is the fuller, the more of "
-    "the graphs of prompts that are drawn again have the memory. A line is broken if it is among the largest ones in less than half of "
-    "the draws. Effect: by how much the logit difference falls when the memory alone is patched, with its interval (95 %). Loss: what the graph "
-    "keeps less without it. docs/graphs.md defines every number."
-)
 ASKED_TEXT = (
     "Patched: at which tokens of a prompt. Accuracy: the answer has a higher logit than the wrong answer. Memories with an "
     "effect: candidates whose exact total effect is larger than those of random memories. Screen and effect: the correlation of the two over candidates."

@@ -11,7 +11,7 @@ from ffkv.base.files.fault import as_path
 from ffkv.base.settings import Behaviour, documents, section
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours import step
-from ffkv.branches.behaviours.tables import GRAPHS
+from ffkv.branches.behaviours.graph_tables import GRAPHS
 from ffkv.run.results.run import Run, check_run
 
 
