@@ -1,6 +1,7 @@
 """Commands in forks of one process that has their libraries: `ffkv` and `snakemake` begin in 0.1 s instead of 4 s.
 
-`with_forks` gives the environment in which they do. As a program, this is the process.
+`with_forks` gives the environment in which they do. `python-code` does there what `python -c` does. As a program, this is the
+process.
 """
 
 import atexit
@@ -30,11 +31,12 @@ with socket.socket(socket.AF_UNIX) as asking:
 """
 # What commands, and Snakemake, import later than at their start.
 LATER = ["ffkv.run.report.step", "ffkv.workflow.rules", "peft", "spacy", "snakemake.report.html_reporter", "requests"]
+COMMANDS = ("ffkv", "snakemake", "python-code")
 _started: dict[tuple, tuple[subprocess.Popen, Path]] = {}  # by environment: the process, and the folder of its commands
 
 
 def with_forks(environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which `ffkv` and `snakemake` are forks of a process that was started in the given one.
+    """An environment in which `COMMANDS` are forks of a process that was started in the given one.
 
     Libraries read some variables only when they are imported. So another environment has a process of its own. The first one
     stays, because most tests ask for it; the others end when yet another environment is asked for.
@@ -53,7 +55,7 @@ def _start(environment: dict[str, str]) -> tuple[subprocess.Popen, Path]:
     command, pipe = [sys.executable, __file__, folder / "socket"], subprocess.PIPE
     process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
     assert process.stdout.readline() == b"ready\n"
-    for name in ("ffkv", "snakemake"):
+    for name in COMMANDS:
         (folder / name).write_text(ASK.format(python=sys.executable, address=str(folder / "socket")))
         (folder / name).chmod(0o755)
     return process, folder
@@ -109,7 +111,13 @@ def serve(address: str) -> Callable[[], None]:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = words
-    return main if Path(words[0]).name == "ffkv" else snakemake
+    return dict(zip(COMMANDS, (main, snakemake, run_code), strict=True))[Path(words[0]).name]
+
+
+def run_code() -> None:
+    """Runs the Python code that the first argument is."""
+    code = sys.argv.pop(1)
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":

@@ -103,28 +103,29 @@ def test_a_command_gets_from_its_rule_what_the_settings_say(train, share):
     assert call(*shlex.split(line)) == call() | {name: settings["corpus"][name] for name in names}
 
 
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["--minimum-prefixes", "1"], "Invalid value for '--minimum-prefixes': 1: must be at least 2"),
-        (["--minimum-prefixes", "many"], "Invalid value for '--minimum-prefixes': 'many' is not a valid integer"),
-        (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
-        (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
-        (
-            ["--splitter", "maybe"],
-            "Invalid value for '--splitter': 'maybe' is not one of 'sentence', 'line', 'document'",
-        ),
-        (["--dataset", ""], "Invalid value for '--dataset': '': must be text that is not empty"),
-        (["--device", "tpu"], "Invalid value for '--device': 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
-        (["--seed", "-1"], "Invalid value for '--seed': -1: must be at least 0"),
-        (["--layer-groups", "0"], "Invalid value for '--layer-groups'"),
-        (["--colour", "red"], "No such option"),
-    ],
-)
-def test_impossible_values_are_refused_with_a_sentence(arguments, sentence):
-    result = CliRunner().invoke(echo, arguments)
-    assert result.exit_code == 2
-    assert sentence in " ".join(result.output.split())
+IMPOSSIBLE = [
+    (["--minimum-prefixes", "1"], "Invalid value for '--minimum-prefixes': 1: must be at least 2"),
+    (["--minimum-prefixes", "many"], "Invalid value for '--minimum-prefixes': 'many' is not a valid integer"),
+    (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
+    (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
+    (
+        ["--splitter", "maybe"],
+        "Invalid value for '--splitter': 'maybe' is not one of 'sentence', 'line', 'document'",
+    ),
+    (["--dataset", ""], "Invalid value for '--dataset': '': must be text that is not empty"),
+    (["--device", "tpu"], "Invalid value for '--device': 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
+    (["--seed", "-1"], "Invalid value for '--seed': -1: must be at least 0"),
+    (["--layer-groups", "0"], "Invalid value for '--layer-groups'"),
+    (["--colour", "red"], "No such option"),
+]
+
+
+def test_impossible_values_are_refused_with_a_sentence(subtests):
+    for arguments, sentence in IMPOSSIBLE:
+        with subtests.test(arguments=arguments, sentence=sentence):
+            result = CliRunner().invoke(echo, arguments)
+            assert result.exit_code == 2
+            assert sentence in " ".join(result.output.split())
 
 
 def test_the_help_of_an_option_says_what_the_setting_means():
@@ -142,12 +143,13 @@ def test_the_number_of_threads_is_applied(monkeypatch):
     assert seen == [3]
 
 
-@pytest.mark.parametrize("total", [0, 1, 7, 12])
-@pytest.mark.parametrize("parts", [1, 2, 5, 12, 30])
-def test_parts_are_contiguous_even_and_complete(total, parts):
-    ranges = [Part(index, parts).of(total) for index in range(parts)]
-    assert [number for one in ranges for number in one] == list(range(total))
-    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+def test_parts_are_contiguous_even_and_complete(subtests):
+    for total in [0, 1, 7, 12]:
+        for parts in [1, 2, 5, 12, 30]:
+            with subtests.test(total=total, parts=parts):
+                ranges = [Part(index, parts).of(total) for index in range(parts)]
+                assert [number for one in ranges for number in one] == list(range(total))
+                assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
 @pytest.mark.parametrize("index, parts", [(3, 3), (-1, 3), (0, 0)])
@@ -164,17 +166,18 @@ def subcommands(command: click.Command, path: tuple[str, ...] = ()):
             yield from subcommands(command.get_command(context, name), (*path, name))
 
 
-@pytest.mark.parametrize("path", [" ".join(path) for path in subcommands(ffkv)])
-def test_every_subcommand_has_help(path, monkeypatch):
-    command = ffkv
-    for name in path.split():
-        command = command.get_command(click.Context(ffkv), name)
-        # click keeps a command's help option from its first call, and other tests call some without their group
-        monkeypatch.setattr(command, "_help_option", None)
-    texts = [CliRunner().invoke(ffkv, [*path.split(), flag]) for flag in ("-h", "--help")]
-    assert [result.exit_code for result in texts] == [0, 0]
-    assert texts[0].output == texts[1].output
-    assert texts[0].output.startswith("Usage: ")
+def test_every_subcommand_has_help(subtests, monkeypatch):
+    for path in subcommands(ffkv):
+        with subtests.test(path=" ".join(path)):
+            command = ffkv
+            for name in path:
+                command = command.get_command(click.Context(ffkv), name)
+                # click keeps a command's help option from its first call, and other tests call some without their group
+                monkeypatch.setattr(command, "_help_option", None)
+            texts = [CliRunner().invoke(ffkv, [*path, flag]) for flag in ("-h", "--help")]
+            assert [result.exit_code for result in texts] == [0, 0]
+            assert texts[0].output == texts[1].output
+            assert texts[0].output.startswith("Usage: ")
 
 
 def test_the_list_of_subcommands_says_one_line_about_each():

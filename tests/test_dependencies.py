@@ -34,21 +34,22 @@ def changes_no_number(path: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("rule", STEPS)
-def test_what_a_module_of_the_list_imports_is_on_the_list_or_changes_no_number(rule):
+def test_what_a_module_of_the_list_imports_is_on_the_list_or_changes_no_number(subtests):
     """Another reader of imports agrees. Of modules with steps, only what the called functions use counts."""
-    step = STEPS[rule]
-    files = set(code_files(step.function, step.also))
-    own = source(step.function.split(":")[0])
-    assert own in files
-    needed = {
-        source(name)
-        for path in files - {own}
-        if path.suffix == ".py" and path.name != "step.py"
-        for name in imports().find_modules_directly_imported_by(module_of(path))
-    }
-    missing = {str(path) for path in needed - files if not changes_no_number(path) and path != own}
-    assert not missing
+    for rule in STEPS:
+        with subtests.test(rule=rule):
+            step = STEPS[rule]
+            files = set(code_files(step.function, step.also))
+            own = source(step.function.split(":")[0])
+            assert own in files
+            needed = {
+                source(name)
+                for path in files - {own}
+                if path.suffix == ".py" and path.name != "step.py"
+                for name in imports().find_modules_directly_imported_by(module_of(path))
+            }
+            missing = {str(path) for path in needed - files if not changes_no_number(path) and path != own}
+            assert not missing
 
 
 @pytest.mark.parametrize(
@@ -62,10 +63,11 @@ def test_a_function_of_another_step_counts_with_all_that_it_uses(rule, called):
     assert set(code_files(called)) < set(code_files(STEPS[rule].function))
 
 
-@pytest.mark.parametrize("rule", STEPS)
-def test_the_function_of_a_step_exists(rule):
-    module, name = STEPS[rule].function.split(":")
-    assert f"def {name}(" in source(module).read_text()
+def test_the_function_of_a_step_exists(subtests):
+    for rule in STEPS:
+        with subtests.test(rule=rule):
+            module, name = STEPS[rule].function.split(":")
+            assert f"def {name}(" in source(module).read_text()
 
 
 def test_of_a_module_with_several_steps_only_what_a_step_uses_counts():
@@ -78,9 +80,10 @@ def test_of_a_module_with_several_steps_only_what_a_step_uses_counts():
     assert not any(name.startswith("model/") for name in patterns)
 
 
-@pytest.mark.parametrize("name", [*CHANGES_NO_NUMBER, *CHANGES_NUMBERS])
-def test_every_listed_path_exists(name):
-    assert (PACKAGE / name).exists()
+def test_every_listed_path_exists(subtests):
+    for name in [*CHANGES_NO_NUMBER, *CHANGES_NUMBERS]:
+        with subtests.test(name=name):
+            assert (PACKAGE / name).exists()
 
 
 def edited(tmp_path, monkeypatch, name: str) -> set[str]:

@@ -5,8 +5,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from ffkv.branches.registry import BRANCHES
 from ffkv.run.report.registry import FIGURES
 
@@ -28,15 +26,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files_and_headings(page):
-    for link in links(page):
-        if re.match(r"https?:|mailto:", link):
-            continue
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        assert target.exists(), f"{page.name} links to {link}"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+def test_links_lead_to_files_and_headings(subtests):
+    for page in PAGES:
+        with subtests.test(page=page):
+            for link in links(page):
+                if re.match(r"https?:|mailto:", link):
+                    continue
+                name, _, anchor = link.partition("#")
+                target = (page.parent / name).resolve() if name else page
+                assert target.exists(), f"{page.name} links to {link}"
+                assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
 def test_every_page_can_be_reached_from_the_first_one():
@@ -64,12 +63,15 @@ def modules_below(folder: Path, pattern: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.relative_to(ROOT / "src/ffkv").as_posix())
-def test_a_room_says_which_modules_and_rooms_it_has(path):
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    said = {*re.findall(r"`(\w+)`", re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, text))}
-    assert modules_below(path.parent, "*") - EVERY_ROOM - IN_REGISTRIES <= said
-    assert said <= modules_below(ROOT / "src/ffkv", "**/*") | {"huggingface_hub"}, "it names modules that do not exist"
+def test_a_room_says_which_modules_and_rooms_it_has(subtests):
+    for path in ROOMS:
+        with subtests.test(path=path):
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            said = {*re.findall(r"`(\w+)`", re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, text))}
+            assert modules_below(path.parent, "*") - EVERY_ROOM - IN_REGISTRIES <= said
+            assert said <= modules_below(ROOT / "src/ffkv", "**/*") | {"huggingface_hub"}, (
+                "it names modules that do not exist"
+            )
 
 
 def _spelled(match: re.Match) -> str:

@@ -18,9 +18,10 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted({*ffkv.__all__} - WITHOUT))
-def test_every_public_name_has_an_example(name):
-    assert name in EXAMPLES
+def test_every_public_name_has_an_example(subtests):
+    for name in sorted({*ffkv.__all__} - WITHOUT):
+        with subtests.test(name=name):
+            assert name in EXAMPLES
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -129,31 +129,32 @@ def test_nobody_speaks_for_the_statistical_tests():
         record(annotator="tests")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"annotator": "anna"},
-        {"annotator": "person:a\nb"},
-        {"sheet": "../up"},
-        {"item": "A b"},
-        {"kind": "value"},
-        {"related": "true"},
-        {"kind": "change"},
-        {"patterns": [{"label": "x" * 501, "kind": "shallow"}]},
-        {"patterns": [{"kind": "deep"}]},
-        {"patterns": [{"prefixes": [1, 1], "kind": "shallow"}]},
-        {"patterns": [{"prefixes": [1]}]},
-        {"patterns": [{"prefixes": [-1], "kind": "shallow"}]},
-        {"time": "yesterday"},
-        {"layer": 3},
-    ],
-)
-def test_a_record_of_another_form_is_refused(tmp_path, change):
-    good = record().model_dump(mode="json")
-    path = append_record(tmp_path, record())
-    path.write_text(json.dumps({**good, **change}) + "\n")
-    with pytest.raises(UserError, match="line 1"):
-        read_records(tmp_path)
+OTHER_FORMS = [
+    {"annotator": "anna"},
+    {"annotator": "person:a\nb"},
+    {"sheet": "../up"},
+    {"item": "A b"},
+    {"kind": "value"},
+    {"related": "true"},
+    {"kind": "change"},
+    {"patterns": [{"label": "x" * 501, "kind": "shallow"}]},
+    {"patterns": [{"kind": "deep"}]},
+    {"patterns": [{"prefixes": [1, 1], "kind": "shallow"}]},
+    {"patterns": [{"prefixes": [1]}]},
+    {"patterns": [{"prefixes": [-1], "kind": "shallow"}]},
+    {"time": "yesterday"},
+    {"layer": 3},
+]
+
+
+def test_a_record_of_another_form_is_refused(subtests, tmp_path):
+    for change in OTHER_FORMS:
+        with subtests.test(change=change):
+            good = record().model_dump(mode="json")
+            path = append_record(tmp_path, record())
+            path.write_text(json.dumps({**good, **change}) + "\n")
+            with pytest.raises(UserError, match="line 1"):
+                read_records(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):

@@ -56,13 +56,14 @@ def test_the_same_seed_gives_the_same_model_and_leaves_the_random_state_alone():
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_builds_and_is_what_it_says(variant):
-    settings = VARIANTS[variant]["settings"]
-    model = tiny_model(VARIANTS[variant]["type"], settings=settings)
-    assert {name: getattr(model.config, name) for name in settings} == settings
-    plain = tiny_config(VARIANTS[variant]["type"])
-    assert any(getattr(plain, name, None) != value for name, value in settings.items()), "it is no variant"
+def test_every_variant_builds_and_is_what_it_says(subtests):
+    for variant in VARIANTS:
+        with subtests.test(variant=variant):
+            settings = VARIANTS[variant]["settings"]
+            model = tiny_model(VARIANTS[variant]["type"], settings=settings)
+            assert {name: getattr(model.config, name) for name in settings} == settings
+            plain = tiny_config(VARIANTS[variant]["type"])
+            assert any(getattr(plain, name, None) != value for name, value in settings.items()), "it is no variant"
 
 
 def test_the_multipliers_of_a_tiny_model_are_not_trivial():
@@ -85,30 +86,33 @@ def test_models_leave_the_data_as_it_was():
     assert before == EXCEPTIONS
 
 
-@pytest.mark.parametrize(
-    ("model_type", "path"), [(model_type, path) for model_type in EXCEPTIONS for path in leaves(EXCEPTIONS[model_type])]
-)
-def test_every_exception_changes_something(model_type, path, monkeypatch):
+def without(table: dict, path: tuple[str, ...]) -> dict:
+    """A copy of nested tables that lacks the value of a path."""
+    name, *rest = path
+    return {**table, name: without(table[name], rest)} if rest else {key: table[key] for key in table if key != name}
+
+
+def test_every_exception_changes_something(subtests, monkeypatch):
     """Without it the config is another one, or none."""
-    whole = tiny_config(model_type).to_dict()
-    rest = deepcopy(EXCEPTIONS[model_type])
-    table = rest
-    for name in path[:-1]:
-        table = table[name]
-    del table[path[-1]]
-    monkeypatch.setitem(EXCEPTIONS, model_type, rest)
-    with contextlib.suppress(ValueError, StrictDataclassClassValidationError):
-        assert tiny_config(model_type).to_dict() != whole
+    for model_type, exception in list(EXCEPTIONS.items()):
+        whole = tiny_config(model_type).to_dict()
+        for path in leaves(exception):
+            with subtests.test(model_type=model_type, path=path), monkeypatch.context() as patch:
+                patch.setitem(EXCEPTIONS, model_type, without(exception, path))
+                with contextlib.suppress(ValueError, StrictDataclassClassValidationError):
+                    assert tiny_config(model_type).to_dict() != whole
 
 
-@pytest.mark.parametrize("model_type", EXCEPTIONS)
-def test_every_setting_of_an_exception_exists(model_type):
-    assert list(unknown(CONFIG_MAPPING[model_type], EXCEPTIONS[model_type])) == []
+def test_every_setting_of_an_exception_exists(subtests):
+    for model_type in EXCEPTIONS:
+        with subtests.test(model_type=model_type):
+            assert list(unknown(CONFIG_MAPPING[model_type], EXCEPTIONS[model_type])) == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_setting_of_a_variant_exists(variant):
-    assert list(unknown(CONFIG_MAPPING[VARIANTS[variant]["type"]], VARIANTS[variant]["settings"])) == []
+def test_every_setting_of_a_variant_exists(subtests):
+    for variant in VARIANTS:
+        with subtests.test(variant=variant):
+            assert list(unknown(CONFIG_MAPPING[VARIANTS[variant]["type"]], VARIANTS[variant]["settings"])) == []
 
 
 def unknown(config: type[PreTrainedConfig], settings: dict):

@@ -53,34 +53,35 @@ def test_every_paragraph_ends_a_sentence(corpus):
     assert all(paragraph.rstrip("\"')")[-1] in ".?!" for paragraph in paragraphs)
 
 
-@pytest.mark.parametrize(
-    ("raw", "kept"),
-    [
-        ("Return the name\nof the file.", ["Return the name of the file."]),
-        ("One thing is here.\n\nAnother one is there.", ["One thing is here.", "Another one is there."]),
-        ("Two words.", []),
-        ("It has no end", []),
-        ("It is easy. For example:", ["It is easy."]),
-        ("Add two numbers.\n\n>>> add(1, 2)\n3\n\nIt may overflow.", ["Add two numbers.", "It may overflow."]),
-        ("Add two numbers.\n>>> add(1, 2)\n3", ["Add two numbers."]),
-        ("The Title\n*********\n\nThis is the text.", ["This is the text."]),
-        ("The Title\n---------\nThis is the text.", ["This is the text."]),
-        ("Use :class:`Thread` or ``run()`` as *you* want.", ["Use Thread or run() as you want."]),
-        ("It takes *args and **kwargs as they come.", ["It takes *args and **kwargs as they come."]),
-        ("It multiplies 2*3*4 and the rest of them.", ["It multiplies 2*3*4 and the rest of them."]),
-        ("It is new.\n\n.. versionadded:: 3.2\n\n.. note::", ["It is new."]),
-        ("It reads a file.\n:param name: where the file is.\n", ["It reads a file."]),
-        ("- The first of the items.\n- The second of them.", ["The first of the items.", "The second of them."]),
-        ("1. The first of the items.\n(b) The second of them.", ["The first of the items.", "The second of them."]),
-        ("x = f(a_b, c[0]) + d.e  # that.", []),
-        ("There are two.\n\n+-----+\n| One of the two. |\n+-----+", ["There are two."]),
-        ('if_stmt ::= "if" assignment_expression ":" suite.', []),
-        ('Is it "x"?  (Yes, it is!)', ['Is it "x"? (Yes, it is!)']),
-        ("", []),
-    ],
-)
-def test_prose(raw, kept):
-    assert prose(raw) == kept
+PROSE = [
+    ("Return the name\nof the file.", ["Return the name of the file."]),
+    ("One thing is here.\n\nAnother one is there.", ["One thing is here.", "Another one is there."]),
+    ("Two words.", []),
+    ("It has no end", []),
+    ("It is easy. For example:", ["It is easy."]),
+    ("Add two numbers.\n\n>>> add(1, 2)\n3\n\nIt may overflow.", ["Add two numbers.", "It may overflow."]),
+    ("Add two numbers.\n>>> add(1, 2)\n3", ["Add two numbers."]),
+    ("The Title\n*********\n\nThis is the text.", ["This is the text."]),
+    ("The Title\n---------\nThis is the text.", ["This is the text."]),
+    ("Use :class:`Thread` or ``run()`` as *you* want.", ["Use Thread or run() as you want."]),
+    ("It takes *args and **kwargs as they come.", ["It takes *args and **kwargs as they come."]),
+    ("It multiplies 2*3*4 and the rest of them.", ["It multiplies 2*3*4 and the rest of them."]),
+    ("It is new.\n\n.. versionadded:: 3.2\n\n.. note::", ["It is new."]),
+    ("It reads a file.\n:param name: where the file is.\n", ["It reads a file."]),
+    ("- The first of the items.\n- The second of them.", ["The first of the items.", "The second of them."]),
+    ("1. The first of the items.\n(b) The second of them.", ["The first of the items.", "The second of them."]),
+    ("x = f(a_b, c[0]) + d.e  # that.", []),
+    ("There are two.\n\n+-----+\n| One of the two. |\n+-----+", ["There are two."]),
+    ('if_stmt ::= "if" assignment_expression ":" suite.', []),
+    ('Is it "x"?  (Yes, it is!)', ['Is it "x"? (Yes, it is!)']),
+    ("", []),
+]
+
+
+def test_prose(subtests):
+    for raw, kept in PROSE:
+        with subtests.test(raw=raw, kept=kept):
+            assert prose(raw) == kept
 
 
 def test_docstrings_come_in_the_order_of_the_source_and_nothing_is_run(tmp_path):

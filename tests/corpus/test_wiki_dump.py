@@ -97,12 +97,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_whole_dump_is_refused_by_name_and_page(file, case):
-    content, message = REFUSED[case]
-    with pytest.raises(UserError, match=rf"a\.xml cannot be read.*{message}") as refused:
-        read(file("a.xml", content))
-    assert "\n" not in str(refused.value)
+def test_what_is_no_whole_dump_is_refused_by_name_and_page(subtests, file):
+    for case in REFUSED:
+        with subtests.test(case=case):
+            content, message = REFUSED[case]
+            with pytest.raises(UserError, match=rf"a\.xml cannot be read.*{message}") as refused:
+                read(file("a.xml", content))
+            assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

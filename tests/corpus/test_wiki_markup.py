@@ -30,9 +30,10 @@ SHOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("markup", SHOWN)
-def test_what_marks_show(markup):
-    assert paragraphs(f"{markup} {REST}") == [f"{SHOWN[markup]} {REST}"]
+def test_what_marks_show(subtests):
+    for markup in SHOWN:
+        with subtests.test(markup=markup):
+            assert paragraphs(f"{markup} {REST}") == [f"{SHOWN[markup]} {REST}"]
 
 
 LEFT_OUT = {
@@ -57,10 +58,11 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("case", LEFT_OUT)
-def test_a_paragraph_in_which_something_is_missing_is_left_out(case):
-    whole = f"Another paragraph. {REST}"
-    assert paragraphs(f"{whole}\n\n{LEFT_OUT[case]} {REST}") == [whole]
+def test_a_paragraph_in_which_something_is_missing_is_left_out(subtests):
+    for case in LEFT_OUT:
+        with subtests.test(case=case):
+            whole = f"Another paragraph. {REST}"
+            assert paragraphs(f"{whole}\n\n{LEFT_OUT[case]} {REST}") == [whole]
 
 
 def test_lines_that_are_no_running_text_end_a_paragraph_and_are_left_out():
@@ -109,12 +111,13 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize("piece", MANY)
-def test_time_grows_with_the_length_alone(piece):
+def test_time_grows_with_the_length_alone(subtests):
     """A megabyte of each takes less than two seconds; with a square of the length it would take hours."""
-    started = time.process_time()
-    assert paragraphs(piece * (2**20 // len(piece))) == []
-    assert time.process_time() - started < 10
+    for piece in MANY:
+        with subtests.test(piece=piece):
+            started = time.process_time()
+            assert paragraphs(piece * (2**20 // len(piece))) == []
+            assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize("markup", ["[//" + "a" * 2**20, "[[a" * 10**5 + "]]" * 10**5, "(" + "a\0 " * 2**18])

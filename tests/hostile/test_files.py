@@ -56,11 +56,11 @@ RIGHT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_odd_files_that_are_read(tmp_path, case):
-    name, content, texts = RIGHT[case]
-    (tmp_path / name).write_bytes(content)
-    assert load(tmp_path / name) == texts
+def test_odd_files_that_are_read(subtests, tmp_path):
+    for case, (name, content, texts) in RIGHT.items():
+        with subtests.test(case=case):
+            (tmp_path / name).write_bytes(content)
+            assert load(tmp_path / name) == texts
 
 
 def zipped() -> bytes:
@@ -116,17 +116,17 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_files_that_are_refused_by_name_and_place(byte_model, tmp_path, case):
-    name, content, message = REFUSED[case]
-    (tmp_path / name).write_bytes(content)
-    result, output = run(byte_model, tmp_path / name, tmp_path)
-    assert isinstance(result.exception, UserError), result.exception
-    assert str(tmp_path / name) in str(result.exception)
-    assert re.search(message, str(result.exception)), result.exception
-    assert "\n" not in str(result.exception)
-    assert len(str(result.exception)) < 900
-    assert not output.exists()
+def test_files_that_are_refused_by_name_and_place(subtests, byte_model, tmp_path):
+    for case, (name, content, message) in REFUSED.items():
+        with subtests.test(case=case):
+            (tmp_path / name).write_bytes(content)
+            result, output = run(byte_model, tmp_path / name, tmp_path)
+            assert isinstance(result.exception, UserError), result.exception
+            assert str(tmp_path / name) in str(result.exception)
+            assert re.search(message, str(result.exception)), result.exception
+            assert "\n" not in str(result.exception)
+            assert len(str(result.exception)) < 900
+            assert not output.exists()
 
 
 def test_lines_without_end_are_refused_before_they_fill_the_memory(tmp_path, monkeypatch):

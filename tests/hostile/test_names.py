@@ -16,17 +16,17 @@ NASTY = """it's "a" $(touch pwned) `touch pwned`; touch pwned & {run} {{x}} * ~ 
 FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+RUN_NAMES = [
         "a; rm -rf x", "../x", "a/b", "/etc", "-rf", "--help", "$(touch pwned)", "`touch pwned`", "a\nb", "a\tb", "a b",
         "a" * 1000, "é", "ａ", "\u202ea", ".", "..", "...", ".snakemake", "~", "a*", "a?", "{run}", "a'b", 'a"b', "a\\b",
         "a|b", "a&b", "a>b", "#a", "\0", "a\0b", "", " ",
-    ],
-)  # fmt: skip
-def test_run_names_that_could_leave_the_folder_or_reach_a_shell_are_refused(name):
-    with pytest.raises(UserError, match=r"is not a valid run name"):
-        resolve({"runs": {name: {}}})
+    ]  # fmt: skip
+
+
+def test_run_names_that_could_leave_the_folder_or_reach_a_shell_are_refused(subtests):
+    for name in RUN_NAMES:
+        with subtests.test(name=name), pytest.raises(UserError, match=r"is not a valid run name"):
+            resolve({"runs": {name: {}}})
 
 
 @pytest.mark.parametrize("section, key", [("model", "checkpoint"), ("corpus", "text_field"), ("report", "title")])

@@ -56,18 +56,18 @@ BROKEN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_named_with_its_line(tmp_path, monkeypatch, capsys, case):
-    content, message = BROKEN[case]
+def test_a_broken_file_is_named_with_its_line(subtests, tmp_path, monkeypatch, capsys):
     path = tmp_path / "mine.yaml"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{path}.*{message}") as caught:
-        read_settings(path)
-    assert len(str(caught.value).splitlines()) == 1
     monkeypatch.setattr(sys, "argv", ["snakemake", "-n", "--configfile", str(path), "--cores", "1"])
-    with pytest.raises(SystemExit, match="2"):
-        check_command_line()
-    assert str(caught.value) in capsys.readouterr().err
+    for case, (content, message) in BROKEN.items():
+        with subtests.test(case=case):
+            path.write_bytes(content)
+            with pytest.raises(UserError, match=f"^{path}.*{message}") as caught:
+                read_settings(path)
+            assert len(str(caught.value).splitlines()) == 1
+            with pytest.raises(SystemExit, match="2"):
+                check_command_line()
+            assert str(caught.value) in capsys.readouterr().err
 
 
 ODD = {
@@ -84,13 +84,13 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("case", ODD)
-def test_odd_values_are_refused_by_key_and_value(tmp_path, case):
-    content, message = ODD[case]
-    (tmp_path / "mine.yaml").write_bytes(content + RUNS)
-    with pytest.raises(UserError, match=message) as caught:
-        resolve(read_settings(tmp_path / "mine.yaml"))
-    assert len(str(caught.value)) < 6000
+def test_odd_values_are_refused_by_key_and_value(subtests, tmp_path):
+    for case, (content, message) in ODD.items():
+        with subtests.test(case=case):
+            (tmp_path / "mine.yaml").write_bytes(content + RUNS)
+            with pytest.raises(UserError, match=message) as caught:
+                resolve(read_settings(tmp_path / "mine.yaml"))
+            assert len(str(caught.value)) < 6000
 
 
 def test_one_mapping_may_be_merged(tmp_path):
@@ -101,11 +101,12 @@ def test_one_mapping_may_be_merged(tmp_path):
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_file_that_is_fine_is_what_yaml_says(path):
-    assert read_settings(path) == yaml.safe_load(path.read_text())
-    (checked,) = CliRunner().invoke(settings_command, ["--check", str(path)]).output.splitlines()
-    assert checked.startswith(f"{path} is valid. Its runs: ")
+def test_a_file_that_is_fine_is_what_yaml_says(subtests):
+    for path in FILES:
+        with subtests.test(path=path):
+            assert read_settings(path) == yaml.safe_load(path.read_text())
+            (checked,) = CliRunner().invoke(settings_command, ["--check", str(path)]).output.splitlines()
+            assert checked.startswith(f"{path} is valid. Its runs: ")
 
 
 @st.composite

@@ -47,10 +47,11 @@ class Hook:
 class Hub:
     """An emulated hub. As a context manager it is on the network between start and end.
 
-    tokens: names of repositories that a token may access, by token. page_size: entries in a page of a listing.
+    port: of its address; 0 for any. tokens: names of repositories that a token may access, by token. page_size: entries in a
+    page of a listing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.tokens: dict[str, set[str]] = {}
         self.page_size = 1000
@@ -58,7 +59,7 @@ class Hub:
         self.faults: list[Fault] = []
         self.hooks: list[Hook] = []
         self.lock = threading.Lock()
-        self.port = 0
+        self.port = port
         self._server: Server | None = None
 
     def __enter__(self) -> "Hub":

@@ -4,9 +4,9 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 
 import pytest
+from forks import with_forks
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, sentences
 
@@ -134,17 +134,17 @@ print(json.dumps(told))
         assert case["refusal"].count("\n") == 0 and len(case["refusal"]) < 420, case
 
 
-def test_a_command_that_fails_leaves_nothing_and_the_same_command_succeeds(hub, model_folders, tmp_path):
+def test_a_command_that_fails_leaves_nothing_and_the_same_command_succeeds(hub, cache, model_folders, tmp_path):
     """The exit code, the one sentence, and no file."""
     hub.model("someone/tiny").push_folder(model_folders())
     fault = hub.fail(r"resolve/.*\.safetensors", "checksum", method="GET")
     out = tmp_path / "run"
     out.mkdir()
-    command = [sys.executable, "-m", "ffkv", "model", "--checkpoint", "someone/tiny"]
+    command = ["ffkv", "model", "--checkpoint", "someone/tiny"]
     command += ["--output", out / "model", "--output-values", out / "values.h5"]
 
     def start() -> subprocess.CompletedProcess:
-        environment = hub.environment(tmp_path / "cache")
+        environment = with_forks(hub.environment(cache))
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
 
     failed = start()
@@ -160,20 +160,21 @@ def test_a_command_that_fails_leaves_nothing_and_the_same_command_succeeds(hub, 
     assert {"model", "values.h5"} <= {path.name for path in out.iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("name", "whole"),
-    [
-        (hashlib.sha256(b"x\n").hexdigest(), True),
-        (hashlib.sha1(b"blob 2\0x\n").hexdigest(), True),
-        (hashlib.sha1(b"x\n").hexdigest(), True),  # as proxies of companies give it
-        (hashlib.sha1(b"x\n").hexdigest().upper(), True),
-        (hashlib.sha1(b"y\n").hexdigest(), False),
-        (hashlib.sha256(b"y\n").hexdigest(), False),
-        (hashlib.md5(b"y\n").hexdigest(), True),  # forms that ffkv does not know say nothing
-        ("5d41402abc4b2a76b9719d911017c592-3", True),
-        ("65a1b2c3-1f4", True),
-    ],
-)
-def test_a_file_is_damaged_only_if_a_known_form_of_etag_says_so(tmp_path, name, whole):
-    (tmp_path / name).write_bytes(b"x\n")
-    assert fetch._is_whole(tmp_path / name) == whole
+ETAGS = [
+    (hashlib.sha256(b"x\n").hexdigest(), True),
+    (hashlib.sha1(b"blob 2\0x\n").hexdigest(), True),
+    (hashlib.sha1(b"x\n").hexdigest(), True),  # as proxies of companies give it
+    (hashlib.sha1(b"x\n").hexdigest().upper(), True),
+    (hashlib.sha1(b"y\n").hexdigest(), False),
+    (hashlib.sha256(b"y\n").hexdigest(), False),
+    (hashlib.md5(b"y\n").hexdigest(), True),  # forms that ffkv does not know say nothing
+    ("5d41402abc4b2a76b9719d911017c592-3", True),
+    ("65a1b2c3-1f4", True),
+]
+
+
+def test_a_file_is_damaged_only_if_a_known_form_of_etag_says_so(subtests, tmp_path):
+    for name, whole in ETAGS:
+        with subtests.test(name=name, whole=whole):
+            (tmp_path / name).write_bytes(b"x\n")
+            assert fetch._is_whole(tmp_path / name) == whole

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.workflow
 TARGETS = ["triggers.h5", "corpus/validation.h5", "settings.json"]
 
 
-def test_a_push_in_the_middle_changes_nothing_and_is_said(hub, model_folders, tmp_path):
+def test_a_push_in_the_middle_changes_nothing_and_is_said(hub, cache, model_folders, tmp_path):
     """Two runs read two revisions of one model. Both branches and the data set move when the first corpus is read."""
     model, words = hub.model("someone/tiny"), hub.dataset("someone/words")
     first = model.push_folder(model_folders("llama", seed=0))
@@ -33,7 +33,7 @@ def test_a_push_in_the_middle_changes_nothing_and_is_said(hub, model_folders, tm
         shards=1,
         runs={"late": {}, "early": {"model": {"revision": "early"}}},
     )
-    environment = hub.environment(tmp_path / "cache")
+    environment = hub.environment(cache)
     files = [f"results/{run}/{name}" for run in ("late", "early") for name in TARGETS]
     done = snakemake(tmp_path, config, *files, environment=with_forks(environment))
     assert done.returncode == 0, done.stderr[-8000:]
@@ -57,7 +57,7 @@ def test_a_push_in_the_middle_changes_nothing_and_is_said(hub, model_folders, tm
 
     # Without the hub the results stay as they are, and other settings read what was fetched.
     hub.stop()
-    offline = hub.environment(tmp_path / "cache", HF_HUB_OFFLINE="1")
+    offline = hub.environment(cache, HF_HUB_OFFLINE="1")
     again = snakemake(tmp_path, config, *files, environment=offline)
     assert again.returncode == 0, again.stderr[-8000:]
     assert "Nothing to be done" in again.stderr

@@ -1,5 +1,3 @@
-import pytest
-
 from ffkv.branches.keys.features import KINDS, count_places, shallow_evidence, word_class
 
 
@@ -39,59 +37,62 @@ def test_short_prefixes_have_what_fits():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind, described in KINDS.items() if described.family == "shallow"])
-@pytest.mark.parametrize("words", range(6))
-def test_a_prefix_has_as_many_features_of_a_kind_as_it_has_places(kind, words):
-    evidence = shallow_evidence(["the"] * words)
-    assert sum(found == kind for found, _ in evidence.features) == count_places(kind, words)
+def test_a_prefix_has_as_many_features_of_a_kind_as_it_has_places(subtests):
+    for kind in [kind for kind, described in KINDS.items() if described.family == "shallow"]:
+        for words in range(6):
+            with subtests.test(kind=kind, words=words):
+                evidence = shallow_evidence(["the"] * words)
+                assert sum(found == kind for found, _ in evidence.features) == count_places(kind, words)
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("1945", "a year"),
-        ("2010", "a year"),
-        ("9999", "a number"),
-        ("3.14", "a number"),
-        ("12,000", "a number"),
-        ("7", "a number"),
-        (",", "punctuation"),
-        ("...", "punctuation"),
-        ("<unk>", ""),
-        ("os.path", "an identifier"),
-        ("read_file", "an identifier"),
-        ("__init__", "an identifier"),
-        ("getValue", "an identifier"),
-        ("MAX_SIZE", "an identifier"),
-        ("U.S", "capital letters"),
-        ("K", ""),
-        ("NATO", "capital letters"),
-        ("Paris", "a capitalised word"),
-        ("Jean-Luc", "a capitalised word"),
-        ("Émile", "a capitalised word"),
-        ("running", "a word in -ing"),
-        ("decided", "a word in -ed"),
-        ("quickly", "a word in -ly"),
-        ("of", "a preposition"),
-        ("The", "a determiner"),
-        ("house", ""),
-    ],
-)
-def test_word_classes(word, expected):
-    assert word_class(word) == expected
+WORDS = [
+    ("1945", "a year"),
+    ("2010", "a year"),
+    ("9999", "a number"),
+    ("3.14", "a number"),
+    ("12,000", "a number"),
+    ("7", "a number"),
+    (",", "punctuation"),
+    ("...", "punctuation"),
+    ("<unk>", ""),
+    ("os.path", "an identifier"),
+    ("read_file", "an identifier"),
+    ("__init__", "an identifier"),
+    ("getValue", "an identifier"),
+    ("MAX_SIZE", "an identifier"),
+    ("U.S", "capital letters"),
+    ("K", ""),
+    ("NATO", "capital letters"),
+    ("Paris", "a capitalised word"),
+    ("Jean-Luc", "a capitalised word"),
+    ("Émile", "a capitalised word"),
+    ("running", "a word in -ing"),
+    ("decided", "a word in -ed"),
+    ("quickly", "a word in -ly"),
+    ("of", "a preposition"),
+    ("The", "a determiner"),
+    ("house", ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("language", "word", "expected"),
-    [
-        ("de", "Und", "a function word"),
-        ("de", "1984", "a year"),
-        ("de", "Zeitung", "a capitalised word"),
-        ("de", "sing", ""),  # no form of a German verb
-        ("de", "them", ""),
-        ("xx", "und", ""),
-        ("xx", "...", "punctuation"),
-    ],
-)
-def test_word_classes_of_other_languages(language, word, expected):
-    assert word_class(word, language) == expected
+def test_word_classes(subtests):
+    for word, expected in WORDS:
+        with subtests.test(word=word, expected=expected):
+            assert word_class(word) == expected
+
+
+OTHER_LANGUAGES = [
+    ("de", "Und", "a function word"),
+    ("de", "1984", "a year"),
+    ("de", "Zeitung", "a capitalised word"),
+    ("de", "sing", ""),  # no form of a German verb
+    ("de", "them", ""),
+    ("xx", "und", ""),
+    ("xx", "...", "punctuation"),
+]
+
+
+def test_word_classes_of_other_languages(subtests):
+    for language, word, expected in OTHER_LANGUAGES:
+        with subtests.test(language=language, word=word, expected=expected):
+            assert word_class(word, language) == expected

@@ -9,11 +9,12 @@ from ffkv.base.files import tables
 TABLES = {table.name: table for table in compared() if (FOLDER / f"{table.name}.csv").exists()}
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_reference_has_the_columns_of_the_tables(name):
-    found = tables.read(FOLDER / f"{name}.csv")
-    assert list(found.columns) == [column.name for column in TABLES[name].columns if column.name in found]
-    assert not compare(TABLES[name], found, found)["deviation"].any()
+def test_the_reference_has_the_columns_of_the_tables(subtests):
+    for name in TABLES:
+        with subtests.test(name=name):
+            found = tables.read(FOLDER / f"{name}.csv")
+            assert list(found.columns) == [column.name for column in TABLES[name].columns if column.name in found]
+            assert not compare(TABLES[name], found, found)["deviation"].any()
 
 
 def test_all_branches_have_a_table_in_the_reference():

@@ -54,31 +54,32 @@ def test_what_is_by_chance_is_taken_away():
     assert trend(shares([0.15, 0.15, 0.35, 0.35], chance=chance)).value == pytest.approx(0)
 
 
-@pytest.mark.parametrize(
-    ("values", "units", "rising", "falling"),
-    [
-        (np.linspace(0.1, 0.5, 12), 200, HOLDS, FAILS),
-        (np.linspace(0.5, 0.1, 12), 200, FAILS, HOLDS),
-        (np.full(12, 0.3), 5000, FAILS, FAILS),  # surely less than a fifth of the paper's difference
-        (np.full(12, 0.3), 20, UNKNOWN, UNKNOWN),
-        (np.linspace(0.1, 0.5, 12), 1, UNKNOWN, UNKNOWN),  # too few
-        (np.concatenate([np.linspace(0.1, 0.5, 11), [0.1]]), 200, HOLDS, FAILS),  # the last layer falls back
-        (np.abs(np.linspace(-0.4, 0.4, 12)), 2000, FAILS, FAILS),  # a valley in the middle
-        (np.zeros(12), 5000, FAILS, FAILS),
-        (np.ones(12), 5000, FAILS, FAILS),
-        (np.zeros(12), 3, UNKNOWN, UNKNOWN),
-        (np.full(12, np.nan), 100, UNKNOWN, UNKNOWN),
-        (np.linspace(0.1, 0.5, 12), 0, UNKNOWN, UNKNOWN),
-        ([0.1, 0.5, 0.9], 1000, UNKNOWN, UNKNOWN),
-        ([0.1, 0.9], 1000, UNKNOWN, UNKNOWN),
-        ([0.1], 1000, UNKNOWN, UNKNOWN),
-        ([], 1000, UNKNOWN, UNKNOWN),
-        (np.linspace(0.1, 0.5, 80), 20, HOLDS, FAILS),
-    ],
-)
-def test_planted_trends(values, units, rising, falling):
-    assert verdict_of_trend(values, units, RISE)[0] == rising
-    assert verdict_of_trend(values, units, FALL)[0] == falling
+TRENDS = [
+    (np.linspace(0.1, 0.5, 12), 200, HOLDS, FAILS),
+    (np.linspace(0.5, 0.1, 12), 200, FAILS, HOLDS),
+    (np.full(12, 0.3), 5000, FAILS, FAILS),  # surely less than a fifth of the paper's difference
+    (np.full(12, 0.3), 20, UNKNOWN, UNKNOWN),
+    (np.linspace(0.1, 0.5, 12), 1, UNKNOWN, UNKNOWN),  # too few
+    (np.concatenate([np.linspace(0.1, 0.5, 11), [0.1]]), 200, HOLDS, FAILS),  # the last layer falls back
+    (np.abs(np.linspace(-0.4, 0.4, 12)), 2000, FAILS, FAILS),  # a valley in the middle
+    (np.zeros(12), 5000, FAILS, FAILS),
+    (np.ones(12), 5000, FAILS, FAILS),
+    (np.zeros(12), 3, UNKNOWN, UNKNOWN),
+    (np.full(12, np.nan), 100, UNKNOWN, UNKNOWN),
+    (np.linspace(0.1, 0.5, 12), 0, UNKNOWN, UNKNOWN),
+    ([0.1, 0.5, 0.9], 1000, UNKNOWN, UNKNOWN),
+    ([0.1, 0.9], 1000, UNKNOWN, UNKNOWN),
+    ([0.1], 1000, UNKNOWN, UNKNOWN),
+    ([], 1000, UNKNOWN, UNKNOWN),
+    (np.linspace(0.1, 0.5, 80), 20, HOLDS, FAILS),
+]
+
+
+def test_planted_trends(subtests):
+    for values, units, rising, falling in TRENDS:
+        with subtests.test(values=values, units=units, rising=rising, falling=falling):
+            assert verdict_of_trend(values, units, RISE)[0] == rising
+            assert verdict_of_trend(values, units, FALL)[0] == falling
 
 
 def test_reasons_name_what_decided():
@@ -136,24 +137,27 @@ def test_a_control_that_is_too_small_decides_nothing():
     )
 
 
-@pytest.mark.parametrize(
-    ("share", "units", "control", "expected"),
-    [
-        (0.8, 400, None, HOLDS),
-        (0.8, 400, 0.6, HOLDS),
-        (0.8, 400, 0.8, UNTRAINED),
-        (0.8, 400, 1.0, UNTRAINED),
-        (1.0, 400, 1.0, UNTRAINED),
-        (0.52, 400, None, UNKNOWN),
-        (0.3, 400, None, FAILS),
-        (0.3, 400, 0.1, FAILS),
-        (1.0, 2, None, UNKNOWN),
-        (0.0, 2, None, UNKNOWN),
-    ],
-)
-def test_planted_levels(share, units, control, expected):
-    own, its = (level(shares([each], units), np.array([0])) if each is not None else None for each in (share, control))
-    assert judge(MOST, own, its)[0] == expected
+LEVELS = [
+    (0.8, 400, None, HOLDS),
+    (0.8, 400, 0.6, HOLDS),
+    (0.8, 400, 0.8, UNTRAINED),
+    (0.8, 400, 1.0, UNTRAINED),
+    (1.0, 400, 1.0, UNTRAINED),
+    (0.52, 400, None, UNKNOWN),
+    (0.3, 400, None, FAILS),
+    (0.3, 400, 0.1, FAILS),
+    (1.0, 2, None, UNKNOWN),
+    (0.0, 2, None, UNKNOWN),
+]
+
+
+def test_planted_levels(subtests):
+    for share, units, control, expected in LEVELS:
+        with subtests.test(share=share, units=units, control=control, expected=expected):
+            own, its = (
+                level(shares([each], units), np.array([0])) if each is not None else None for each in (share, control)
+            )
+            assert judge(MOST, own, its)[0] == expected
 
 
 def test_a_larger_number_never_weakens_a_claim():
@@ -203,15 +207,16 @@ def test_a_course_that_turns_back_is_told(values, sign, expected):
 SIZES = [(2, 4), (20, 6), (100, 12), (20, 30), (1500, 12)]  # units in a layer, layers
 
 
-@pytest.mark.parametrize(("units", "layers"), SIZES)
-@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5])
-def test_flat_rates_hold_by_chance_as_rarely_as_stated(units, layers, rate):
+def test_flat_rates_hold_by_chance_as_rarely_as_stated(subtests):
     """Of 400 flat curves, 2.5 % hold by chance at most: the one side of an interval of 95 %. More than 19 of 400 would
     have a chance of 1 in 200 if it were so. Where one layer alone is not enough, there are fewer.
     """
-    drawn = np.random.default_rng(units * layers).binomial(units, rate, (400, layers)) / units
-    held = sum(verdict_of_trend(each, units)[0] == HOLDS for each in drawn)
-    assert held <= 19
+    for units, layers in SIZES:
+        for rate in [0.005, 0.05, 0.5]:
+            with subtests.test(units=units, layers=layers, rate=rate):
+                drawn = np.random.default_rng(units * layers).binomial(units, rate, (400, layers)) / units
+                held = sum(verdict_of_trend(each, units)[0] == HOLDS for each in drawn)
+                assert held <= 19
 
 
 def test_rates_at_the_limit_and_equal_controls_hold_as_rarely():

@@ -29,24 +29,28 @@ def read(request, folder):
     return run
 
 
-@pytest.mark.parametrize("most", [None, 1, 2, 9])
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("place", PLACES)
-def test_trigger_examples_are_the_first_rows_of_the_table(run, read, place, side, most):
-    table = getattr(run.memory(*place), SIDES[side])
-    pd.testing.assert_frame_equal(pd.DataFrame(example_columns(read.files, *place, side, most)), table.head(most))
+def test_trigger_examples_are_the_first_rows_of_the_table(subtests, run, read):
+    for most in [None, 1, 2, 9]:
+        for side in SIDES:
+            for place in PLACES:
+                with subtests.test(most=most, side=side, place=place):
+                    table = getattr(run.memory(*place), SIDES[side])
+                    pd.testing.assert_frame_equal(
+                        pd.DataFrame(example_columns(read.files, *place, side, most)), table.head(most)
+                    )
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_predictions_statistics_and_patterns_are_those_of_the_tables(run, read, place):
-    memory = run.memory(*place)
-    for end, name in ENDS.items():
-        found = pd.DataFrame(prediction_columns(read.files, *place, end, 2))
-        pd.testing.assert_frame_equal(found, getattr(memory, name)(2))
-    assert read.memory(*place).statistics.equals(memory.statistics)
-    patterns = read.memory(*place).patterns
-    assert patterns.astype(str).equals(memory.patterns.astype(str))
-    assert len(patterns) == (2 if place[1] == 0 else 0)
+def test_predictions_statistics_and_patterns_are_those_of_the_tables(subtests, run, read):
+    for place in PLACES:
+        with subtests.test(place=place):
+            memory = run.memory(*place)
+            for end, name in ENDS.items():
+                found = pd.DataFrame(prediction_columns(read.files, *place, end, 2))
+                pd.testing.assert_frame_equal(found, getattr(memory, name)(2))
+            assert read.memory(*place).statistics.equals(memory.statistics)
+            patterns = read.memory(*place).patterns
+            assert patterns.astype(str).equals(memory.patterns.astype(str))
+            assert len(patterns) == (2 if place[1] == 0 else 0)
 
 
 def test_the_effect_of_a_removal_is_a_statistic_where_it_is_known(folder):

@@ -27,10 +27,11 @@ def test_opening_and_exploring_a_run_loads_nothing_heavy(start):
     assert not {"torch", "transformers", "sklearn", "scipy", "matplotlib"} & set(modules)
 
 
-@pytest.mark.parametrize("name", ffkv.__all__)
-def test_every_public_name_exists_and_is_documented(name):
-    assert name in dir(ffkv)
-    assert getattr(ffkv, name).__doc__
+def test_every_public_name_exists_and_is_documented(subtests):
+    for name in ffkv.__all__:
+        with subtests.test(name=name):
+            assert name in dir(ffkv)
+            assert getattr(ffkv, name).__doc__
 
 
 def test_settings_are_sections_of_ffkv_settings():

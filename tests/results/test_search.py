@@ -149,32 +149,32 @@ def test_a_layer_and_ranges_hold_together(run):
     assert names(run.memories(sort="maximum_coefficient", ascending=True)) == ["L0.2", "L1.0", "L0.1", "L0.0", "L1.1"]
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"layer": 2}, "no layer 2. The model has layers 0 to 1"),
-        ({"between": {"beauty": (0, 1)}}, "no column 'beauty'"),
-        ({"between": {"top_token": (0, 1)}}, "needs a column of numbers, and top_token holds texts"),
-        ({"layer": "x"}, "layer is 'x'. Write a whole number"),
-        ({"text": 5}, "text is 5. Write it as text."),
-        ({"pattern": ["a"]}, r"pattern is \['a'\]. Write it as text."),
-        ({"sort": ["norm"]}, r"sort is \['norm'\]. Write it as text."),
-        ({"promotes": 1.5}, "A token's id is 1.5. Write a whole number"),
-        ({"between": 5}, "between is 5. Write a column and its range"),
-        ({"between": {"norm": 5}}, r"The range of norm is 5. Write its lowest and its highest value, as in \(0.1, 5\)"),
-        ({"between": {"norm": ("a", None)}}, r"The range of norm is \('a', None\). Write its"),
-        ({"between": {"norm": (1, 2, 3)}}, r"The range of norm is \(1, 2, 3\). Write its"),
-        ({"between": {"norm": (float("nan"), 1)}}, r"The range of norm is \(nan, 1\). Write its"),
-        (
-            {"between": {"norm": (5, 1)}},
-            "begins at 5 and ends at 1, so no memory is in it. Write the lower number first",
-        ),
-        ({"sort": "norm", "minimum": "a"}, "minimum is 'a'. Write a number"),
-    ],
-)
-def test_what_cannot_be_limited_is_refused(run, options, message):
-    with pytest.raises(UserError, match=message):
-        run.memories(**options)
+LIMITS = [
+    ({"layer": 2}, "no layer 2. The model has layers 0 to 1"),
+    ({"between": {"beauty": (0, 1)}}, "no column 'beauty'"),
+    ({"between": {"top_token": (0, 1)}}, "needs a column of numbers, and top_token holds texts"),
+    ({"layer": "x"}, "layer is 'x'. Write a whole number"),
+    ({"text": 5}, "text is 5. Write it as text."),
+    ({"pattern": ["a"]}, r"pattern is \['a'\]. Write it as text."),
+    ({"sort": ["norm"]}, r"sort is \['norm'\]. Write it as text."),
+    ({"promotes": 1.5}, "A token's id is 1.5. Write a whole number"),
+    ({"between": 5}, "between is 5. Write a column and its range"),
+    ({"between": {"norm": 5}}, r"The range of norm is 5. Write its lowest and its highest value, as in \(0.1, 5\)"),
+    ({"between": {"norm": ("a", None)}}, r"The range of norm is \('a', None\). Write its"),
+    ({"between": {"norm": (1, 2, 3)}}, r"The range of norm is \(1, 2, 3\). Write its"),
+    ({"between": {"norm": (float("nan"), 1)}}, r"The range of norm is \(nan, 1\). Write its"),
+    (
+        {"between": {"norm": (5, 1)}},
+        "begins at 5 and ends at 1, so no memory is in it. Write the lower number first",
+    ),
+    ({"sort": "norm", "minimum": "a"}, "minimum is 'a'. Write a number"),
+]
+
+
+def test_what_cannot_be_limited_is_refused(subtests, run):
+    for options, message in LIMITS:
+        with subtests.test(options=options, message=message), pytest.raises(UserError, match=message):
+            run.memories(**options)
 
 
 def test_a_pattern_is_found_by_a_part_of_its_label(run):

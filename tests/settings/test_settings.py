@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -64,57 +63,58 @@ def test_what_a_file_says_is_not_changed():
     assert json.dumps(configuration) == before
 
 
-@pytest.mark.parametrize(
-    "configuration, line",
-    [
-        (
-            one(modle={}),
-            "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, behaviours,",
-        ),
-        (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
-        (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
-        (one(keys={"": 1}), "Unknown setting \"keys.''\". Valid here: background_prefixes,"),
-        (
-            {"runs": {"a": {"keys": {"topcs": 1}}}},
-            "runs.a: Unknown setting 'keys.topcs'. Valid here: background_prefixes,",
-        ),
-        ({"runs": {"a": {"runs": {}}}}, "runs.a: Unknown setting 'runs'. Valid here: annotation,"),
-        (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
-        (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
-        (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
-        (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
-        (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
-        (one(keys=[]), "keys is []: must be a mapping of settings ({} for none)"),
-        (one(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),
-        (one(corpus={"validation_share": 0}), "corpus.validation_share is 0: must be above 0"),
-        (one(corpus={"validation_share": 1.0}), "corpus.validation_share is 1.0: must be below 1"),
-        (one(corpus={"validation_share": math.nan}), "corpus.validation_share is nan: must be below 1"),
-        (one(corpus={"validation_share": "half"}), "corpus.validation_share is 'half': must be a number"),
-        (one(composition={"mass": 1.5}), "composition.mass is 1.5: must be at most 1"),
-        (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
-        (
-            one(corpus={"bos": "maybe"}),
-            "runs.a: corpus.bos is 'maybe': must be 'auto', 'always', 'never' or the name of a special token",
-        ),
-        (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
-        (one(corpus={"train": []}), "corpus.train is []: must be 1 or more"),
-        (one(corpus={"train": {"a": 1}}), "corpus.train is {'a': 1}: must be text or a list of texts"),
-        (one(corpus={"train": [3]}), "corpus.train.0 is 3: must be text"),
-        (one(model={"checkpoint": ""}), "model.checkpoint is '': must be text that is not empty"),
-        (one(model={"device": "tpu"}), "model.device is 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
-        (one(report={"title": "\ud800"}), "report.title is '\\ud800': must be text"),
-        ({"runs": {"a": {"seed": 1.5}}}, "runs.a: seed is 1.5: must be a whole number"),
-        ({"runs": {"a": None}}, "runs.a is None: must be a mapping of settings ({} for none)"),
-        ({}, "runs is missing: it names the runs, such as `runs: {mine: {}}`"),
-        (one(intervention={"scales": "many"}), "intervention.scales is 'many': must be a list"),
-        ({"runs": None}, "runs is None: must name one run or more"),
-        ({"runs": []}, "runs is []: must name one run or more"),
-        ({"runs": {}}, "runs is {}: must name one run or more"),
-    ],
-)
-def test_a_refusal_names_the_key_the_value_and_what_is_allowed(configuration, line):
-    (found,) = refused(configuration)
-    assert found.startswith(line)
+REFUSALS = [
+    (
+        one(modle={}),
+        "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, behaviours,",
+    ),
+    (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
+    (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
+    (one(keys={"": 1}), "Unknown setting \"keys.''\". Valid here: background_prefixes,"),
+    (
+        {"runs": {"a": {"keys": {"topcs": 1}}}},
+        "runs.a: Unknown setting 'keys.topcs'. Valid here: background_prefixes,",
+    ),
+    ({"runs": {"a": {"runs": {}}}}, "runs.a: Unknown setting 'runs'. Valid here: annotation,"),
+    (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
+    (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
+    (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
+    (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
+    (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
+    (one(keys=[]), "keys is []: must be a mapping of settings ({} for none)"),
+    (one(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),
+    (one(corpus={"validation_share": 0}), "corpus.validation_share is 0: must be above 0"),
+    (one(corpus={"validation_share": 1.0}), "corpus.validation_share is 1.0: must be below 1"),
+    (one(corpus={"validation_share": math.nan}), "corpus.validation_share is nan: must be below 1"),
+    (one(corpus={"validation_share": "half"}), "corpus.validation_share is 'half': must be a number"),
+    (one(composition={"mass": 1.5}), "composition.mass is 1.5: must be at most 1"),
+    (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
+    (
+        one(corpus={"bos": "maybe"}),
+        "runs.a: corpus.bos is 'maybe': must be 'auto', 'always', 'never' or the name of a special token",
+    ),
+    (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
+    (one(corpus={"train": []}), "corpus.train is []: must be 1 or more"),
+    (one(corpus={"train": {"a": 1}}), "corpus.train is {'a': 1}: must be text or a list of texts"),
+    (one(corpus={"train": [3]}), "corpus.train.0 is 3: must be text"),
+    (one(model={"checkpoint": ""}), "model.checkpoint is '': must be text that is not empty"),
+    (one(model={"device": "tpu"}), "model.device is 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
+    (one(report={"title": "\ud800"}), "report.title is '\\ud800': must be text"),
+    ({"runs": {"a": {"seed": 1.5}}}, "runs.a: seed is 1.5: must be a whole number"),
+    ({"runs": {"a": None}}, "runs.a is None: must be a mapping of settings ({} for none)"),
+    ({}, "runs is missing: it names the runs, such as `runs: {mine: {}}`"),
+    (one(intervention={"scales": "many"}), "intervention.scales is 'many': must be a list"),
+    ({"runs": None}, "runs is None: must name one run or more"),
+    ({"runs": []}, "runs is []: must name one run or more"),
+    ({"runs": {}}, "runs is {}: must name one run or more"),
+]
+
+
+def test_a_refusal_names_the_key_the_value_and_what_is_allowed(subtests):
+    for configuration, line in REFUSALS:
+        with subtests.test(configuration=configuration, line=line):
+            (found,) = refused(configuration)
+            assert found.startswith(line)
 
 
 @pytest.mark.parametrize("configuration", [None, [], 3, "text", [{"runs": {}}]])
@@ -123,14 +123,16 @@ def test_a_file_that_is_no_mapping_is_refused(configuration):
         resolve(configuration)
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "a b", "a; rm -rf x", "", ".hidden", "-x", "a/b", NEWLINE, "é", "x" * 65, 3, None]
-)
-def test_a_run_name_is_a_plain_folder_name(name):
-    (line,) = refused({"runs": {name: {}}})
-    assert line.startswith("runs: ")
-    assert f"{repr(name) if name in ('', NEWLINE) else name} is not a valid run name." in line
-    assert line.endswith("Write it in quotes") == (not isinstance(name, str))
+NAMES = ["../x", "a b", "a; rm -rf x", "", ".hidden", "-x", "a/b", NEWLINE, "é", "x" * 65, 3, None]
+
+
+def test_a_run_name_is_a_plain_folder_name(subtests):
+    for name in NAMES:
+        with subtests.test(name=name):
+            (line,) = refused({"runs": {name: {}}})
+            assert line.startswith("runs: ")
+            assert f"{repr(name) if name in ('', NEWLINE) else name} is not a valid run name." in line
+            assert line.endswith("Write it in quotes") == (not isinstance(name, str))
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "pythia-70m.step_1000", "3", "x" * 64])
@@ -262,11 +264,12 @@ def test_the_sources_of_a_split():
         } == {("a.txt", True)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_settings_file_that_comes_along_is_valid(path: Path):
-    configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
-    resolve(configuration)
-    jsonschema.validate(configuration, json.loads(reference.schema()))
+def test_every_settings_file_that_comes_along_is_valid(subtests):
+    for path in FILES:
+        with subtests.test(path=path):
+            configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
+            resolve(configuration)
+            jsonschema.validate(configuration, json.loads(reference.schema()))
 
 
 def test_the_settings_of_the_recipes_are_valid():

@@ -47,9 +47,10 @@ PLACES: dict[str, Callable[[Run, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
-def test_a_wrong_argument_is_one_sentence(traced, place, wrong):
-    with pytest.raises(ffkv.UserError) as error:
-        PLACES[place](traced("gpt2"), wrong)
-    assert len(str(error.value).splitlines()) == 1
+def test_a_wrong_argument_is_one_sentence(subtests, traced):
+    for place in PLACES:
+        for wrong in WRONG:
+            with subtests.test(place=place, wrong=wrong):
+                with pytest.raises(ffkv.UserError) as error:
+                    PLACES[place](traced("gpt2"), wrong)
+                assert len(str(error.value).splitlines()) == 1

@@ -109,26 +109,28 @@ def test_each_rule_has_the_name_of_its_command(dry_run):
     assert lines_of(dry_run).keys() == rules().keys() == STEPS.keys() | WITHOUT_NUMBERS
 
 
-@pytest.mark.parametrize("rule", STEPS)
-def test_a_rule_passes_every_option_of_its_command(dry_run, rule):
+def test_a_rule_passes_every_option_of_its_command(subtests, dry_run):
     """So no setting can be forgotten, and no option is passed that the command does not have."""
-    passed = {word.partition("=")[0] for word in lines_of(dry_run)[rule] if word.startswith("--")}
-    options = [
-        {*option.opts, *option.secondary_opts}
-        for option in command_of(rule).params
-        if isinstance(option, click.Option) and not NOT_PASSED.get(rule, set()) & set(option.opts)
-    ]
-    assert [names for names in options if len(names & passed) != 1] == []
-    assert passed <= set().union(*options)
+    for rule in STEPS:
+        with subtests.test(rule=rule):
+            passed = {word.partition("=")[0] for word in lines_of(dry_run)[rule] if word.startswith("--")}
+            options = [
+                {*option.opts, *option.secondary_opts}
+                for option in command_of(rule).params
+                if isinstance(option, click.Option) and not NOT_PASSED.get(rule, set()) & set(option.opts)
+            ]
+            assert [names for names in options if len(names & passed) != 1] == []
+            assert passed <= set().union(*options)
 
 
-@pytest.mark.parametrize("rule", STEPS)
-def test_an_option_that_writes_is_called_output(dry_run, rule):
-    words = lines_of(dry_run)[rule]
-    written = [word for word, name in zip(words[1:], words) if name.startswith("--output")]
-    assert written
-    read = [word.rpartition("=")[2] for word in words if "results/" in word]
-    assert not {word for word in read if word not in written} & set(written)
+def test_an_option_that_writes_is_called_output(subtests, dry_run):
+    for rule in STEPS:
+        with subtests.test(rule=rule):
+            words = lines_of(dry_run)[rule]
+            written = [word for word, name in zip(words[1:], words) if name.startswith("--output")]
+            assert written
+            read = [word.rpartition("=")[2] for word in words if "results/" in word]
+            assert not {word for word in read if word not in written} & set(written)
 
 
 def test_settings_are_expanded_and_quoted(dry_run):
