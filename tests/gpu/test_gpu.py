@@ -22,11 +22,14 @@ from ffkv.base.settings import (
     Keys,
     Model,
     Prefixes,
+    Translation,
     Triggers,
     Values,
 )
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours import step as behaviours
+from ffkv.branches.behaviours.graph_tables import GRAPHS
+from ffkv.branches.translation.maps import write_maps
 from ffkv.branches.values.projections import write_projections
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
@@ -90,6 +93,7 @@ def tables_of(folder: Path, inputs: Path, work: Work) -> dict[str, pd.DataFrame 
     made |= {f"effects {name}": table for name, table in effects._asdict().items()}
     made |= {f"triggers {name}": np.sort(getattr(found, name)) for name in ("coefficient", "mean", "maximum")}
     made |= behaviour_tables(folder, inputs, files, work)
+    made |= translation_tables(folder, inputs, files, work)
     with h5py.File(sampled) as file:
         names: list[str] = []
         file.visit(names.append)
@@ -111,6 +115,7 @@ def behaviour_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: 
         side_effect_prefixes=5,
         bootstraps=10,
         flips=200,
+        graph_prompts=4,
     )
     encode, paths = folder / "prompts.parquet", {}
     tables.write(behaviours.encode_behaviour(model, train, its, "it"), encode)
@@ -132,8 +137,23 @@ def behaviour_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: 
         "it",
         work=work,
     )
-    named = dict(zip(("effects", "sets", "side effects"), measured))
-    return {f"behaviour {name}": table for name, table in (named | {"answers": chosen["answers"]}).items()}
+    named = dict(zip(("effects", "sets", "side effects"), measured)) | {"answers": chosen["answers"]}
+    graph = behaviours.graph_behaviour(model, encode, paths["answers"], triggers, its, "it", work=work)
+    named |= {table.name: found for table, found in zip(GRAPHS, graph, strict=True)}
+    return {f"behaviour {name}": table for name, table in named.items()}
+
+
+def translation_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: Work) -> dict[str, pd.DataFrame]:
+    model, triggers, projections, sampled, train, _ = files
+    settings = Translation(prefixes=150, fit="divergence")
+    states, maps = folder / "translation.h5", folder / "maps.h5"
+    ffkv.read_states(model, train, settings, work=work)(states)
+    fitted, judged = ffkv.fit_maps(model, [states], sampled, settings, work=work)
+    write_maps(maps, fitted)
+    _, by_memory, by_prefix = ffkv.measure_translation(
+        model, maps, inputs / "values.h5", triggers, projections, sampled, work
+    )
+    return {"translation": judged, "translation by memory": by_memory, "translation by prefix": by_prefix}
 
 
 def differences(expected: pd.DataFrame | np.ndarray, found: pd.DataFrame | np.ndarray) -> dict[str, float]:
