@@ -22,7 +22,7 @@ def fake_batch(device):
     return Batch(
         ids=torch.zeros(SENTENCES, TOKENS + 1, dtype=torch.long, device=device),
         competing=slice(1, None),
-        left_out=torch.tensor([3, 4], device=device),
+        left_out=torch.arange(3, 5, device=device),
         multiplicity=torch.ones(SENTENCES, TOKENS + 1, device=device),
         histogram_times=torch.ones(SENTENCES, TOKENS + 1, dtype=torch.int32, device=device),
         in_histogram=torch.arange(3, device=device),

@@ -13,6 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.discover.scaling import find_scaling, proportion
 from ffkv.model.tap.assemble import token_weights
+from ffkv.model.tap.hooks import relative_error
 from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import values
 
@@ -162,11 +163,24 @@ class Forgetful(torch.nn.Module):
         return self.inner(hidden_states + 0.1 * ahead, *args, **kwargs)
 
 
-def test_a_model_that_sees_later_tokens_is_refused_as_not_causal():
-    model = model_of("gpt2")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_sees_later_tokens_is_refused_as_not_causal(dtype):
+    model = model_of("gpt2").to(dtype)
     model.transformer.h[1] = Forgetful(model.transformer.h[1])
     with pytest.raises(UserError, match=r"layer 1 .*not causal"):
         prove_layers(model, ids(1), ids(2))
+
+
+def test_rounding_in_a_deep_model_does_not_look_like_later_tokens():
+    """In bfloat16, a text of another length gives coefficients that are off by some per cent after so many blocks."""
+    config = copy.copy(CONFIGS["llama"])
+    config.num_hidden_layers = 40
+    model, text = random_model(config).to(torch.bfloat16), ids(2).repeat(1, 10)
+    decomposition = prove_layers(model, ids(1), text)
+    layers = decomposition.head_spec.layers
+    whole, alone = (observe(model, layers, some, "m")[-1]["m"][:, :60] for some in (text, text[:, :60]))
+    assert relative_error(alone, whole) > 0.01
+    assert decomposition.errors["prefix"] < 1e-3
 
 
 def test_what_a_layer_writes_is_found_beside_a_far_larger_residual():
