@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.looks import save_pretrained
 from ffkv.base.files.provenance import versions
 from ffkv.base.files.steady import files_in, unchanged
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
@@ -72,7 +73,7 @@ class ProvenModel:
         folder = Path(folder)
         if values_file is not None:
             write_values(Path(values_file), self.model, self.anatomy)
-        self.tokenizer.save_pretrained(folder)
+        save_pretrained(folder, self.tokenizer)
         write_vocabulary(folder, self.tokenizer, self.anatomy)
         emptied = write_head(folder, self.model, self.decomposition.head_spec)
         anatomy = replace(self.anatomy, head_chain=find_chain(emptied, self.anatomy.width))

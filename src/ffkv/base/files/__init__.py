@@ -8,6 +8,6 @@ tokenizer and corpus a file belongs, and which versions made it.
 
 Reading: each of these compares what it reads with its checksum. `lazy` reads piece by piece. `steady` notices that
 somebody else writes a file meanwhile. `bounded` reads small files and JSON up to a limit. `fault` finds out who is to
-blame for a failure: a file, a disk, or nobody.
+blame for a failure: a file, a disk, or nobody. `looks` tells what the system denied to look up.
 `spreadsheet` keeps texts from being run as formulas.
 """

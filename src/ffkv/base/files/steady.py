@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.looks import not_looked_up
 
 
 @contextlib.contextmanager
 def unchanged(paths: Iterable[Path | str]) -> Iterator[None]:
     """Makes sure that files do not change inside the `with` statement: their sizes, times and inodes.
 
-    Raises UserError if a file changed, or is gone.
+    Raises UserError if a file changed, or is gone, or the system denies to look it up.
     """
     before = {Path(path): _state(Path(path)) for path in paths}
     yield
@@ -32,6 +33,8 @@ def files_in(folder: Path | str) -> list[Path]:
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
         entry = path.stat()
-    except OSError:  # whoever reads it says more
+    except (FileNotFoundError, NotADirectoryError):  # whoever reads it says more
         return None
+    except OSError as error:
+        raise not_looked_up(error) from error
     return entry.st_size, entry.st_mtime_ns, entry.st_ino

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.looks import save_pretrained
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Corpus, Embedded
 from ffkv.corpus.embedded.training import Trained, train_model
@@ -49,13 +50,13 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
             def after_step(step: int, tokens: int, model: PreTrainedModel) -> None:
                 bar.update(tokens)
                 if step in settings.keep_steps:
-                    model.save_pretrained(temporary / STEPS / str(step))
+                    save_pretrained(temporary / STEPS / str(step), model)
 
             trained = train_model(documents["train"], documents["validation"], settings, seed, after_step, start)
             bar.total = bar.n  # few batches are full to the last token
-        trained.model.save_pretrained(temporary)
+        save_pretrained(temporary, trained.model)
         for folder in (temporary, *temporary.glob(f"{STEPS}/*")):
-            trained.tokenizer.save_pretrained(folder)
+            save_pretrained(folder, trained.tokenizer)
         tables.write(trained.curve, temporary / "training.csv")
         (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")
     return trained

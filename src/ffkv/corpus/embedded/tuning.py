@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.looks import looks_told
 from ffkv.base.settings import Embedded
 
 BLOCK_MATRICES = ["c_attn", "c_proj", "c_fc"]  # of transformers' GPT-2
@@ -20,6 +21,11 @@ def read_start(folder: Path, settings: Embedded) -> tuple[GPT2LMHeadModel, PreTr
     Raises:
         UserError: the folder cannot be read, its model is no embedded model, or its sizes are not those of the settings.
     """
+    with looks_told(folder):
+        return _read(folder, settings)
+
+
+def _read(folder: Path, settings: Embedded) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     if not (folder / "config.json").is_file():
         raise UserError(
             f"embedded.tuned_from is {str(folder)!r}: there is no checkpoint of transformers (config.json)."

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ffkv.base.files.fault import causes
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import tell_damage
 from ffkv.base.hub.messages import explain
@@ -12,8 +13,13 @@ def explain_failure(error: Exception, commit: Commit) -> str:
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
-        return _cannot_be_looked_up(Path(commit.repository)) or words_of(error)
-    return tell_damage(commit) or explain(error, "model", commit.repository, commit.revision) or words_of(error)
+        return _cannot_be_looked_up(Path(commit.repository)) or _cannot_be_opened(error) or words_of(error)
+    return (
+        tell_damage(commit)
+        or _cannot_be_opened(error)
+        or explain(error, "model", commit.repository, commit.revision)
+        or words_of(error)
+    )
 
 
 def _cannot_be_looked_up(folder: Path) -> str:
@@ -25,6 +31,15 @@ def _cannot_be_looked_up(folder: Path) -> str:
         pass
     except OSError as broken:
         return f"{broken.filename}: {broken.strerror}."
+    return ""
+
+
+def _cannot_be_opened(error: Exception) -> str:
+    """Says which file is there and cannot be opened, else "". safetensors calls every such file missing, without the reason."""
+    for each in causes(error):
+        file = str(each).partition("No such file or directory: ")[2]
+        if isinstance(each, FileNotFoundError) and each.errno is None and file and Path(file).exists():
+            return f"{file} is there, but it cannot be opened. Check the memory and the disks, then start the same command again."
     return ""
 
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
+from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.hub.fetch import choose_config_files, choose_files_of, local_model
 from ffkv.base.process.remarks import listening
@@ -42,6 +43,15 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     Raises:
         UserError: there is no such checkpoint, it is not a causal language model, or weights are missing or packed.
     """
+    with looks_told(settings.checkpoint, settings.adapter):
+        model = _load(settings, commit, placement)
+    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
+    model.eval()
+    return model
+
+
+def _load(settings: Model, commit: Commit | None, placement: Placement) -> PreTrainedModel:
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
@@ -56,9 +66,6 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     if commit.adapter:
         model = merge_adapter(model, commit.of_adapter)
     keep_blocks_whole(model, placement)
-    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
-    model.eval()
     return model
 
 
@@ -152,6 +159,11 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is not a causal language model.
     """
+    with looks_told(settings.checkpoint):
+        return _load_form(settings, commit, device)
+
+
+def _load_form(settings: Model, commit: Commit | None, device: str) -> PreTrainedModel:
     check_checkpoint(settings.checkpoint, settings.gguf)
     if not settings.gguf and is_fairseq(settings.checkpoint):
         form: Any = fairseq.load_model(settings, with_weights=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
+from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
 from ffkv.base.process.remarks import listening, remark
@@ -44,6 +45,11 @@ def load_tokenizer(
     Raises:
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
+    with looks_told(source):
+        return _load(source, commit, trust_remote_code, gguf)
+
+
+def _load(source: Path | str, commit: Commit | None, trust_remote_code: bool, gguf: str) -> PreTrainedTokenizerFast:
     if not gguf and is_fairseq(source):
         return dictionary_tokenizer(read_dictionary(Path(source)))
     verify_sum(Path(source))

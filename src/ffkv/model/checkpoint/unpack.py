@@ -8,6 +8,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.fault import unreadable
+from ffkv.base.files.looks import save_pretrained
 from ffkv.base.files.steady import files_in, unchanged
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.process.remarks import collected, listening
@@ -55,8 +56,7 @@ def unpack(settings: Model, output: Path | str, commit: Commit | None = None) ->
         model = load_checkpoint(settings, commit)
         tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code, settings.gguf)
         with listening("transformers"):
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            save_pretrained(folder, model, tokenizer)
         (folder / NOTE).write_text(json.dumps({"source": _source(given, commit), "remarks": remarks}, indent=1))
     return remarks
 

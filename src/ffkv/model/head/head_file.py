@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
+from ffkv.base.files.looks import looks_told, save_pretrained
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.process.runtime import choose_device
@@ -47,7 +48,7 @@ def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
     embedding = emptied.get_output_embeddings()
     names[EMBEDDING] = stored_names.get(id(embedding.weight), "") if embedding is not None else ""
     save_file(tensors, folder / HEAD_FILE, metadata={NAMES: json.dumps(names, sort_keys=True)})
-    emptied.config.save_pretrained(folder)
+    save_pretrained(folder, emptied.config)
     return emptied_model
 
 
@@ -82,6 +83,11 @@ def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> Empti
     `code`: the checkpoint that brings the model's code; None for models of `transformers` and fairseq. Raises UserError
     if the folder holds no readable head.
     """
+    with looks_told(folder):
+        return _read_emptied(folder, spec, code)
+
+
+def _read_emptied(folder: Path, spec: HeadSpec, code: Commit | None) -> EmptiedModel:
     tensors, names = _read(folder)
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     try:
