@@ -56,8 +56,8 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
 	pytest -m "cluster or kills or large"
 	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 FFKV_FULL=1 pytest -n auto --maxprocesses 4 \
-	    tests/hostile/test_pipeline.py tests/explorer/test_soak.py tests/architectures/test_table.py tests/files/test_hdf5.py \
-	    tests/report/test_figures.py
+	    tests/hostile/test_pipeline.py tests/explorer/test_soak.py tests/explorer/test_browser.py tests/architectures/test_table.py tests/files/test_hdf5.py \
+	    tests/report/test_figures.py tests/report/test_results.py tests/report/test_browser.py
 
 test-faults: install ## Let every call of the system fail that any step or command makes, one after the other; then properties with all examples. Takes a night.
 	FFKV_FAULTS=0 pytest -n auto --maxprocesses 4 -m faults

@@ -1,5 +1,6 @@
 """What tests of several rooms share."""
 
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
-from support import ROOT, detector_checkpoint, make_run, prove_into, random_checkpoint, tries
+from support import ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
 
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
@@ -25,6 +26,7 @@ from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 
+gc.disable()  # until all tests are collected: imports leave no garbage, and to look for it takes a third of their time
 torch.set_num_threads(2)
 # Timings are no part of what a test promises: a busy machine is slow.
 hypothesis.settings.register_profile("ffkv", deadline=None, max_examples=tries(100))
@@ -47,6 +49,12 @@ def pytest_collection_modifyitems(items) -> None:
     sharing = [item.path for item in items if "workflow" in item.keywords and "tiny" in item.fixturenames]
     later = {*sharing} - {*sharing[:1]}
     items.sort(key=lambda item: ("workflow" not in item.keywords, item.path in later, "slow" not in item.keywords))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for again, but not among what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -159,11 +167,8 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
-    """The figures of a report are made, but not drawn: that takes most of its seconds, and other tests look at drawings."""
-    for module in ("sections", "overview"):
-        monkeypatch.setattr(
-            f"ffkv.run.report.{module}.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>'
-        )
+    """No figure is drawn, see `support.draw_nothing`."""
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture

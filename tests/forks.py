@@ -38,7 +38,8 @@ _started: dict[tuple, tuple[subprocess.Popen, Path]] = {}  # by environment: the
 def with_forks(environment: dict[str, str]) -> dict[str, str]:
     """An environment in which `COMMANDS` are forks of a process that was started in the given one.
 
-    Libraries read some variables only when they are imported. So another environment has a process of its own. The first one
+    In the environment that is returned, PYTHONPATH may get further places: they come last. Other variables should stay, because
+    libraries read some only when they are imported. So another environment has a process of its own. The first one
     stays, because most tests ask for it; the others end when yet another environment is asked for.
     """
     wanted = tuple(sorted((name, value) for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"))
@@ -74,6 +75,7 @@ def serve(address: str) -> Callable[[], None]:
     """Waits for commands. Returns, in a fork, what the command does."""
     from ffkv.base.process.runtime import configure
 
+    gc.disable()  # imports leave no garbage
     configure(1)  # no thread pool starts before the forks
     from snakemake.cli import main as snakemake
 
@@ -87,6 +89,7 @@ def serve(address: str) -> Callable[[], None]:
         listening.bind(address)
         listening.listen(64)
         gc.freeze()  # a fork does not touch, and so copy, what is there already
+        gc.enable()
         print("ready", flush=True)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
         while listening in select.select([listening, sys.stdin], [], [])[0]:
@@ -110,6 +113,7 @@ def serve(address: str) -> Callable[[], None]:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path += [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place not in sys.path]
     sys.argv = words
     return dict(zip(COMMANDS, (main, snakemake, run_code), strict=True))[Path(words[0]).name]
 

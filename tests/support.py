@@ -6,6 +6,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import torch
 import yaml
 from forks import with_forks
@@ -248,6 +249,12 @@ def described(folder) -> list[str]:
             assert {"format", "kind", "versions"} <= set(file.attrs)
             file.visititems(check)
     return seen
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Makes the figures of reports, but does not draw them: that takes most of the seconds, and other tests look at drawings."""
+    for module in ("report.sections", "report.overview", "comparison.page"):
+        patch.setattr(f"ffkv.run.{module}.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>')
 
 
 def obeying_rights(*command: str) -> list[str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from forks import modules
+from forks import modules, with_forks
 from hypothesis import given
 from hypothesis import strategies as st
+from support import OFFLINE
 
 from ffkv.base.errors import UserError
 from ffkv.base.options import command_line, part_options, seed_option, setting, threads_option
@@ -223,7 +224,8 @@ for module in sys.argv[1:]:
 @pytest.mark.slow
 def test_a_command_imports_all_that_it_needs():
     """Each module is the first of ffkv that a process imports. Most tests have imported the others already."""
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules()], capture_output=True, text=True)
+    command = ["python-code", IMPORTS, *modules()]
+    done = subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
     assert done.stdout == "" and done.returncode == 0, done.stdout + done.stderr
 
 

@@ -3,12 +3,12 @@
 import ast
 import json
 import subprocess
-import sys
 
 import pytest
+from forks import with_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, random_checkpoint
+from support import OFFLINE, ROOT, random_checkpoint
 
 from ffkv.base import terminal
 from ffkv.base.terminal import plain
@@ -52,8 +52,8 @@ def test_only_one_function_prints():
 
 
 def inspected(folder) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "ffkv", "inspect", "--checkpoint", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True)
+    command = ["ffkv", "inspect", "--checkpoint", str(folder)]
+    return subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
 
 
 def change_config(folder, **values) -> None:

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 import yaml
 from explorer.conftest import Visitor
-from support import ROOT, snakemake
+from forks import with_forks
+from support import OFFLINE, ROOT, snakemake
 
 import ffkv
 from ffkv.apps.explorer.shelf import open_shelf
@@ -39,7 +40,8 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
     assert "The memory is a candidate of these behaviours" in page and "number" in page
     graph = ffkv.behaviour_graph(run, "number")
     assert len(graph.sets) == 1 + 1 + 2 + 2 and "<svg" in graph.to_svg()
-    checked = subprocess.run(["ffkv", "check", tmp_path / "results/tiny"], capture_output=True, text=True)
+    command = ["ffkv", "check", tmp_path / "results/tiny"]
+    checked = subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     page = (tmp_path / "reports/tiny/index.html").read_text()
     for text in ("Memories of number", "Graph of number", "behaviour_layers", "behaviour_sets", "carry"):

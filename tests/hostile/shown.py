@@ -4,7 +4,9 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 from explorer.conftest import Visitor
+from support import draw_nothing
 
 import ffkv
 from ffkv.apps.explorer.shelf import open_shelf
@@ -41,14 +43,14 @@ def show_all(folder: Path, other: Path | None = None) -> list[str]:
             refused.append(str(error))
             return None
 
-    attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
-    for name, memories in (("number", "by_number"), ("correlation", "by_correlation")):
-        attempt(
-            compare,
-            [folder, other],
-            Comparison(runs=[folder.name, other.name], memories=memories, labels=LABELS),
-            top / name,
-        )
+    runs, depths = [folder.name, other.name], {len(ffkv.open(each).anatomy.layers) for each in (folder, other)}
+    with pytest.MonkeyPatch.context() as patch:
+        if len(depths) == 1:  # the figures are drawn below, with more in them
+            draw_nothing(patch)
+        attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
+        attempt(compare, [folder, other], Comparison(runs=runs, memories="by_number", labels=LABELS), top / "number")
+    by_correlation = Comparison(runs=runs, memories="by_correlation", labels=LABELS)
+    attempt(compare, [folder, other], by_correlation, top / "correlation")
     attempt(annotate, folder, top / "annotations" / folder.name)
     settings = ffkv.open(folder).settings
     with atomic(folder / "settings.json") as path:  # the report of an annotated run, beside a control

@@ -77,7 +77,7 @@ def test_a_run_reads_a_package(package, tmp_path):
     (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
     config = {"model": {"checkpoint": ADDRESS, "gguf": GGUF}, "runs": {"packed": {}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    environment = with_forks({**OFFLINE, "PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"})
+    environment = {**with_forks(OFFLINE), "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{package.parent}"}
 
     def start(*arguments: str) -> str:
         done = snakemake(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from report.conftest import ChangedRun
+from support import FULL
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
@@ -26,7 +27,7 @@ def page_of(folder) -> str:
     return render(run, draw_exhibits(run), judge_claims(run))
 
 
-@pytest.mark.parametrize("layers", [1, 48])
+@pytest.mark.parametrize("layers", [1, 48] if FULL else [1])  # test_figures.py draws those of 80 layers
 def test_models_of_any_depth_draw(write, layers):
     folder = write(layers=layers, report={"cards": 3})
     run = open(folder)
@@ -46,7 +47,7 @@ def test_the_head_of_the_page_names_a_folder_without_its_path(write, undrawn):
         assert f": <bdi>{shown}</bdi></h1>" in render(named, exhibits, judged), checkpoint
 
 
-def test_without_cards_and_changes_there_is_still_a_page(write):
+def test_without_cards_and_changes_there_is_still_a_page(write, undrawn):
     folder = write(layers=2, report={"cards": 0, "paper_curves": False})
     changes = tables.read(folder / "refinement/prediction_changes.csv")
     tables.write(changes.head(0), folder / "refinement/prediction_changes.csv")
@@ -120,7 +121,7 @@ def test_a_missing_file_of_the_cards_is_named(folder, tmp_path, name):
         _ = [(card.triggers, card.top) for card in make_cards(open(copy))]
 
 
-def test_where_something_is_missing_nothing_is_written(folder, tmp_path):
+def test_where_something_is_missing_nothing_is_written(folder, undrawn, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "demo")
     (copy / "triggers.h5").unlink()
     outcome = CliRunner().invoke(report, f"--results {copy} --output {tmp_path}/out/index.html".split())

@@ -4,14 +4,14 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from functools import cache
 from types import SimpleNamespace
 
 import click
 import pytest
 import yaml
-from support import ROOT, snakemake
+from forks import with_forks
+from support import OFFLINE, ROOT, snakemake
 
 from ffkv.base.settings import Settings
 from ffkv.cli import COMMANDS, ffkv
@@ -194,8 +194,8 @@ def test_gpus_of_a_workstation_and_of_a_cluster(tmp_path):
     for name, (_, model, _, _) in MACHINES.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config | {"model": model, "runs": {"tiny": {}}}))
     machines = json.dumps({name: machine for name, (machine, *_) in MACHINES.items()})
-    command = [sys.executable, "-c", GPUS, ROOT / "Snakefile", tmp_path, machines]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = ["python-code", GPUS, ROOT / "Snakefile", tmp_path, machines]
+    done = subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     rules = ("triggers", "keys_removal", "values_project", "refinement_measure", "corpus", "model")
