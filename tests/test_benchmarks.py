@@ -65,11 +65,15 @@ def in_this_process(monkeypatch):
         yield
 
 
+def tiny(contender: Contender) -> dict:
+    """The arguments of a contender at a tiny size."""
+    return {name: TINY.get(name, value) for name, value in contender.arguments.items()}
+
+
 def work_of(contender: Contender, scratch):
     """The work of a contender at a tiny size."""
     module, function = contender.function.split(":")
-    tiny = {name: TINY.get(name, value) for name, value in contender.arguments.items()}
-    return getattr(importlib.import_module(module), function)(scratch, **tiny)
+    return getattr(importlib.import_module(module), function)(scratch, **tiny(contender))
 
 
 def test_the_median_of_the_rounds_decides(order, tmp_path):
@@ -119,10 +123,18 @@ def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
 def test_each_case_runs_at_a_tiny_size(name, scratch, in_this_process):
+    done: dict[str, dict] = {}  # contenders that only their sizes tell apart are one here
+
+    def run(contender: Contender) -> dict:
+        what = f"{contender.function} {tiny(contender)}"
+        if what not in done:
+            done[what] = work_of(contender, scratch)() or {}
+        return done[what]
+
     for contenders, comparisons in itertools.groupby(comparisons_of([name]), key=lambda each: each.contenders):
         try:
             measurements = {
-                name: Measurement(1.0, 1.0, 1.0, 10**6 * number, work_of(contender, scratch)() or {})
+                name: Measurement(1.0, 1.0, 1.0, 10**6 * number, run(contender))
                 for number, (name, contender) in enumerate(contenders.items(), 1)
                 if contender.python.exists() and contender.python != peers.PEERS
             }
