@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage mutants check test-failures test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -53,13 +53,16 @@ check: install ## The fast loop: lint, types, and the tests that start no Snakem
 	$(MAKE) --jobs 2 lint types
 	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults"
 
-test-failures: slurm ## Tests that kill runs or take long, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
-	pytest -m "cluster or kills or large"
-	FFKV_CASES=60 FFKV_SOAK_REQUESTS=600 FFKV_FULL=1 pytest -n auto --maxprocesses 4 \
-	    tests/hostile/test_pipeline.py tests/explorer/test_soak.py tests/explorer/test_browser.py tests/architectures/test_table.py tests/files/test_hdf5.py \
-	    tests/report/test_figures.py tests/report/test_results.py tests/report/test_browser.py
+test-failures: slurm ## What goes wrong, and what takes long: the two below side by side, because a cluster often waits.
+	$(MAKE) --jobs 2 test-cluster test-many
 
-test-faults: install ## Let every call of the system fail that any step or command makes, one after the other; then properties with all examples. Takes a night.
+test-cluster: slurm ## Tests on two SLURM clusters of their own, in which everything fails once (needs root and SLURM's packages).
+	pytest -n 2 --dist loadfile -m cluster
+
+test-many: install ## Kill runs, let calls of the system fail (4 of each command, drawn by FFKV_SEED), full sizes, full numbers of cases.
+	FFKV_CASES=40 FFKV_SOAK_REQUESTS=400 FFKV_FULL=1 pytest $(SIDE_BY_SIDE) -m "kills or faults or large or many"
+
+test-faults: install ## Let every call of the system fail that any step or command makes, one after the other; then properties with all examples. Takes more than a day.
 	FFKV_FAULTS=0 pytest -n auto --maxprocesses 4 -m faults
 	FFKV_FULL=1 pytest $(SIDE_BY_SIDE) -m "hypothesis and not cluster and not kills and not large and not faults"
 

@@ -31,14 +31,14 @@ torch.set_num_threads(2)
 # Timings are no part of what a test promises: a busy machine is slow.
 hypothesis.settings.register_profile("ffkv", deadline=None, max_examples=tries(100))
 hypothesis.settings.load_profile("ffkv")
-COSTS: list[str] = []
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items) -> None:
     """Marks who asks for the run `tiny`, which Snakemake makes, and orders the tests.
 
-    Whole runs come first, then what is slow: the last process to end should not begin with one.
+    What `make test-failures` alone tries comes first, then whole runs, then what is slow: the last process to end should not
+    begin with one.
 
     Of the files that share the run `tiny`, one makes it. The others come after whole runs of another kind, so that no process
     waits for it.
@@ -48,7 +48,12 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker("workflow")
     sharing = [item.path for item in items if "workflow" in item.keywords and "tiny" in item.fixturenames]
     later = {*sharing} - {*sharing[:1]}
-    items.sort(key=lambda item: ("workflow" not in item.keywords, item.path in later, "slow" not in item.keywords))
+    marks = ("faults", "kills", "large", "workflow")
+
+    def late(item) -> tuple[bool, ...]:
+        return *(mark not in item.keywords for mark in marks), item.path in later, "slow" not in item.keywords
+
+    items.sort(key=late)
 
 
 def pytest_collection_finish() -> None:
@@ -172,16 +177,24 @@ def undrawn(monkeypatch) -> None:
 
 
 @pytest.fixture
-def cost() -> Callable[[str, float], None]:
+def cost(request) -> Callable[[str, float], None]:
     """Notes the seconds that a failure cost, for the summary at the end."""
-    return lambda failure, seconds: COSTS.append(f"{failure}: {seconds:.0f} s")
+    return lambda failure, seconds: request.node.user_properties.append(("failures", f"{failure}: {seconds:.0f} s"))
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Prints what the failures cost."""
-    if COSTS:
-        terminalreporter.section("what each failure cost")
-        terminalreporter.write_line("\n".join(COSTS))
+    """Prints which failures were made, and what they cost."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    lines = [
+        line
+        for report in reports
+        if report.when == "call"
+        for name, line in report.user_properties
+        if name == "failures"
+    ]
+    if lines:
+        terminalreporter.section("failures that were made, and what they cost")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,7 @@ def test_every_type_of_transformers_has_a_row(stored):
     assert list(stored["model_type"]) == types(), "run `make models`"
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("column", ["proven", "kind"])
 def test_the_table_is_not_stale(made, chosen, column):
     assert list(chosen[column]) == list(made[column]), "run `make models`"
@@ -62,18 +63,21 @@ def test_rows_come_in_order_and_do_not_depend_on_the_number_of_processes(made):
     assert two.to_dict("records") == made.set_index("model_type").loc[wanted].reset_index().to_dict("records")
 
 
+@pytest.mark.many
 def test_the_reasons_are_not_stale(made, chosen):
     """Exactly, but for the size of an error: its last digit is the processor's."""
     reasons = [[re.sub(r"\de[+-]\d\d", "...", reason) for reason in rows["reason"]] for rows in (chosen, made)]
     assert reasons[0] == reasons[1], "run `make models`"
 
 
+@pytest.mark.many
 def test_every_error_is_within_the_tolerance(made, stored):
     for rows_ in (made, stored):
         proven = rows_[rows_["proven"] == "yes"]
         assert all(float(error) < TOLERANCE["float32"] for error in proven["largest_error"])
 
 
+@pytest.mark.many
 def test_nothing_ends_in_a_defect_of_ffkv(made):
     assert [row for row in made["reason"] if row.startswith("error:")] == []
 

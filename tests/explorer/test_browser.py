@@ -333,6 +333,7 @@ def assert_narrow(driver) -> None:
     assert wide <= 0
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("path", PAGES)
 def test_no_page_shuts_anybody_out(browser, path):
     browser.open(path)

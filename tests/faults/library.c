@@ -29,7 +29,7 @@ static struct {
   char folder[PATH_MAX];
   int kinds, how, error;
   long number;
-  atomic_long count;
+  atomic_long count, of_kind[10]; /* calls: those that count, and all by their kind */
   char what[PATH_MAX + 32]; /* the call that was made to fail */
 } *state;
 
@@ -48,7 +48,8 @@ static int below(const char *path) {
 }
 
 /* Whether this call is to fail. */
-static int hit(const char *call, const char *path) {
+static int hit(int kind, const char *call, const char *path) {
+  atomic_fetch_add(&state->of_kind[__builtin_ctz(kind)], 1);
   long number = atomic_fetch_add(&state->count, 1) + 1;
   if (!state->number || number < state->number || (number > state->number && state->how != ON)) return 0;
   if (number == state->number) snprintf(state->what, sizeof state->what, "%s %s", call, path);
@@ -68,7 +69,7 @@ static int on_path(int kind, const char *call, int dir, const char *name) {
     snprintf(path + size, sizeof path - size, "/%s", name);
   }
   errno = before;
-  return below(path) && hit(call, path);
+  return below(path) && hit(kind, call, path);
 }
 
 static int on_file(int kind, const char *call, int fd) {
@@ -77,7 +78,7 @@ static int on_file(int kind, const char *call, int fd) {
   if (!state || !(state->kinds & kind)) return 0;
   int found = names_fd(fd, path);
   errno = before;
-  return found && below(path) && hit(call, path);
+  return found && below(path) && hit(kind, call, path);
 }
 
 #define REAL(name) \
@@ -217,8 +218,10 @@ void fault_arm(const char *folder, int kinds, long number, int how, int error) {
   snprintf(state->folder, sizeof state->folder, "%s", folder);
   state->number = number, state->how = how, state->error = error, state->what[0] = 0;
   atomic_store(&state->count, 0);
+  for (int kind = 0; kind < 10; kind++) atomic_store(&state->of_kind[kind], 0);
   state->kinds = kinds;
 }
 
 long fault_count(void) { return atomic_load(&state->count); }
+long fault_count_of(int kind) { return atomic_load(&state->of_kind[__builtin_ctz(kind)]); }
 const char *fault_what(void) { return state->what; }

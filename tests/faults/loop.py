@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import random
-import re
 import shlex
 import shutil
 import signal
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 from ffkv.base.files.atomic import PARTIAL
 
-OPEN, MAKE, READ, WRITE, SIZE, SYNC, NAME, REMOVE, MAP, LOOK = (1 << bit for bit in range(10))
+KINDS = OPEN, MAKE, READ, WRITE, SIZE, SYNC, NAME, REMOVE, MAP, LOOK = tuple(1 << bit for bit in range(10))
 CHANGES = MAKE | WRITE | SIZE | SYNC | NAME
 ONCE, ON, SHORT, KILL = range(4)
 
@@ -47,6 +46,7 @@ FAULTS = {
     "short": Fault(READ | WRITE, SHORT),
     "kill": Fault(CHANGES | REMOVE, KILL),
 }
+COUNTED = Fault(sum(KINDS), ONCE)  # every call counts
 LONGEST = 120  # seconds of a command
 
 
@@ -65,7 +65,7 @@ class Injector:
     def __init__(self, library: str):
         self._library = ctypes.CDLL(library)
         self._library.fault_what.restype = ctypes.c_char_p
-        self._library.fault_count.restype = ctypes.c_long
+        self._library.fault_count.restype = self._library.fault_count_of.restype = ctypes.c_long
 
     def arm(self, folder: Path, fault: Fault | None, number: int) -> None:
         """Lets a call fail that concerns files below a folder: the one of a number, from 1; 0 for none."""
@@ -78,11 +78,16 @@ class Injector:
         self._library.fault_arm(b"/nowhere", 0, ctypes.c_long(0), 0, 0)
         return found
 
+    def counts(self) -> dict[int, int]:
+        """How many calls of each kind counted since the last `arm`."""
+        return {kind: self._library.fault_count_of(kind) for kind in KINDS}
+
 
 class Loop:
     """A command in a folder.
 
-    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes.
+    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes. counts: how many
+    of its calls count for each of `FAULTS`.
     """
 
     def __init__(self, library: str, place: Path, command: str):
@@ -92,9 +97,13 @@ class Loop:
         (place / "tmp").mkdir(exist_ok=True)
         shutil.copytree(place, self.pristine, symlinks=True)
         self.base = states(place)
-        done = self.run()
+        done = self.run(COUNTED)
         assert done.code == 0, f"{command}: {done}"
         self.expected = self.made()
+        of_kind = self.of_kind
+        self.counts = {
+            name: sum(of_kind[kind] for kind in KINDS if kind & fault.kinds) for name, fault in FAULTS.items()
+        }
         self.restore()
 
     def run(self, fault: Fault | None = None, number: int = 0) -> Done:
@@ -108,14 +117,9 @@ class Loop:
             time.sleep(0.001)
             if time.monotonic() - begin > LONGEST:
                 os.kill(child, signal.SIGABRT)
+        self.of_kind = self.injector.counts()
         calls, failed = self.injector.disarm()
         return Done(os.waitstatus_to_exitcode(ended[1]), self.log.read_text(errors="replace"), calls, failed)
-
-    def count(self, fault: Fault) -> int:
-        """How many calls of a whole command count."""
-        calls = self.run(fault).calls
-        self.restore()
-        return calls
 
     def made(self) -> dict[str, bytes]:
         """What there is beside the files before, and which of those changed."""
@@ -154,10 +158,7 @@ class Loop:
         else:
             found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
             found += ["a traceback"] if "Traceback" in done.said else []
-            # transformers takes what it cannot look up for a moment for a file that is not there.
-            call, _, path = done.failed.partition(" ")
-            missed = fault.how == ONCE and "stat" in call and re.search("/(checkpoint|model)(/|$)", path)
-            found += ["no cause"] if not missed and not tells(done.said, fault.error) else []
+            found += ["no cause"] if not tells(done.said, fault.error) else []
         may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
@@ -240,6 +241,18 @@ def act(command: str, place: Path, log: Path) -> None:
     os._exit(code)
 
 
+def draw(counts: dict[str, int], cases: int, choose: random.Random) -> list[tuple[str, int]]:
+    """Draws which calls of a command are to fail: of each kind of fault in turn, in a random order.
+
+    counts: how many calls there are by the name of the fault. cases: how many are drawn; 0 for all.
+    """
+    mixed = {name: choose.sample(range(1, count + 1), count) for name, count in counts.items()}
+    order = choose.sample(list(mixed), len(mixed))
+    turns = range(max(counts.values()))
+    drawn = [(name, mixed[name][turn]) for turn in turns for name in order if turn < len(mixed[name])]
+    return drawn[: cases or None]
+
+
 def main() -> None:
     """Runs the loop over the jobs on the input: names, folders and commands."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -254,21 +267,21 @@ def main() -> None:
     for module in [*modules(), "ffkv.run.report.step"]:
         importlib.import_module(module)
     gc.freeze()  # a fork does not touch, and so copy, what is there already
-    library, cases, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    library, cases, seed, only = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     for name, place, command in json.load(sys.stdin):
+        begin = time.monotonic()
         loop = Loop(library, Path(place), command)
-        for kind, fault in FAULTS.items():
-            begin = time.monotonic()
-            numbers = range(1, loop.count(fault) + 1)
-            chosen = random.Random(f"{seed} {name} {kind}").sample(numbers, min(cases or len(numbers), len(numbers)))
-            for number in chosen:
-                done, found = loop.problems(fault, number)
-                about = {"job": name, "fault": kind, "number": number, "call": done.failed}
-                for problem in found:
-                    print(json.dumps({**about, "problem": problem, "said": done.said[-1500:]}), flush=True)
-            seconds = round(time.monotonic() - begin, 1)
-            counts = {"calls": len(numbers), "tried": len(chosen), "seconds": seconds}
-            print(json.dumps({"job": name, "fault": kind, **counts}), flush=True)
+        chosen = draw(loop.counts, cases, random.Random(f"{seed} {name}"))
+        if only:
+            kind, number = only.split(":")
+            chosen = [(kind, int(number))]
+        for kind, number in chosen:
+            done, found = loop.problems(FAULTS[kind], number)
+            about = {"job": name, "fault": kind, "number": number, "call": done.failed}
+            for problem in found:
+                print(json.dumps({**about, "problem": problem, "said": done.said[-1500:]}), flush=True)
+        counts = {"calls": sum(loop.counts.values()), "tried": len(chosen)}
+        print(json.dumps({"job": name, **counts, "seconds": round(time.monotonic() - begin, 1)}), flush=True)
 
 
 if __name__ == "__main__":

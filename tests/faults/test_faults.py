@@ -1,6 +1,7 @@
 """Each call of the system that a command makes fails once: what is said, what is left, and what the same command then makes.
 
-`FFKV_FAULTS` says how many calls are tried of each command and fault; 0 for all. `FFKV_SEED` says which.
+`FFKV_FAULTS` says how many calls are tried of each command, over all kinds of faults; 0 for all. `FFKV_SEED` says which.
+`FFKV_FAULT` tries a single one again: what went wrong says how.
 """
 
 import json
@@ -8,12 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from hub.conftest import hub as hub
 from hub.conftest import model_folders as model_folders
+from hub.conftest import port as port
 from support import ROOT, snakemake
 
 from ffkv.apps.export.settings import FORMATS
@@ -22,13 +25,17 @@ from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 HERE = Path(__file__).parent
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
 BEHAVIOUR = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
-PARTS = 4  # of the steps, for processes side by side
+CASES = int(os.environ.get("FFKV_FAULTS", "4"))  # calls of each command that fail; 0 for all
+SEED = os.environ.get("FFKV_SEED", "12")  # which
+PARTS = 1 if CASES else 4  # of the steps, for processes side by side in `make test-faults`
 # Commands of people, by the name of a test.
 COMMANDS = {
     "init": "ffkv init new",
     "check": "ffkv check results/tiny",
     "pages": "ffkv explore --export out results/tiny",
     "sheets": "ffkv annotate sheets results/tiny --annotators ada --annotations sheets",
+    "csv": "ffkv annotate write-csv results/tiny --annotations judged --sheet keys --annotator ada --output ada.csv",
+    "agreement": "ffkv annotate agreement --results results/tiny --annotations judged --output annotation",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
 }
 
@@ -96,20 +103,38 @@ def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -
     return list(found.values())
 
 
-def faults(library: Path, jobs: list[tuple[str, str, str]], cases: int | None = None, **more: str) -> list[dict]:
-    """Runs the fault loop; what went wrong. more: variables of its environment."""
-    command = [sys.executable, HERE / "loop.py", library, str(asked(cases)), os.environ.get("FFKV_SEED", "0")]
+@pytest.fixture
+def faults(library, request) -> Callable[..., None]:
+    """Runs the fault loop."""
+
+    def go(jobs: list[tuple[str, str, str]], cases: int = CASES, **more: str) -> None:
+        """Says what went wrong. cases: how many calls fail per job; 0 for all. more: variables of the loop's environment."""
+        name, _, case = os.environ.get("FFKV_FAULT", "").partition(":")
+        jobs = [job for job in jobs if name in ("", job[0])]
+        if not jobs:
+            pytest.skip(f"FFKV_FAULT names {name}, which is not among these commands")
+        lines = run_loop(library, jobs, [str(cases), SEED, case], more)
+        assert {line["job"] for line in lines if line.get("tried")} == {job[0] for job in jobs}
+        tried = sum(line.get("tried", 0) for line in lines)
+        about = (
+            f"{request.node.name}: {tried} calls of {len(jobs)} commands failed, one after the other; FFKV_SEED={SEED}"
+        )
+        request.node.user_properties.append(("failures", about))
+        again = f"FFKV_FAULTS={CASES} FFKV_FAULT='{{job}}:{{fault}}:{{number}}' pytest -m '' '{request.node.nodeid}'"
+        wrong = [{**line, "again": again.format_map(line)} for line in lines if "problem" in line]
+        assert not wrong, "\n\n".join("\n".join(f"{key}: {value}" for key, value in line.items()) for line in wrong)
+
+    return go
+
+
+def run_loop(library: Path, jobs: list[tuple[str, str, str]], options: list[str], more: dict[str, str]) -> list[dict]:
+    """Runs `loop.py`. What it said."""
+    command = [sys.executable, HERE / "loop.py", library, *options]
     environment = {**os.environ, "LD_PRELOAD": str(library), "HF_HUB_OFFLINE": "1", **more}
     found = library.with_name(f"{jobs[0][0]}.jsonl")  # grows while the loop runs
     with found.open("w") as output:
         subprocess.run(command, input=json.dumps(jobs), env=environment, text=True, stdout=output, check=True)
-    lines = [json.loads(line) for line in found.read_text().splitlines()]
-    assert {line["job"] for line in lines if line.get("tried")} == {name for name, _, _ in jobs}
-    return [line for line in lines if "problem" in line]
-
-
-def asked(cases: int | None) -> int:
-    return int(os.environ.get("FFKV_FAULTS", "1")) if cases is None else cases
+    return [json.loads(line) for line in found.read_text().splitlines()]
 
 
 def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
@@ -124,38 +149,40 @@ def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sample_of_all_faults(library, tiny, tmp_path):
+def test_a_sample_of_all_faults(faults, tiny, tmp_path):
     init = ("init", str(tmp_path / "init"), COMMANDS["init"])
     (tmp_path / "init").mkdir()
     chosen = steps(tiny, ROOT / "configs/tiny.yaml", tmp_path, ("values_summarize", "merge_sampled_prefixes"))
-    assert faults(library, [init, *chosen], cases=1) == []
+    faults([init, *chosen], cases=10)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_step(library, run, settings, tmp_path, part):
-    assert faults(library, steps(run, settings, tmp_path)[part::PARTS]) == []
+def test_every_step(faults, run, settings, tmp_path, part):
+    faults(steps(run, settings, tmp_path)[part::PARTS])
 
 
 @pytest.mark.faults
-def test_outputs_that_are_there_already_stay(library, run, settings, tmp_path):
+def test_outputs_that_are_there_already_stay(faults, run, settings, tmp_path):
     jobs = read_jobs(ask_snakemake(settings, 2, run))
     chosen = {job.rule: command_of(job) for job in reversed(jobs) if job.rule in ("model", "values_project")}
     jobs = [(rule, str(copy(run, tmp_path / rule)), command) for rule, command in chosen.items()]
-    assert faults(library, jobs) == []
+    faults(jobs)
 
 
 @pytest.mark.faults
-def test_every_command_of_a_person(library, run, tmp_path):
+def test_every_command_of_a_person(faults, run, tmp_path):
+    make = ["ffkv", "annotate", "sheets", "results/tiny", "--annotators", "ada", "--annotations", "judged"]
+    subprocess.run(make, cwd=run, check=True, capture_output=True)
     jobs = [(name, str(copy(run, tmp_path / name)), command) for name, command in COMMANDS.items()]
-    assert faults(library, jobs) == []
+    faults(jobs)
 
 
 @pytest.mark.faults
-def test_downloads(library, hub, model_folders, tmp_path):
+def test_downloads(faults, hub, model_folders, tmp_path):
     hub.model("someone/tiny").push_folder(model_folders())
     place = tmp_path / "place"
     place.mkdir()
     command = "ffkv model --checkpoint someone/tiny --output model --output-values values.h5"
     own = hub.environment(place / "cache", HF_HUB_OFFLINE="0")
-    assert faults(library, [("downloads", str(place), command)], **own) == []
+    faults([("downloads", str(place), command)], **own)

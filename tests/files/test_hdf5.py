@@ -115,6 +115,7 @@ def test_a_truncated_file_is_refused(alone, share):
         numbers(alone)
 
 
+@pytest.mark.many
 @given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
 @hypothesis_settings(max_examples=tries(40))
 def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, place, flip):
@@ -156,6 +157,7 @@ def everything(path):
 
 
 @pytest.mark.slow
+@pytest.mark.many
 def test_no_flipped_byte_in_a_file_becomes_another_number(tmp_path):
     """Without its sum, as of a file that is too large to be compared whole: the checksums inside are enough."""
     path = tmp_path / "things.h5"

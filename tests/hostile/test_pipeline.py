@@ -1,6 +1,6 @@
 """Random settings, models and degenerate corpora through every step, in one process: a result or a sentence, no traceback.
 
-The seeds are fixed, so that a failure can be repeated: `FFKV_CASES=60 pytest tests/hostile/test_pipeline.py -k ordinary17`.
+The seeds are fixed, so that a failure can be repeated: `FFKV_CASES=40 pytest tests/hostile/test_pipeline.py -k ordinary17`.
 """
 
 import os
@@ -25,7 +25,7 @@ from ffkv.branches.values.projections import write_projections
 from ffkv.run.results.check import check_run
 
 # Of ordinary models, and as many of degenerate ones: enough that each kind and each corpus has its turn. `make test-failures`
-# tries 60 of each.
+# tries 40 of each.
 CASES = int(os.environ.get("FFKV_CASES", "13"))
 CHECKED = 5  # every fifth case is checked as a whole
 SHOWN = 19  # the nineteenth and others are shown in every way, which takes a quarter of a minute
@@ -265,6 +265,7 @@ def run_all(folder, settings: Settings) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("family", "case"),
     [(family, case) for family in KINDS for case in range(CASES)],
@@ -323,6 +324,7 @@ def test_unlike_runs_are_shown_beside_each_other(models, tmp_path, kind, other):
     assert all("different shapes" in each or "report.control" in each or "No analysed key" in each for each in refused)
 
 
+@pytest.mark.many
 def test_most_random_runs_end_in_a_result():
     """Otherwise the cases above say little. Runs after them, in the same process."""
     if len(OUTCOMES) == 2 * CASES:

@@ -14,6 +14,17 @@ from support import ROOT
 JOB = re.compile(r"^Job (\d+): (.+)$", re.MULTILINE)
 
 
+def began_in(log: str) -> dict[str, str]:
+    """The jobs that were started: number to message."""
+    return dict(JOB.findall(log))
+
+
+def ended_in(log: str) -> set[str]:
+    """Those of them that Snakemake saw ending well."""
+    began = began_in(log)
+    return {began[job] for job in re.findall(r"Finished jobid: (\d+)", log) if job in began}
+
+
 class Attempt:
     """A running Snakemake, in a session of its own, and its log."""
 
@@ -37,12 +48,11 @@ class Attempt:
 
     def began(self) -> dict[str, str]:
         """The jobs that were started: number to message."""
-        return dict(JOB.findall(self.log.read_text()))
+        return began_in(self.log.read_text())
 
     def ended(self) -> set[str]:
         """Those of them that Snakemake saw ending well."""
-        began = self.began()
-        return {began[job] for job in re.findall(r"Finished jobid: (\d+)", self.log.read_text()) if job in began}
+        return ended_in(self.log.read_text())
 
     def under_way(self) -> set[str]:
         """Those that began and did not end."""

@@ -214,6 +214,7 @@ def test_the_link_to_a_definition_opens_it(driver):
     assert driver.execute_script(opened)
 
 
+@pytest.mark.many
 def test_the_report_shuts_nobody_out(driver):
     """The last one, because it takes rows away."""
     assert_accessible(driver)

@@ -249,6 +249,7 @@ def assert_texts_stand_apart(figure):
         assert apart > 0, (text, other)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80] if FULL else [1, 12, 80])
 def test_no_texts_of_any_figure_touch(write, layers):
     """With lines of a control, which most reports have; those that can have them, without them only with `FULL`."""

@@ -27,6 +27,7 @@ def page_of(folder) -> str:
     return render(run, draw_exhibits(run), judge_claims(run))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("layers", [1, 48] if FULL else [1])  # test_figures.py draws those of 80 layers
 def test_models_of_any_depth_draw(write, layers):
     folder = write(layers=layers, report={"cards": 3})

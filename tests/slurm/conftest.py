@@ -1,12 +1,14 @@
 """The test cluster, and a finished local run to compare with."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from slurm.cluster import Cluster, cluster, missing
-from support import ROOT, snakemake
-
-SHARDS = ("--config", "shards=3")
+from slurm.runs import SHARDS, submit
+from support import ROOT, make_run
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +22,26 @@ def slurm(tmp_path_factory) -> Cluster:
 
 @pytest.fixture(scope="session")
 def undisturbed(slurm, tmp_path_factory) -> Path:
-    """The folder of a run of configs/tiny.yaml in three shards, by local processes."""
-    directory = tmp_path_factory.mktemp("local")
-    done = snakemake(directory, ROOT / "configs/tiny.yaml", *SHARDS)
-    assert done.returncode == 0, done.stderr[-8000:]
+    """The folder of a run of configs/tiny.yaml in three shards, by local processes. All processes of one test run share it."""
+    own = tmp_path_factory.getbasetemp()
+    directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "local"
+    with FileLock(f"{directory}.lock"):
+        if not (directory / "reports/tiny/index.html").exists():
+            directory.mkdir(exist_ok=True)
+            make_run(directory, ROOT / "configs/tiny.yaml", *SHARDS)
     return directory
+
+
+@pytest.fixture
+def start(slurm):
+    """Starts snakemake on the cluster as a person does, so that it can be interrupted; a test leaves none behind."""
+    started = []
+
+    def go(folder: Path, *arguments: str, **files: Path) -> subprocess.Popen:
+        started.append(submit(slurm, folder, *arguments, **files))
+        return started[-1]
+
+    yield go
+    for process in started:
+        process.kill()
+        process.wait()
