@@ -7,6 +7,8 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Threads per job: two jobs side by side use the processor better than one job on all of it.
 HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
+# Tests also wait: for browsers, locks and times that pass.
+ONE_MORE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 # What computes the numbers.
 METHODS := src/ffkv/base/intervals.py,src/ffkv/base/multiple_tests.py,src/ffkv/model/effects/*,src/ffkv/activations/*,src/ffkv/branches/*
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -37,7 +39,7 @@ explore: ## Open the run of `make report` in a browser.
 
 test: install ## Set up, check everything except what `make test-failures` checks.
 	$(MAKE) --jobs 2 lint types
-	pytest $(SIDE_BY_SIDE) --durations=30
+	pytest $(SIDE_BY_SIDE) -n $(ONE_MORE) --durations=30
 
 coverage: install ## The lines and branches that no test runs, of the methods and of all code. Takes twice as long as the tests alone.
 	coverage erase
