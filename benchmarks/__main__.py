@@ -5,6 +5,8 @@ import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 import tempfile
 import time
 from importlib.metadata import version
@@ -69,16 +71,28 @@ def machine() -> str:
     name = re.search(r"model name\s*: (.*)", cpuinfo)
     processor = name[1] if name else platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return (
-        f"{processor}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {platform.python_version()}, "
-        f"torch {version('torch')}, transformers {version('transformers')}; each contender on one thread"
-    )
+    hardware = [processor, f"{os.cpu_count()} cores", f"{memory:.0f} GiB", *_gpus()]
+    software = [platform.system(), f"Python {platform.python_version()}"]
+    software += [f"{name} {version(name)}" for name in ("torch", "transformers")]
+    return f"{', '.join(hardware + software)}; each contender on one thread"
+
+
+def _gpus() -> list[str]:
+    """The names of the GPUs, as their driver's own program tells them; none where it is not installed."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """The lines of results/latest.json as a table in Markdown."""
+    """The lines of results/latest.json in Markdown: a table for each machine that measured."""
     head = "| case | shape | measured | target | met |\n|---|---|---|---|---|"
-    return "\n".join([f"On {lines[0]['machine']}.", "", head, *map(_row, lines)])
+    machines = dict.fromkeys(line["machine"] for line in lines)
+    return "\n\n".join(
+        "\n".join([f"On {machine}.", "", head, *(_row(line) for line in lines if line["machine"] == machine)])
+        for machine in machines
+    )
 
 
 def _row(line: dict[str, Any]) -> str:

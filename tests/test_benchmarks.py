@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from support import ROOT
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import inputs, measure
-from benchmarks.__main__ import PAGE, RESULTS, table
+from benchmarks.__main__ import PAGE, RESULTS, machine, table
 from benchmarks.cases import NAMES, comparisons_of, oracle, peers, workflow
 from benchmarks.inputs import Shape
 from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, cpu_ratio, run_contender
@@ -107,6 +108,23 @@ def test_a_contender_that_cannot_run_here_is_named(monkeypatch, tmp_path):
     [line] = measure.measure([make_comparison()], tmp_path, lambda text: None)
     assert (line["measured"], line["met"], line["note"]) == (None, None, "not measured: no such thing here")
     assert "| – | at most 1 | – |" in table([line | {"machine": "a machine"}])
+
+
+def test_each_machine_has_a_table_of_its_own(order, tmp_path):
+    line = measure.measure([make_comparison()], tmp_path, lambda text: None)[0]
+    tables = table([line | {"machine": name, "case": case} for name, case in (("A", "1"), ("B", "2"), ("A", "3"))])
+    parts = tables.split("\n\n")
+    assert parts[::2] == ["On A.", "On B."]
+    assert [re.findall(r"^\| (\d)", each, re.MULTILINE) for each in parts[1::2]] == [["1", "3"], ["2"]]
+
+
+def test_the_machine_names_its_gpus(monkeypatch, tmp_path):
+    for gpus in ([], ["NVIDIA H200"], ["NVIDIA A100", "NVIDIA A100"]):
+        program = tmp_path / "nvidia-smi"
+        program.write_text("\n".join(["#!/bin/sh", *(f"echo {gpu}" for gpu in gpus)]))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        assert ", ".join([" GiB", *gpus, "Linux"]) in machine()
 
 
 @pytest.mark.slow
