@@ -15,7 +15,8 @@ import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
-from support import ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
+from forks import share
+from support import OFFLINE, ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
 
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
@@ -31,6 +32,14 @@ torch.set_num_threads(2)
 # Timings are no part of what a test promises: a busy machine is slow.
 hypothesis.settings.register_profile("ffkv", deadline=None, max_examples=tries(100))
 hypothesis.settings.load_profile("ffkv")
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is none
+def pytest_xdist_setupnodes(specs) -> None:
+    """The processes that run tests are forks of the one that has the libraries of ffkv: each of them would import them again."""
+    python = share(OFFLINE)
+    for spec in specs:
+        spec.python = str(python)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

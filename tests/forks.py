@@ -1,7 +1,7 @@
 """Commands in forks of one process that has their libraries: `ffkv` and `snakemake` begin in 0.1 s instead of 4 s.
 
-`with_forks` gives the environment in which they do. `python-code` does there what `python -c` does. As a program, this is the
-process.
+`with_forks` gives the environment in which they do. `python-code` does there what `python -c` does. The processes that run
+tests side by side are such forks too, see `share`. As a program, this is the process.
 """
 
 import atexit
@@ -32,7 +32,8 @@ with socket.socket(socket.AF_UNIX) as asking:
 # What commands, and Snakemake, import later than at their start.
 LATER = ["ffkv.run.report.step", "ffkv.workflow.rules", "peft", "spacy", "snakemake.report.html_reporter", "requests"]
 COMMANDS = ("ffkv", "snakemake", "python-code")
-_started: dict[tuple, tuple[subprocess.Popen, Path]] = {}  # by environment: the process, and the folder of its commands
+SHARED = "FFKV_TEST_FORKS"  # the folder of the commands of a process that another one started
+_started: dict[tuple, tuple[subprocess.Popen | None, Path]] = {}  # by environment: the process, and the folder of its commands
 
 
 def with_forks(environment: dict[str, str]) -> dict[str, str]:
@@ -42,12 +43,33 @@ def with_forks(environment: dict[str, str]) -> dict[str, str]:
     libraries read some only when they are imported. So another environment has a process of its own. The first one
     stays, because most tests ask for it; the others end when yet another environment is asked for.
     """
-    wanted = tuple(sorted((name, value) for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"))
+    if SHARED in os.environ and not _started:
+        folder = Path(os.environ[SHARED])
+        _started[_settings(json.loads((folder / "environment").read_text()))] = None, folder
+    wanted = _settings(environment)
     if wanted not in _started:
         for other in [*_started][1:]:
             _started.pop(other)[0].stdin.close()  # which ends it, as the end of this process would
         _started[wanted] = _start(dict(wanted))
     return {**environment, "PATH": f"{_started[wanted][1]}{os.pathsep}{environment['PATH']}"}
+
+
+def share(environment: dict[str, str]) -> Path:
+    """Starts the process for an environment. Returns `python-code`, in which other processes of tests begin in no time.
+
+    For the same environment they take this process, and start none of their own.
+    """
+    folder = Path(with_forks(environment)["PATH"].partition(os.pathsep)[0])
+    (folder / "environment").write_text(json.dumps(environment))
+    os.environ[SHARED] = str(folder)
+    return folder / "python-code"
+
+
+def _settings(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables that libraries may read: all but what tells who runs which test."""
+    return tuple(
+        sorted((name, value) for name, value in environment.items() if not name.startswith(("PYTEST_", SHARED)))
+    )
 
 
 def _start(environment: dict[str, str]) -> tuple[subprocess.Popen, Path]:
@@ -119,8 +141,9 @@ def serve(address: str) -> Callable[[], None]:
 
 
 def run_code() -> None:
-    """Runs the Python code that the first argument is."""
-    code = sys.argv.pop(1)
+    """Runs the Python code that the first argument is, or the one after the options of `python` with which execnet calls it."""
+    while (code := sys.argv.pop(1)) in ("-u", "-c"):
+        pass
     exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
