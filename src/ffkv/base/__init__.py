@@ -5,6 +5,7 @@ a step runs, and how it ends), `hub` (repositories of the Hugging Face hub).
 
 - `errors`: the one class of errors for users; `terminal`: text that can send a terminal no command; `characters`: text
   below a character.
+- `lookup`: whether a file is there, or may not be looked up.
 - `steps`: one description per step of the workflow. `options`: the command line from the settings. `dependencies`:
   which code the numbers of a step depend on.
 - `packages`: files that come inside an installed Python package.

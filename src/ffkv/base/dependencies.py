@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from ffkv.base.lookup import is_dir, is_file
+
 PACKAGE = Path(__file__).parents[1]
 
 # Modules that steps import and that change no number, with the reason. What only they import changes none either.
@@ -45,7 +47,7 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     imported by name while the step runs.
     """
     module, name = function.split(":")
-    by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if path.is_file()]
+    by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if is_file(path)]
     used, own = _used_by(module, name), _source(module)
     found = {own, *(path for path in by_name if "__pycache__" not in path.parts)}
     waiting = [*used, *(each for path in found - {own} for each in _imports(path))]
@@ -88,7 +90,7 @@ def _source(module: str) -> Path:
 @cache
 def _file(package: Path, module: str) -> Path:
     path = package.joinpath(*module.split(".")[1:])
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path / "__init__.py" if is_dir(path) else path.with_suffix(".py")
 
 
 def _sources(module: str, names: Iterable[str]) -> list[Path]:
@@ -99,7 +101,7 @@ def _sources(module: str, names: Iterable[str]) -> list[Path]:
 @cache
 def _file_of(package: Path, module: str, name: str) -> Path:
     path = _file(package, f"{module}.{name}")
-    return path if path.is_file() else _file(package, module)
+    return path if is_file(path) else _file(package, module)
 
 
 @cache

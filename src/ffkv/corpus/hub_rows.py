@@ -17,6 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.base.hub.messages import explain, is_offline
+from ffkv.base.lookup import exists, is_file
 from ffkv.base.process.remarks import listening
 from ffkv.base.terminal import say
 
@@ -109,12 +110,12 @@ def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
             error=True,
             name=False,
         )
-        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_file(path)]
     with tempfile.TemporaryDirectory() as temporary:
         for name in names:
             path = Path(temporary) / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if (folder / name).exists():
+            if exists(folder / name):
                 path.symlink_to(folder / name)
             else:
                 path.touch()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists
 from ffkv.corpus.document import Document
 
 TOPICS = "pydoc_data/topics.py"
@@ -74,7 +75,7 @@ def documents(every: int = 1) -> Iterator[Document]:
 
 def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the name and the raw texts of every topic, then of every module."""
-    if (library / TOPICS).exists():
+    if exists(library / TOPICS):
         for name, text in sorted(read_topics(library / TOPICS).items())[::every]:
             yield f"topic {name}", [text]
     for place in _modules(library)[::every]:

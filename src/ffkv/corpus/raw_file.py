@@ -46,7 +46,9 @@ def open_unpacked(path: str) -> Any:
         return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
     if path.lower().endswith(".bz2"):
         return bz2.open(path)
-    return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
+    if path.lower().endswith(".gz"):
+        return gzip.open(path)
+    return Path(path).open("rb", buffering=2 * SAMPLE_BYTES)  # `ffkv plan` asks the system how far a file is read
 
 
 def check_text(path: str, file: Any) -> BufferedReader[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
+from ffkv.base.lookup import is_dir, is_file
 from ffkv.base.packages import locate, rename
 from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources
 from ffkv.base.settings.messages import shown
@@ -107,8 +108,8 @@ def find_files(patterns: list[str]) -> list[str]:
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in map(locate, patterns):
         try:
-            literal = Path(pattern).is_file()
-            paths = sorted(path for path in _matches(pattern) if Path(path).is_file()) if not literal else [pattern]
+            literal = is_file(pattern)
+            paths = sorted(path for path in _matches(pattern) if is_file(path)) if not literal else [pattern]
             if literal and glob.has_magic(pattern) and (others := [one for one in _matches(pattern) if one != pattern]):
                 raise UserError(
                     f"{shown(pattern)} is the name of a file, and a pattern that matches {len(others)} other files, such as"
@@ -146,7 +147,7 @@ def _refuse_closed_folders(pattern: str) -> None:
     """`glob.glob` passes over folders that may not be read. Raises PermissionError for the first one."""
     for above in list(Path(pattern).parents)[:-1]:
         for folder in glob.glob(str(above)):  # noqa: PTH207
-            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            if is_dir(folder) and not os.access(folder, os.R_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 

@@ -200,7 +200,7 @@ def _sample(
     """Estimates the size of a split from some of its documents. Returns their sentences, too."""
     encoding([Document("", "A first word.")])  # loads what the first call loads
     start, size, embedded, documents = time.process_time(), 0, corpus.dataset == EMBEDDED, list[Document]()
-    share = 1 / EVERY if embedded else 1.0
+    share, whole = (1 / EVERY, False) if embedded else (1.0, True)
     reader = read_documents(corpus, split, render)
     if embedded:
         reader = select_split(python_docs.documents(EVERY), corpus, split)
@@ -209,12 +209,13 @@ def _sample(
         size += len(document.text.encode("utf-8", "replace")) + 1
         if size > SAMPLE_BYTES and not embedded:
             share = min(1.0, _share_read(find_files(corpus_sources(corpus, split)[0]), document, size))
+            whole = False
             break
     del reader  # it holds the file open
     encoded = encoding(documents)
     if not encoded.ids:
         raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
-    known = "counted" if share == 1 else f"estimated from {len(documents):,} documents"
+    known = "counted" if whole else f"estimated from {len(documents):,} documents"
     tokens = sum(map(len, encoded.ids))
     found = Split(tokens, len(encoded.ids), len(documents), size, time.process_time() - start, known)
     return found.times(1 / share, known), list(encoded.text)

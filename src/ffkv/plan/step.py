@@ -6,6 +6,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+from ffkv.base.lookup import exists
 from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.settings.runs import controls_of, untrained
 from ffkv.base.system.memory import free_memory
@@ -54,7 +55,7 @@ def make_plan(
         "gpu": gpu,
         "written": sum(row["written"] for _, row in todo),
         "memory": max((row["memory"] for _, row in todo), default=0.0),
-        "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
+        "disk_left": shutil.disk_usage(RESULTS if exists(RESULTS) else Path()).free,
         "memory_left": free_memory(),
     }
     told: dict[str, dict[str, Any]] = {}

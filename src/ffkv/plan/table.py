@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ffkv.base.lookup import exists
 from ffkv.base.terminal import in_bytes
 from ffkv.run.results.text import duration, percent
 from ffkv.workflow import ROOT
@@ -56,7 +57,7 @@ def as_text(plan: Mapping[str, Any]) -> str:
 
 def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names the rules that need more memory per job than the profile for SLURM asks for, in one line if any do."""
-    path = SLURM if SLURM.exists() else ROOT / SLURM
+    path = SLURM if exists(SLURM) else ROOT / SLURM
     profile, short = yaml.safe_load(path.read_bytes()) or {}, {}
     for row in rows:
         asks = profile.get("default-resources", {}) | profile.get("set-resources", {}).get(row["rule"], {})

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel, logging
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists, is_file
 from ffkv.base.process import progress
 from ffkv.base.settings import EMBEDDED, Model, Settings
 from ffkv.base.settings.runs import NONE
@@ -64,7 +65,7 @@ def measure_trial(run: RunFacts, cores: int) -> Trial:
         small = _small_settings(run, folder)
         (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), "runs": {"trial": {}}}))
         jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
-        while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
+        while ready := [job for job in jobs if all(exists(folder / path) for path in job.inputs)]:
             for job in ready:
                 costs.setdefault(job.rule, []).append(_run_job(job, folder))
             jobs = [job for job in jobs if job not in ready]
@@ -141,7 +142,7 @@ def _run_here(job: Job, folder: Path) -> Cost:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     made = [Path(output) for output in job.outputs]
     made += [path.with_suffix(".blocks") for path in made]  # of states, which the file of a shard links to
-    found = [path.stat() for top in made for path in (top, *top.rglob("*")) if path.is_file()]
+    found = [path.stat() for top in made for path in (top, *top.rglob("*")) if is_file(path)]
     written = sum(file.st_size for file in found if file.st_nlink == 1)  # a second name of a file takes no room
     return Cost(seconds, seconds * open_bars / passed, float(max(peak - before, 0)), float(written))
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ffkv import __version__
+from ffkv.base.lookup import is_file
 
 PACKAGE = Path(__file__).parents[1]
 CLONE = PACKAGE.parents[1]
-IN_CLONE = (CLONE / "workflow/Snakefile").is_file()
+IN_CLONE = is_file(CLONE / "workflow/Snakefile")
 # Where Snakefile, workflow/, envs/ and profiles/ are: in the clone, or in the copy of them that a wheel has (setup.py).
 ROOT = CLONE if IN_CLONE else PACKAGE / "clone"
 SNAKEFILE = str(ROOT / "workflow/Snakefile")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import psutil
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists
 from ffkv.workflow import SNAKEFILE
 from ffkv.workflow.inputs import PLANNING
 from ffkv.workflow.steps import STEPS
@@ -52,7 +53,7 @@ class Job(NamedTuple):
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
-    snakefile = next(path for path in SNAKEFILES if path.exists())
+    snakefile = next(path for path in SNAKEFILES if exists(path))
     paths = [str(path.resolve()) for path in (snakefile, folder, configfile)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
     environment = {**os.environ, "PATH": path, PLANNING: "1"}
@@ -85,7 +86,7 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         for job in sorted(dag.jobs, key=lambda job: order.index(job.rule.name)):
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
             kept = [path for path in outputs if path not in job.temp_output]
-            done = not dag.needrun(job) and all(Path(path).exists() for path in kept)
+            done = not dag.needrun(job) and all(exists(path) for path in kept)
             run, comparison = (job.wildcards_dict.get(name, "") for name in ("run", "comparison"))
             jobs.append(Job(job.rule.name, run, job.threads, job.shellcmd or "", inputs, outputs, done, comparison))
     return [job for job in jobs if job.outputs]

@@ -11,6 +11,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient, expand, local
 from snakemake.ioutils import lookup
 
+from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.settings.runs import AUTO, NONE, controls_of, resolve, resolve_comparisons
@@ -136,7 +137,7 @@ class Runs:
     def prompts(self, wildcards: Wildcards) -> list[str]:
         """Returns the file of prompts of the job's behaviour, if it is there: else the step says that it is not."""
         path = self.settings[wildcards.run]["behaviours"][wildcards.behaviour]["prompts"]
-        return [path] if Path(path).is_file() else []
+        return [path] if is_file(path) else []
 
     def commit(self, *kinds: str) -> InputFunction:
         """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""

@@ -6,6 +6,7 @@ import click
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.lookup import exists, is_file
 from ffkv.base.options import WRITABLE
 from ffkv.base.settings import reference
 from ffkv.base.terminal import say
@@ -27,8 +28,8 @@ def write_start(folder: Path) -> list[Path]:
     one. Then nothing is written.
     """
     files = {folder / name: text for name, text in start_files().items()}
-    whole = {path for path, text in files.items() if path.is_file() and path.read_bytes() == text.encode()}
-    existing = [str(path) for path in files if path.exists() and path not in whole]
+    whole = {path for path, text in files.items() if is_file(path) and path.read_bytes() == text.encode()}
+    existing = [str(path) for path in files if exists(path) and path not in whole]
     if existing:
         raise UserError(
             f"`ffkv init` overwrites nothing, and these exist already: {', '.join(existing)}. "

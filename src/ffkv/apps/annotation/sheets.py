@@ -16,6 +16,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_bytes
 from ffkv.base.files.journal import Stored, problem_of
 from ffkv.base.files.provenance import check_identities
+from ffkv.base.lookup import exists, is_file
 
 SHEETS, SECRET = "sheets", "secret"
 LARGEST = 2**27  # bytes of a file
@@ -91,9 +92,9 @@ def _sheet_file(folder: Path, name: str) -> Path:
 def is_begun(folder: Path, sheet: Sheet) -> bool:
     """Tells whether a start that was interrupted has written a sheet. Raises UserError if another one has its name."""
     path = _sheet_file(folder, sheet.name)
-    if path.exists() and not (path.is_file() and path.read_bytes() == _content(sheet)):
+    if exists(path) and not (is_file(path) and path.read_bytes() == _content(sheet)):
         raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
-    return path.exists()
+    return exists(path)
 
 
 def sheet_names(folder: Path) -> list[str]:

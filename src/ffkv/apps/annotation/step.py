@@ -14,6 +14,7 @@ from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import Sheet, is_begun, read_secret, read_sheet, write_sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.base.lookup import exists
 from ffkv.base.terminal import say
 from ffkv.run.results.run import Run
 
@@ -50,7 +51,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     for (sheet, _), was_begun in zip(drawn, begun):
         for annotator in sheet.orders:
             path = folder / "csv" / f"{sheet.name}.{annotator}.csv"
-            paths.append(path if was_begun and path.exists() else write_person(folder, sheet, annotator, path))
+            paths.append(path if was_begun and exists(path) else write_person(folder, sheet, annotator, path))
     return paths
 
 

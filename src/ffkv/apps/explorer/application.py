@@ -20,6 +20,7 @@ from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, error_page, render, r
 from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_file
 from ffkv.base.terminal import plain, say
 from ffkv.run.report.registry import FIGURES
 
@@ -36,7 +37,7 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
 
 def _report(held: Held) -> Response:
     file = report_file(held)
-    if not file.is_file():
+    if not is_file(file):
         raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
     return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": DRAWING_POLICY})
 
@@ -44,7 +45,7 @@ def _report(held: Held) -> Response:
 def _figure(held: Held, name: str) -> Response:
     """Sends a drawing that lies beside the report, to which the report links."""
     file = report_file(held).parent / "figures" / name
-    if name.removesuffix(".svg") not in FIGURES or not file.is_file():
+    if name.removesuffix(".svg") not in FIGURES or not is_file(file):
         raise NoSuch("There is no such figure.")
     return Response(file.read_bytes(), 200, {"Content-Security-Policy": DRAWING_POLICY}, "image/svg+xml")
 

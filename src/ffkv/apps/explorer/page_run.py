@@ -14,6 +14,7 @@ from ffkv.apps.explorer.layer_map import layer_map
 from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, render, report_file, static
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.files.bounded import read_json
+from ffkv.base.lookup import is_file
 from ffkv.run.comparison.comparison_file import FACTS
 from ffkv.run.comparison.links import with_links
 from ffkv.run.report import facts
@@ -62,7 +63,7 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
             name = file.parents[1].name
             runs = [opened.get(results / run) for run in _runs_of(file)]
             page = results.parent / "reports/comparisons" / name / "index.html"
-            if runs and runs[0] is not None and runs[-1] is not None and page.is_file():
+            if runs and runs[0] is not None and runs[-1] is not None and is_file(page):
                 found.setdefault(name, (page, runs[0], runs[-1]))
     return found
 
@@ -123,7 +124,7 @@ def values(held: Held) -> dict[str, Any]:
             *facts.corpus(run),
             ("trigger examples", f"{run.settings.triggers.per_key} per key"),
         ],
-        "report": LIVE.run(held, "report", reading="") if report_file(held).is_file() else "",
+        "report": LIVE.run(held, "report", reading="") if is_file(report_file(held)) else "",
         "sheets": bool(sheet_names(run.files.annotations)),
     }
 

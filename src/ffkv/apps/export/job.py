@@ -11,6 +11,7 @@ import numpy as np
 from ffkv.apps.export.records import Record
 from ffkv.apps.export.selection import Selection
 from ffkv.apps.export.store import Store
+from ffkv.base.lookup import is_dir
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.run import Run
 
@@ -110,4 +111,4 @@ def visible_tokens(tokens: list[str]) -> list[str]:
 def public_name(run: Run) -> str:
     """Returns the checkpoint's name; of a folder only the last part, so that no path of this machine is published."""
     checkpoint = run.anatomy.checkpoint
-    return Path(checkpoint).name if Path(checkpoint).is_dir() or Path(checkpoint).is_absolute() else checkpoint
+    return Path(checkpoint).name if is_dir(checkpoint) or Path(checkpoint).is_absolute() else checkpoint

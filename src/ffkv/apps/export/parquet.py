@@ -15,6 +15,7 @@ import yaml
 from ffkv.apps.export.job import Format, Job, Unit, public_name
 from ffkv.apps.export.records import Record
 from ffkv.base.files.atomic import atomic
+from ffkv.base.lookup import exists
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, example_names
 from ffkv.run.results.memory_name import memory_name
@@ -141,7 +142,7 @@ def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:
 def finish(job: Job, folder: Path) -> None:
     """Writes the card, README.md."""
     files = {name: folder / f"{name}.parquet" for name in ABOUT}
-    rows = {name: pq.read_metadata(file).num_rows for name, file in files.items() if file.exists()}
+    rows = {name: pq.read_metadata(file).num_rows for name, file in files.items() if exists(file)}
     with atomic(folder / "README.md", summed=False) as temporary:
         temporary.write_text(card(job, rows), encoding="utf-8")
 

@@ -10,6 +10,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.provenance import versions
+from ffkv.base.lookup import exists, is_dir
 from ffkv.run.results.run import Run
 
 FILE = "ffkv-export.json"
@@ -72,10 +73,10 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
 
     Raises UserError if the folder holds another export, or other files.
     """
-    if folder.exists() and not folder.is_dir():
+    if exists(folder) and not is_dir(folder):
         raise UserError(f"{folder} is a file. Name a folder for the export.")
     path = folder / FILE
-    if not path.exists():
+    if not exists(path):
         if others := sorted(entry.name for entry in folder.glob("[!.]*")):
             raise UserError(f"{folder} holds other files ({', '.join(others[:3])}). Name a new folder for the export.")
         return None

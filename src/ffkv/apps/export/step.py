@@ -18,6 +18,7 @@ from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.apps.export.store import Store, fill
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.lookup import exists
 from ffkv.base.process.progress import progress
 from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.run import Run, open
@@ -86,7 +87,7 @@ def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sente
 def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[str]:
     """Writes the files that are not there yet. Returns the memories that the format cannot hold."""
     units = chosen.units(job)
-    missing = [unit for unit in units if not (output / unit.path).exists()]
+    missing = [unit for unit in units if not exists(output / unit.path)]
     read = reader(job.run, job.store, device if chosen.logits else None)
     total, left = (sum(len(unit.places) for unit in some) for some in (units, missing))
     done = total - left

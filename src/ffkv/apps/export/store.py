@@ -15,6 +15,7 @@ from ffkv.apps.export.selection import NONE, Selection
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_json
+from ffkv.base.lookup import exists
 from ffkv.base.process.progress import progress
 from ffkv.base.terminal import in_bytes
 from ffkv.run.results.run import Run
@@ -114,7 +115,7 @@ def _blocks_done(store: Store, key: str) -> int:
 
 def _check_room(store: Store) -> None:
     """Refuses an export whose coefficients the disk cannot hold."""
-    existing = next(folder for folder in store.folder.absolute().parents if folder.exists())
+    existing = next(folder for folder in store.folder.absolute().parents if exists(folder))
     needed, free = sum(store.sizes.values()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(

@@ -14,6 +14,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import sum_path, sums, verify_sum
 from ffkv.base.files.fault import as_path, unwritable
+from ffkv.base.lookup import exists, is_dir, is_file
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
@@ -43,7 +44,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A device, a pipe or a link is not replaced: only a file, or a folder, that is really there.
-        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        if path.is_symlink() or (exists(path) and not is_file(path) and not is_dir(path)):
             raise UserError(
                 f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
             )
@@ -84,7 +85,7 @@ def copy(file: Path | str, path: Path | str) -> None:
 def remove(path: Path) -> None:
     """Removes a file or a whole folder, if there is one and it can be removed."""
     with contextlib.suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
+        if is_dir(path) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
@@ -124,7 +125,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     mask = os.umask(0)
     os.umask(mask)
     for entry in temporary.rglob("*"):  # some libraries keep the rights of their files to the owner
-        if entry.is_file():
+        if is_file(entry):
             entry.chmod(0o666 & ~mask)
     entries = [temporary, *temporary.rglob("*")]
     if len(entries) > MANY:
@@ -137,7 +138,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
         _temporary_sums(path).write_bytes(os.fsencode(lines))
         sync(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
-    old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
+    old = _set_aside(path, temporary) if is_dir(temporary) and is_dir(path) else None
     try:
         temporary.replace(path)
     except OSError:

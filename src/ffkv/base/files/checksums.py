@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_bytes
+from ffkv.base.lookup import exists, is_dir, is_file
 
 LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
@@ -25,15 +26,15 @@ def sum_path(output: Path) -> Path:
 
 def sums(place: Path, name: str) -> str:
     """Returns the sums of the file or folder at `place`, which is, or will be, called `name`."""
-    entries = sorted(entry for entry in place.rglob("*") if entry.is_file()) if place.is_dir() else [place]
+    entries = sorted(entry for entry in place.rglob("*") if is_file(entry)) if is_dir(place) else [place]
     return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
 
 
 def output_of(path: Path) -> Path:
     """Returns the output that was written as a whole: the file itself, or the folder above it that has sums."""
     try:
-        folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
-        return path if not path.name or sum_path(path).exists() or not folders else folders[0]
+        folders = [folder for folder in path.parents if folder.name and exists(sum_path(folder))]
+        return path if not path.name or exists(sum_path(path)) or not folders else folders[0]
     except OSError:  # a name that no file can have, or a folder above that may not be entered: reading says so
         return path
 
@@ -65,7 +66,7 @@ def verify_sum(path: Path) -> None:
     if written is None:
         return
     chosen = [file for file in written if path in (file, *file.parents)]
-    files = (file for file in sorted(path.rglob("*")) if file.is_file()) if path.is_dir() else [path]
+    files = (file for file in sorted(path.rglob("*")) if is_file(file)) if is_dir(path) else [path]
     # Systems make hidden files by themselves.
     unlisted = [file for file in files if file not in written and not file.name.startswith(".")]
     if unlisted:
@@ -94,7 +95,7 @@ def verify_sum(path: Path) -> None:
 
 def _is_marked_open(path: Path) -> bool:
     """Tells whether HDF5 has marked a file: a program has it open for writing, or was killed while it had."""
-    if not path.is_file():
+    if not is_file(path):
         return False
     with path.open("rb") as file:
         start = file.read(12)

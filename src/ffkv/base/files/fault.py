@@ -10,6 +10,7 @@ from typing import Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import forget_digests, open_elsewhere, output_of, sum_path, verify_sum
+from ffkv.base.lookup import exists, is_dir, is_file
 from ffkv.base.system.disk import full, temporary_folder
 
 NO_LOCK = "unable to lock file"  # words of HDF5
@@ -77,7 +78,7 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
         return None
     if lacks_space(error) or (full([path.parent]) and not isinstance(error, UserError)):
         place = path.parent if full([path.parent]) or not full([temporary_folder()]) else temporary_folder()
-        free = shutil.disk_usage(place).free if place.exists() else 0
+        free = shutil.disk_usage(place).free if exists(place) else 0
         return DoesNotFit(
             f"{path} does not fit: {_size(unfinished):,} bytes of it are written, and {free:,} bytes are free in {place}"
             f" (or a quota is used up). Free some space, then start the same command again."
@@ -101,7 +102,7 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
     The file, and `parts`, which it reads, are read again as a whole. `error`: what was raised while it was read.
     """
     path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
-    if isinstance(error, FileNotFoundError) and error.errno is None and path.exists():
+    if isinstance(error, FileNotFoundError) and error.errno is None and exists(path):
         reason = "it cannot be opened"  # safetensors calls every such file missing
     if lacks_space(error):
         place = temporary_folder()
@@ -121,11 +122,11 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
             verify_sum(file)
     except UserError as found:
         return found
-    if not path.exists():
+    if not exists(path):
         return UserError(f"{path} does not exist: run the step that makes it first.")
     if not os.access(path, os.R_OK):
         return UserError(f"{path} cannot be read: you have no right to. Check its rights.")
-    if sum_path(output_of(path)).exists():
+    if exists(sum_path(output_of(path))):
         return UserError(
             f"{path} cannot be read ({reason}), but it is what ffkv wrote: its checksum fits. Keep it. Check the"
             " memory and the disks, then start the same command again."
@@ -139,8 +140,8 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
 def _size(path: Path) -> int:
     """Returns the bytes of a file or a folder; 0 if there is none."""
     try:
-        entries = path.rglob("*") if path.is_dir() else [path]
-        states = [entry.stat() for entry in entries if entry.is_file()]
+        entries = path.rglob("*") if is_dir(path) else [path]
+        states = [entry.stat() for entry in entries if is_file(entry)]
         return sum(min(state.st_size, 512 * state.st_blocks) for state in states)  # HDF5 makes files with holes
     except OSError:
         return 0

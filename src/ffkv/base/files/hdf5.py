@@ -28,6 +28,7 @@ from ffkv.base.files.checksums import target_of, verify_sum
 from ffkv.base.files.fault import as_path, unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
 from ffkv.base.files.write_target import WriteTarget
+from ffkv.base.lookup import exists, is_file
 from ffkv.base.system.signals import end_if_told
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
@@ -181,9 +182,9 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
             data.
     """
     path = as_path(path)
-    if not path.exists():
+    if not exists(path):
         raise UserError(f"{path} does not exist: run the step that makes it first.")
-    if path.is_file() and path.stat().st_size <= SMALL:
+    if is_file(path) and path.stat().st_size <= SMALL:
         verify_sum(path)
     try:
         file = h5py.File(path, "r")
@@ -197,7 +198,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
             raise OSError("its attributes are not those of a file of ffkv")
         _check(path, file.attrs, kind, belongs_to or {})
         for part in linked_files(file):
-            if not part.exists():
+            if not exists(part):
                 again = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
                 raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {again}")
             with open(part, file.attrs["kind"], file.attrs) as source:

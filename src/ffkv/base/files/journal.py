@@ -22,6 +22,7 @@ from ffkv.base.files.atomic import host_name, sync
 from ffkv.base.files.bounded import LARGEST, parse_json
 from ffkv.base.files.fault import unwritable
 from ffkv.base.files.provenance import check_identities
+from ffkv.base.lookup import exists
 
 _appending = threading.Lock()
 
@@ -65,7 +66,7 @@ def append_entry(path: Path, entry: Mapping[str, Any], mode: int = 0o666) -> Non
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _appending:
-            new = not path.exists()
+            new = not exists(path)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
             try:
                 size = os.fstat(descriptor).st_size

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.looks import not_looked_up
+from ffkv.base.lookup import is_dir, is_file
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def unchanged(paths: Iterable[Path | str]) -> Iterator[None]:
 def files_in(folder: Path | str) -> list[Path]:
     """Returns the files of a folder, sorted; none if there is no such folder. Raises OSError if it may not be read."""
     folder = Path(folder)
-    return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    return sorted(path for path in folder.iterdir() if is_file(path)) if is_dir(folder) else []
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

@@ -12,6 +12,7 @@ from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
+from ffkv.base.lookup import exists
 from ffkv.base.settings import Corpus, Model
 from ffkv.base.terminal import say
 
@@ -64,7 +65,7 @@ class Commit:
 def is_local(repository: str) -> bool:
     """Tells whether a name is that of a local folder or file."""
     try:
-        return Path(repository).exists()
+        return exists(repository)
     except (OSError, ValueError):  # no file can have such a name
         return False
 

@@ -11,6 +11,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
+from ffkv.base.lookup import exists
 from ffkv.base.process.progress import progress
 from ffkv.base.terminal import in_bytes, say
 
@@ -117,7 +118,7 @@ def _is_cached(commit: Commit, name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(commit.repository, name, **commit.where)
-    return isinstance(found, str) and Path(found).exists()
+    return isinstance(found, str) and exists(found)
 
 
 def _download(commit: Commit, names: list[str], size: int) -> None:

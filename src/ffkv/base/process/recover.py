@@ -19,6 +19,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
 from ffkv.base.files.bounded import read_json
+from ffkv.base.lookup import exists, is_dir
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -51,9 +52,9 @@ def note_owner(local: bool) -> None:
 
 def refuse_other_folders(folder: Path) -> None:
     """Refuses a folder in which no snakemake has run; names the folder above in which one has, if there is one."""
-    if (folder / ".snakemake").is_dir():
+    if is_dir(folder / ".snakemake"):
         return
-    above = next((place for place in folder.parents if (place / ".snakemake").is_dir()), None)
+    above = next((place for place in folder.parents if is_dir(place / ".snakemake")), None)
     remedy = f"It has in {above}: name that with --directory." if above else "Name its folder with --directory."
     raise UserError(f"No snakemake has run in {folder}. {remedy}")
 
@@ -85,7 +86,7 @@ def slurm_jobs(folder: Path) -> list[Job]:
     it does not answer.
     """
     owner = _owner(folder)
-    local = (owner is None or owner.local) and not (folder / SLURM_LOGS).exists()
+    local = (owner is None or owner.local) and not exists(folder / SLURM_LOGS)
     if shutil.which("squeue") is None or local:
         return []
     rows = [line.split("|", 4) for line in _slurm("squeue", "--me", "--noheader", "--format=%i|%T|%j|%k|%Z")]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_json
+from ffkv.base.lookup import is_dir
 from ffkv.base.options import READABLE, output_option
 from ffkv.base.settings import Settings
 from ffkv.base.settings.messages import sentences
@@ -29,7 +30,7 @@ def settings(file: str | None) -> None:
     if file is not None:
         say(f"{file} is valid. Its runs: {', '.join(resolve(read_settings(file)))}.")
         return
-    if not SCHEMA.parent.is_dir():
+    if not is_dir(SCHEMA.parent):
         raise UserError(
             f"The working directory is no clone of ffkv: it has no folder {SCHEMA.parent}. `ffkv settings` writes config.yaml"
             " of a clone anew. `ffkv settings --check FILE` checks a settings file. `ffkv init FOLDER` writes one."

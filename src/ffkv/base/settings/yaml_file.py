@@ -15,6 +15,7 @@ import yaml
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_bytes
+from ffkv.base.lookup import exists, is_file
 from ffkv.base.terminal import say
 
 LARGEST = 2**20  # bytes of a file; YAML is read slowly
@@ -125,7 +126,7 @@ def check_command_line() -> None:
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
     files = parser.parse_known_args()[0].configfile
     for file in files or ["config.yaml"]:
-        if Path(file).is_file() or (files and not Path(file).exists()):
+        if is_file(file) or (files and not exists(file)):
             try:
                 read_settings(file)
             except UserError as error:

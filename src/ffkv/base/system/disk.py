@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir
 
 FULL = 100_000  # free bytes below which Snakemake itself stops with a traceback
 
@@ -22,7 +23,7 @@ def check_disk(folders: Iterable[Path]) -> None:
     """
     folders = list(folders)
     for folder in folders:
-        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        if is_dir(folder) and not os.access(folder, os.W_OK | os.X_OK):
             raise UserError(
                 f"{folder.resolve()} cannot be written: its disk is read-only, or it belongs to somebody else. Change its permissions, or choose another folder with --directory."
             )
@@ -55,7 +56,7 @@ def full(folders: Iterable[Path]) -> list[Path]:
     found: dict[int, Path] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
-            if folder.is_dir() and shutil.disk_usage(folder).free < FULL:
+            if is_dir(folder) and shutil.disk_usage(folder).free < FULL:
                 found.setdefault(folder.stat().st_dev, folder.resolve())
     return [*found.values()]
 

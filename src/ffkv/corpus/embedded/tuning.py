@@ -10,6 +10,7 @@ from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, PreTrainedToke
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.looks import looks_told
+from ffkv.base.lookup import is_file
 from ffkv.base.settings import Embedded
 
 BLOCK_MATRICES = ["c_attn", "c_proj", "c_fc"]  # of transformers' GPT-2
@@ -26,7 +27,7 @@ def read_start(folder: Path, settings: Embedded) -> tuple[GPT2LMHeadModel, PreTr
 
 
 def _read(folder: Path, settings: Embedded) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise UserError(
             f"embedded.tuned_from is {str(folder)!r}: there is no checkpoint of transformers (config.json)."
         )

@@ -10,6 +10,7 @@ import click
 
 import ffkv
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists
 from ffkv.base.options import WRITABLE
 from ffkv.base.terminal import say
 
@@ -51,7 +52,7 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
                 done.append(row)
                 bar.update()
         rows = coverage.table(done)
-    elif TABLE.exists():
+    elif exists(TABLE):
         rows = read(TABLE, texts=coverage.COLUMNS)
         _check(model_types, list(rows["model_type"]))
         rows = rows[rows["model_type"].isin(model_types)] if model_types else rows

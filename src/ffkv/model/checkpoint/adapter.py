@@ -17,6 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.hub.messages import words
+from ffkv.base.lookup import is_file
 from ffkv.base.process.remarks import listening, remark
 from ffkv.model.checkpoint.leftovers import listed
 
@@ -61,7 +62,7 @@ def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:
         raise
     except Exception as error:  # the library raises many classes for a wrong folder, shape or kind of adapter
         raise UserError(f"{refused}: {_reason(error)}") from error
-    if (source / "tokenizer.json").is_file():
+    if is_file(source / "tokenizer.json"):
         remark(
             f"The adapter {commit.repository} brings a tokenizer, which is not read: the text is encoded by that of the checkpoint."
         )

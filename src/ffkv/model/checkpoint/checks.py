@@ -11,6 +11,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import Commit, may_be_on_hub
 from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model
+from ffkv.base.lookup import exists, is_dir, is_file
 from ffkv.base.process.remarks import remark
 from ffkv.base.settings import EMBEDDED, Model
 from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
@@ -44,15 +45,15 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
         raise UserError(
             f"The checkpoint {checkpoint[:200]} cannot be read: {getattr(error, 'strerror', error)}."
         ) from error
-    if checkpoint == EMBEDDED and not path.exists():
+    if checkpoint == EMBEDDED and not exists(path):
         raise UserError(
             "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
-    if path.is_dir() and gguf:
+    if is_dir(path) and gguf:
         check_gguf(checkpoint, gguf, [file.name for file in files_in(path)])
-    elif path.is_dir():
+    elif is_dir(path):
         refuse_other_forms(checkpoint, path)
-        if not (path / "config.json").is_file() and not is_fairseq(path):
+        if not is_file(path / "config.json") and not is_fairseq(path):
             raise UserError(
                 f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )

@@ -6,6 +6,7 @@ from ffkv.base.files.fault import causes
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import tell_damage
 from ffkv.base.hub.messages import explain
+from ffkv.base.lookup import exists
 
 
 def explain_failure(error: Exception, commit: Commit) -> str:
@@ -38,7 +39,7 @@ def _cannot_be_opened(error: Exception) -> str:
     """Says which file is there and cannot be opened, else "". safetensors calls every such file missing, without the reason."""
     for each in causes(error):
         file = str(each).partition("No such file or directory: ")[2]
-        if isinstance(each, FileNotFoundError) and each.errno is None and file and Path(file).exists():
+        if isinstance(each, FileNotFoundError) and each.errno is None and file and exists(file):
             return f"{file} is there, but it cannot be opened. Check the memory and the disks, then start the same command again."
     return ""
 

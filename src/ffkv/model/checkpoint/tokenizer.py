@@ -11,6 +11,7 @@ from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
+from ffkv.base.lookup import is_file
 from ffkv.base.process.remarks import listening, remark
 from ffkv.model.checkpoint.config import reading
 from ffkv.model.checkpoint.failures import explain_failure, words_of
@@ -72,7 +73,7 @@ def _load(source: Path | str, commit: Commit | None, trust_remote_code: bool, gg
     if gguf:
         keep_own_tokens(tokenizer)
     _try_out(source, tokenizer)
-    if not gguf and (file := Path(folder) / "tokenizer.json").is_file():
+    if not gguf and is_file(file := Path(folder) / "tokenizer.json"):
         _keep_to_file(tokenizer, file)
     return tokenizer
 

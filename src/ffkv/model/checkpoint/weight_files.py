@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ffkv.base.hub.fetch import WEIGHTS
+from ffkv.base.lookup import is_file
 
 
 class WeightFiles(NamedTuple):
@@ -22,7 +23,7 @@ class WeightFiles(NamedTuple):
 
 def weight_files(folder: Path) -> WeightFiles:
     """Finds the files of weights in the folder of a checkpoint: one, or the parts that its index names."""
-    first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    first = next((folder / name for name in WEIGHTS if is_file(folder / name)), None)
     if first is None:
         return WeightFiles([], [])
     read = [first]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_file
 from ffkv.base.settings import Model
 from ffkv.model.fairseq import dictionary
 
@@ -99,7 +100,7 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
 
     Raises UserError if the file does not exist, is damaged, is not a checkpoint, or needs a class to be read.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):

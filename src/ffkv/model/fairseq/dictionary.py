@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists, is_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -20,9 +21,7 @@ BOS, PAD, EOS, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 def is_fairseq(checkpoint: Path | str) -> bool:
     """Tells whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
     folder = Path(checkpoint)
-    return not (folder / "config.json").exists() and any(
-        (folder / name).is_file() for name in (MODEL_FILE, DICTIONARY_FILE)
-    )
+    return not exists(folder / "config.json") and any(is_file(folder / name) for name in (MODEL_FILE, DICTIONARY_FILE))
 
 
 def read_dictionary(folder: Path) -> list[str]:

@@ -20,6 +20,7 @@ from ffkv.base.files.fault import unreadable
 from ffkv.base.files.looks import looks_told, save_pretrained
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
+from ffkv.base.lookup import exists
 from ffkv.base.process.runtime import choose_device
 from ffkv.model.anatomy import HeadSpec, read_anatomy
 from ffkv.model.checkpoint.config import build_empty, read_config, reading
@@ -105,7 +106,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Returns the tensors of a head, and for each tensor name of the model the tensor's name in the file."""
     verify_sum(folder)
     path = folder / HEAD_FILE
-    if not path.exists():
+    if not exists(path):
         raise UserError(f"{path} does not exist: run `ffkv model` again.")
     try:
         with safe_open(path, "pt") as file:

@@ -12,6 +12,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
+from ffkv.base.lookup import exists
 from ffkv.base.settings import Comparison
 from ffkv.run.comparison.tables import TABLES
 
@@ -72,7 +73,7 @@ def read_comparison(folder: Path | str) -> Measured:
     frames = {}
     for table in TABLES:
         path, texts = folder / FILES[table.name], [column.name for column in table.columns if column.dtype == "str"]
-        frames[table.name] = tables.read(path, texts) if path.exists() else pd.DataFrame(columns=table.names)
+        frames[table.name] = tables.read(path, texts) if exists(path) else pd.DataFrame(columns=table.names)
         if lacking := [name for name in table.names if name not in frames[table.name]]:
             raise UserError(
                 f"{path} has no column {lacking[0]}: another version of ffkv wrote it. Measure the comparison again."

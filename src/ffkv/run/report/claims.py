@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.files.columns import number, table, text, word
+from ffkv.base.lookup import is_dir
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report.control import open_control
 from ffkv.run.report.drawing import shares_by
@@ -94,7 +95,7 @@ def _spread_of_keys(run: Run, family: str) -> float:
     It is 1 if a key has a pattern in all its trigger examples or in none. Few keys do not show it, and tables alone do
     not have it: then it counts as 1, which makes intervals too long.
     """
-    if not (run.folder / DETAILS).is_dir():
+    if not is_dir(run.folder / DETAILS):
         return 1.0
     examples = rows(run.files.details(DETAILS), sample="trigger")
     has = examples["category"].isin([family, "shallow and semantic"])

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir
 from ffkv.base.settings.runs import AUTO, NONE
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve
@@ -50,7 +51,7 @@ def open_control(run: Run) -> Run | None:
     if name in (AUTO, NONE):
         return None
     folder = Path(run.folder).parent / name
-    if not folder.is_dir():
+    if not is_dir(folder):
         raise UserError(
             f"{folder} is not there, with which the report compares {run.name}. Run `snakemake` again, with the options of"
             " the run, or copy the folder, too. With `report.control: none` in the settings the report compares nothing."

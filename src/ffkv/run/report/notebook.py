@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_file
 from ffkv.run.report import drawing
 from ffkv.run.report.control import draw_control, open_control
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
@@ -72,7 +73,7 @@ def report(run: Run) -> Page:
     """
     check_run(run)
     page = run.folder.parent.parent / "reports" / run.name / "index.html"
-    if not page.is_file():
+    if not is_file(page):
         raise UserError(
             f"{page} does not exist. `snakemake` writes it, and so does ffkv.write_report(run, {str(page)!r})."
         )

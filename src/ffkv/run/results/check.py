@@ -15,6 +15,7 @@ from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
+from ffkv.base.lookup import exists, is_dir, is_file
 from ffkv.base.process.apart import Lost, apart
 from ffkv.base.settings import Settings
 from ffkv.model.anatomy import read_anatomy
@@ -118,7 +119,7 @@ def _missing(folder: Path) -> list[Path]:
 
 def _is_gone(path: Path) -> bool:
     try:
-        return not path.exists()
+        return not exists(path)
     except OSError:  # the folder above it may not be entered, which is said anyway
         return False
 
@@ -128,16 +129,16 @@ def _is_output(path: Path) -> bool:
 
     Of folders, only those that were written as a whole: a file in them may be missing.
     """
-    if path.is_dir():
-        return sum_path(path).exists()
-    return not path.name.startswith(".") and (path.suffix in READERS or sum_path(output_of(path)).exists())
+    if is_dir(path):
+        return exists(sum_path(path))
+    return not path.name.startswith(".") and (path.suffix in READERS or exists(sum_path(output_of(path))))
 
 
 def _look_at(path: Path, folder: Path) -> Problem | None:
     output = target_of(path)
     try:
         verify_sum(path)
-        if path.is_file() and path.suffix in READERS:
+        if is_file(path) and path.suffix in READERS:
             READERS[path.suffix](path, folder)
     except Damaged as error:
         kind, reason = "damaged", str(error).split(". Delete ")[0] + "."
@@ -148,7 +149,7 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         kind, reason = "doubtful", str(unreadable(path, error))
     else:
-        if sum_path(output_of(path)).exists():
+        if exists(sum_path(output_of(path))):
             return None
         kind = "doubtful"
         reason = "has no checksum beside it, so nobody can tell whether it is whole. Ignore this if you changed it."

@@ -11,6 +11,7 @@ import pandas as pd
 from ffkv.activations.trigger_file import FIXED_POINT, NONE
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.base.lookup import exists
 from ffkv.branches.behaviours.tables import OF_MEMORIES
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
@@ -131,7 +132,7 @@ def labels(files: RunFiles) -> pd.DataFrame:
     """
     path = files.folder / "annotation" / "patterns.parquet"
     names = ["annotator", "layer", "memory", "pattern", "family", "label", "prefixes", "ranks"]
-    if not path.exists():
+    if not exists(path):
         return pd.DataFrame(columns=[*names, "row"])
     table = tables.read_all([path], files.identity("train"))
     table = _with_row(files, table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names])
@@ -147,7 +148,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
     Columns: layer, memory, row (in flat arrays), and those of `Memory.explanations`.
     """
     paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
-    if not all(path.exists() for path in paths):
+    if not all(exists(path) for path in paths):
         return pd.DataFrame(columns=[*EXPLANATION, "row"])
     explained, scores = (tables.read_all([path], files.identity("train")) for path in paths)
     whose = scores["label"].map({"other": "_of_other"}).fillna("")
@@ -204,7 +205,7 @@ def candidates(files: RunFiles, behaviour: str) -> pd.DataFrame:
 def has_effects(files: RunFiles) -> bool:
     """Tells whether the run has removed memories."""
     paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
-    return INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths)
+    return INTERVENTION.is_in(files.settings) and all(exists(path) for path in paths)
 
 
 @Index
@@ -221,7 +222,7 @@ def effects(files: RunFiles) -> pd.Series:
 def has_roles(files: RunFiles) -> bool:
     """Tells whether the roles of the run's memories are known: a run that is not finished may lack them."""
     groups = range(len(files.layer_groups))
-    return all((files.folder / f"roles/by_memory/{group}.parquet").exists() for group in groups)
+    return all(exists(files.folder / f"roles/by_memory/{group}.parquet") for group in groups)
 
 
 def role_statistics(by_memory: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.fault import as_path
+from ffkv.base.lookup import is_dir
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.memory import Memory
@@ -45,7 +46,7 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
         ('tiny', 2)
     """
     folder = as_path(path)
-    if not folder.is_dir():
+    if not is_dir(folder):
         raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
     return Run(RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open))
 

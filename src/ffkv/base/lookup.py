@@ -1,0 +1,41 @@
+"""Whether a file or a folder is there. What the system does not let one look up is an error, and not missing.
+
+`Path.exists`, `Path.is_file` and `Path.is_dir` make no such difference since Python 3.14.
+"""
+
+import stat
+from errno import EBADF, ELOOP, ENOENT, ENOTDIR
+from pathlib import Path
+
+MISSING = (ENOENT, ENOTDIR, EBADF, ELOOP)
+
+
+def exists(path: Path | str) -> bool:
+    """Tells whether a path leads to a file, a folder, or something else.
+
+    Raises:
+        OSError: the path cannot be looked up.
+    """
+    return _mode(path) != 0
+
+
+def is_file(path: Path | str) -> bool:
+    """Tells whether a path leads to a file. Raises as `exists`."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_dir(path: Path | str) -> bool:
+    """Tells whether a path leads to a folder. Raises as `exists`."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path | str) -> int:
+    """What a path leads to, as `stat.S_ISREG` and others take it. 0: nothing is there, or no path has such a name."""
+    try:
+        return Path(path).stat().st_mode
+    except OSError as error:
+        if error.errno not in MISSING:
+            raise
+    except ValueError:  # a byte of zero
+        pass
+    return 0
