@@ -1,6 +1,6 @@
 """Whether a file or a folder is there. What the system does not let one look up is an error, and not missing.
 
-`Path.exists`, `Path.is_file` and `Path.is_dir` make no such difference since Python 3.14.
+`Path.exists`, `Path.is_file`, `Path.is_dir`, and `Path.mkdir` with them, make no such difference since Python 3.14.
 """
 
 import stat
@@ -27,6 +27,19 @@ def is_file(path: Path | str) -> bool:
 def is_dir(path: Path | str) -> bool:
     """Tells whether a path leads to a folder. Raises as `exists`."""
     return stat.S_ISDIR(_mode(path))
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, unless it is there.
+
+    Raises:
+        OSError: it cannot be made, or cannot be looked up.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        if not is_dir(path):
+            raise
 
 
 def _mode(path: Path | str) -> int:

@@ -17,7 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.base.hub.messages import explain, is_offline
-from ffkv.base.lookup import exists, is_file
+from ffkv.base.lookup import exists, is_file, make_folder
 from ffkv.base.process.remarks import listening
 from ffkv.base.terminal import say
 
@@ -114,7 +114,7 @@ def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as temporary:
         for name in names:
             path = Path(temporary) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             if exists(folder / name):
                 path.symlink_to(folder / name)
             else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
-from collections.abc import Iterator
-from io import BufferedReader
+from collections.abc import Callable, Iterator
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ffkv.base.errors import UserError
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
 PARQUET = b"PAR1"  # how a parquet file begins
 SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
+STEP = 8192  # bytes that are read at once
+UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 # How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
 FOREIGN = {
     b"\xff\xfe\0\0": "UTF-32 text: convert it to UTF-8",
@@ -37,18 +40,31 @@ def unreadable(path: str, reason: object, line: int | None = None) -> UserError:
     return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
 
 
-def open_unpacked(path: str) -> Any:
-    """Returns the file, or what it unpacks to, as a stream of bytes."""
+class Stepwise(FileIO):
+    """A file of which little is read at once: `ffkv plan` asks the system how far it is read. Python's own readers of packed
+    files ask for 128 KiB since 3.12."""
+
+    def read(self, size: int | None = -1) -> Any:
+        """Returns the next bytes, at most `STEP`."""
+        return super().read(STEP if size is None or size < 0 else min(size, STEP))
+
+
+@contextlib.contextmanager
+def open_unpacked(path: str) -> Iterator[Any]:
+    """Opens the file, or what it unpacks to, as a stream of bytes."""
+    unpack = UNPACK.get(Path(path).suffix.lower())
     if path.lower().endswith(".zst"):
         import pyarrow as pa
 
         # The reader of the package zstandard takes a file that is cut off for a whole one.
-        return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
-    if path.lower().endswith(".bz2"):
-        return bz2.open(path)
-    if path.lower().endswith(".gz"):
-        return gzip.open(path)
-    return Path(path).open("rb", buffering=2 * SAMPLE_BYTES)  # `ffkv plan` asks the system how far a file is read
+        with pa.CompressedInputStream(Path(path).open("rb"), "zstd") as file:
+            yield file
+    elif unpack:
+        with Stepwise(path) as packed, unpack(packed) as file:
+            yield file
+    else:
+        with Path(path).open("rb", buffering=STEP) as file:
+            yield file
 
 
 def check_text(path: str, file: Any) -> BufferedReader[Any]:

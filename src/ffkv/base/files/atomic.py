@@ -14,7 +14,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import sum_path, sums, verify_sum
 from ffkv.base.files.fault import as_path, unwritable
-from ffkv.base.lookup import exists, is_dir, is_file
+from ffkv.base.lookup import exists, is_dir, is_file, make_folder
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
@@ -42,7 +42,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         raise UserError(f"{path} is not a name for an output: it ends in '..' or is the root of a disk. Name a file.")
     temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # A device, a pipe or a link is not replaced: only a file, or a folder, that is really there.
         if path.is_symlink() or (exists(path) and not is_file(path) and not is_dir(path)):
             raise UserError(

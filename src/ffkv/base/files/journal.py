@@ -22,7 +22,7 @@ from ffkv.base.files.atomic import host_name, sync
 from ffkv.base.files.bounded import LARGEST, parse_json
 from ffkv.base.files.fault import unwritable
 from ffkv.base.files.provenance import check_identities
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, make_folder
 
 _appending = threading.Lock()
 
@@ -64,7 +64,7 @@ def append_entry(path: Path, entry: Mapping[str, Any], mode: int = 0o666) -> Non
     """
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _appending:
             new = not exists(path)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)

@@ -19,7 +19,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
 from ffkv.base.files.bounded import read_json
-from ffkv.base.lookup import exists, is_dir
+from ffkv.base.lookup import exists, is_dir, make_folder
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -46,7 +46,7 @@ class Owner(NamedTuple):
 
 def note_owner(local: bool) -> None:
     """Writes down which process works in the current folder. The workflow calls this when it starts."""
-    OWNER.parent.mkdir(exist_ok=True)
+    make_folder(OWNER.parent)
     OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
 
 

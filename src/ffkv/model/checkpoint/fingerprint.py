@@ -21,6 +21,7 @@ from ffkv.base.files.provenance import versions
 from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import choose_files_of, local_model
+from ffkv.base.lookup import make_folder
 from ffkv.base.settings import Model
 from ffkv.model.placement.resident import stored_tensor
 
@@ -96,7 +97,7 @@ def hash_once(settings: Model, commit: Commit, model: PreTrainedModel, state: st
     computed = weights_hash(model)
     if state and state_of(settings, commit) == state:
         with contextlib.suppress(Exception):
-            note.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(note.parent)
             with atomic(note, summed=False) as temporary:
                 temporary.write_text(computed)
     return computed
