@@ -53,13 +53,14 @@ def test_shuffled_prompts_and_answers_have_no_memories(tmp_path, files):
         made = make(tmp_path / str(seed), files, prompts=str(write_prompts(tmp_path / "it.jsonl", pairs(seed))), **FEW)
         for p, q in (("p_value", "q_value"), ("screen_p", "screen_q")):
             below.append([(made.memories[p] <= level).mean() for level in (0.05, 0.25, 0.5)])
-            significant.append((made.memories[q] < 0.05).mean())
+            significant.append((made.memories[q] < 0.05).any())
         sets = made.sets.merge(made.answers[["prompt", "difference"]], on="prompt").query("size == 5")
         lost = (sets["difference"] - sets["patched"]).groupby(sets["choice"]).mean()
         gains.append(lost["screen"] - lost["random"])
     # Shares of 2 x 5 tests of dependent memories: p-values may be larger than uniform ones, not smaller.
     assert (np.mean(below, 0) <= (0.1, 0.35, 0.6)).all()
-    assert np.mean(significant) <= 0.05
+    # For each of both tests, one shuffle in twenty has significant memories: more than two of five with a chance of 0.1 %.
+    assert (np.reshape(significant, (SHUFFLES, 2)).sum(0) <= 2).all()
     # Sets that the screen chose cost no more than random ones, within three standard errors over the shuffles.
     assert abs(np.mean(gains)) < 3 * np.std(gains, ddof=1) / np.sqrt(SHUFFLES)
 

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +25,15 @@
 /* Kinds of calls. MAKE opens a file that it may make, OPEN does not. */
 enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256, LOOK = 512 };
 enum { ONCE, ON, SHORT, KILL }; /* what happens: see fault_arm */
+#define CALLS (1 << 17)
 
 static struct {
   char folder[PATH_MAX];
   int kinds, how, error;
   long number;
-  atomic_long count, of_kind[10]; /* calls: those that count, and all by their kind */
+  atomic_long count; /* calls that count */
   char what[PATH_MAX + 32]; /* the call that was made to fail */
+  uint64_t calls[CALLS]; /* where none fails: the first calls that count, see fault_calls */
 } *state;
 
 static int names_fd(int fd, char *path) {
@@ -47,10 +50,16 @@ static int below(const char *path) {
   return !strncmp(path, state->folder, size) && (path[size] == '/' || !path[size]);
 }
 
+/* A sum of a text, by FNV-1a. */
+static uint64_t sum(uint64_t before, const char *text) {
+  while (*text) before = (before ^ (unsigned char)*text++) * 0x100000001b3;
+  return before;
+}
+
 /* Whether this call is to fail. */
 static int hit(int kind, const char *call, const char *path) {
-  atomic_fetch_add(&state->of_kind[__builtin_ctz(kind)], 1);
   long number = atomic_fetch_add(&state->count, 1) + 1;
+  if (!state->number && number <= CALLS) state->calls[number - 1] = sum(sum(0xcbf29ce484222325, call), path) << 10 | kind;
   if (!state->number || number < state->number || (number > state->number && state->how != ON)) return 0;
   if (number == state->number) snprintf(state->what, sizeof state->what, "%s %s", call, path);
   if (state->how == KILL) kill(getpid(), SIGKILL);
@@ -218,10 +227,10 @@ void fault_arm(const char *folder, int kinds, long number, int how, int error) {
   snprintf(state->folder, sizeof state->folder, "%s", folder);
   state->number = number, state->how = how, state->error = error, state->what[0] = 0;
   atomic_store(&state->count, 0);
-  for (int kind = 0; kind < 10; kind++) atomic_store(&state->of_kind[kind], 0);
   state->kinds = kinds;
 }
 
 long fault_count(void) { return atomic_load(&state->count); }
-long fault_count_of(int kind) { return atomic_load(&state->of_kind[__builtin_ctz(kind)]); }
+/* By their order: the kind of a call in the lowest ten bits, and above them a sum of its function and its path. */
+const uint64_t *fault_calls(void) { return state->calls; }
 const char *fault_what(void) { return state->what; }

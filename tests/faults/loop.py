@@ -16,6 +16,8 @@ import shutil
 import signal
 import sys
 import time
+from collections import defaultdict
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +67,8 @@ class Injector:
     def __init__(self, library: str):
         self._library = ctypes.CDLL(library)
         self._library.fault_what.restype = ctypes.c_char_p
-        self._library.fault_count.restype = self._library.fault_count_of.restype = ctypes.c_long
+        self._library.fault_count.restype = ctypes.c_long
+        self._library.fault_calls.restype = ctypes.POINTER(ctypes.c_uint64)
 
     def arm(self, folder: Path, fault: Fault | None, number: int) -> None:
         """Lets a call fail that concerns files below a folder: the one of a number, from 1; 0 for none."""
@@ -78,16 +81,16 @@ class Injector:
         self._library.fault_arm(b"/nowhere", 0, ctypes.c_long(0), 0, 0)
         return found
 
-    def counts(self) -> dict[int, int]:
-        """How many calls of each kind counted since the last `arm`."""
-        return {kind: self._library.fault_count_of(kind) for kind in KINDS}
+    def calls(self) -> list[int]:
+        """The calls since the last `arm`, if that let none fail: the kind of each, and a sum of its function and path."""
+        return self._library.fault_calls()[: self._library.fault_count()]
 
 
 class Loop:
     """A command in a folder.
 
-    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes. counts: how many
-    of its calls count for each of `FAULTS`.
+    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes. places: the numbers
+    of the calls that count for each of `FAULTS`, those of one function on one path together.
     """
 
     def __init__(self, library: str, place: Path, command: str):
@@ -100,10 +103,7 @@ class Loop:
         done = self.run(COUNTED)
         assert done.code == 0, f"{command}: {done}"
         self.expected = self.made()
-        of_kind = self.of_kind
-        self.counts = {
-            name: sum(of_kind[kind] for kind in KINDS if kind & fault.kinds) for name, fault in FAULTS.items()
-        }
+        self.places = {name: places_of(self.calls, fault) for name, fault in FAULTS.items()}
         self.restore()
 
     def run(self, fault: Fault | None = None, number: int = 0) -> Done:
@@ -117,7 +117,7 @@ class Loop:
             time.sleep(0.001)
             if time.monotonic() - begin > LONGEST:
                 os.kill(child, signal.SIGABRT)
-        self.of_kind = self.injector.counts()
+        self.calls = [] if number else self.injector.calls()
         calls, failed = self.injector.disarm()
         return Done(os.waitstatus_to_exitcode(ended[1]), self.log.read_text(errors="replace"), calls, failed)
 
@@ -241,16 +241,29 @@ def act(command: str, place: Path, log: Path) -> None:
     os._exit(code)
 
 
-def draw(counts: dict[str, int], cases: int, choose: random.Random) -> list[tuple[str, int]]:
-    """Draws which calls of a command are to fail: of each kind of fault in turn, in a random order.
+def places_of(calls: list[int], fault: Fault) -> list[list[int]]:
+    """The numbers, from 1, of the calls that count for a fault, those of one function on one path together."""
+    found = defaultdict(list)
+    for number, call in enumerate((call for call in calls if call & fault.kinds), 1):
+        found[call].append(number)
+    return list(found.values())
 
-    counts: how many calls there are by the name of the fault. cases: how many are drawn; 0 for all.
+
+def draw(places: dict[str, list[list[int]]], cases: str, choose: random.Random) -> list[tuple[str, int]]:
+    """Draws which calls of a command are to fail: of each kind of fault in turn, and of each place before the second of one.
+
+    places: numbers of calls by the name of the fault, as `places_of` gives them. cases: how many are drawn; "0" for all,
+    "places" for one of each place.
     """
-    mixed = {name: choose.sample(range(1, count + 1), count) for name, count in counts.items()}
+    mixed = {}
+    for name, groups in places.items():
+        each = zip_longest(*(choose.sample(group, len(group)) for group in choose.sample(groups, len(groups))))
+        first = next(each, ())
+        mixed[name] = [number for number in chain(first, *(each if cases != "places" else ())) if number]
     order = choose.sample(list(mixed), len(mixed))
-    turns = range(max(counts.values()))
+    turns = range(max(map(len, mixed.values())))
     drawn = [(name, mixed[name][turn]) for turn in turns for name in order if turn < len(mixed[name])]
-    return drawn[: cases or None]
+    return drawn if cases == "places" else drawn[: int(cases) or None]
 
 
 def main() -> None:
@@ -267,11 +280,11 @@ def main() -> None:
     for module in [*modules(), "ffkv.run.report.step"]:
         importlib.import_module(module)
     gc.freeze()  # a fork does not touch, and so copy, what is there already
-    library, cases, seed, only = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    library, cases, seed, only = sys.argv[1:]
     for name, place, command in json.load(sys.stdin):
         begin = time.monotonic()
         loop = Loop(library, Path(place), command)
-        chosen = draw(loop.counts, cases, random.Random(f"{seed} {name}"))
+        chosen = draw(loop.places, cases, random.Random(f"{seed} {name}"))
         if only:
             kind, number = only.split(":")
             chosen = [(kind, int(number))]
@@ -280,7 +293,7 @@ def main() -> None:
             about = {"job": name, "fault": kind, "number": number, "call": done.failed}
             for problem in found:
                 print(json.dumps({**about, "problem": problem, "said": done.said[-1500:]}), flush=True)
-        counts = {"calls": sum(loop.counts.values()), "tried": len(chosen)}
+        counts = {"calls": sum(len(each) for groups in loop.places.values() for each in groups), "tried": len(chosen)}
         print(json.dumps({"job": name, **counts, "seconds": round(time.monotonic() - begin, 1)}), flush=True)
 
 

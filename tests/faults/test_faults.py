@@ -1,6 +1,7 @@
 """Each call of the system that a command makes fails once: what is said, what is left, and what the same command then makes.
 
-`FFKV_FAULTS` says how many calls are tried of each command, over all kinds of faults; 0 for all. `FFKV_SEED` says which.
+`FFKV_FAULTS` says how many calls are tried of each command, over all kinds of faults; 0 for all, `places` for one of each kind and
+of each function on each path. `FFKV_SEED` says which.
 `FFKV_FAULT` tries a single one again: what went wrong says how.
 """
 
@@ -25,9 +26,9 @@ from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 HERE = Path(__file__).parent
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
 BEHAVIOUR = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
-CASES = int(os.environ.get("FFKV_FAULTS", "4"))  # calls of each command that fail; 0 for all
+CASES = os.environ.get("FFKV_FAULTS", "4")  # calls of each command that fail
 SEED = os.environ.get("FFKV_SEED", "12")  # which
-PARTS = 1 if CASES else 4  # of the steps, for processes side by side in `make test-faults`
+PARTS = 1 if CASES not in ("0", "places") else 4  # of the steps, for processes side by side in `make test-faults`
 # Commands of people, by the name of a test.
 COMMANDS = {
     "init": "ffkv init new",
@@ -107,13 +108,13 @@ def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -
 def faults(library, request) -> Callable[..., None]:
     """Runs the fault loop."""
 
-    def go(jobs: list[tuple[str, str, str]], cases: int = CASES, **more: str) -> None:
-        """Says what went wrong. cases: how many calls fail per job; 0 for all. more: variables of the loop's environment."""
+    def go(jobs: list[tuple[str, str, str]], cases: str = CASES, **more: str) -> None:
+        """Says what went wrong. cases: how many calls fail per job, as `FFKV_FAULTS`. more: variables of the loop's environment."""
         name, _, case = os.environ.get("FFKV_FAULT", "").partition(":")
         jobs = [job for job in jobs if name in ("", job[0])]
         if not jobs:
             pytest.skip(f"FFKV_FAULT names {name}, which is not among these commands")
-        lines = run_loop(library, jobs, [str(cases), SEED, case], more)
+        lines = run_loop(library, jobs, [cases, SEED, case], more)
         assert {line["job"] for line in lines if line.get("tried")} == {job[0] for job in jobs}
         tried = sum(line.get("tried", 0) for line in lines)
         about = (
@@ -153,7 +154,7 @@ def test_a_sample_of_all_faults(faults, tiny, tmp_path):
     init = ("init", str(tmp_path / "init"), COMMANDS["init"])
     (tmp_path / "init").mkdir()
     chosen = steps(tiny, ROOT / "configs/tiny.yaml", tmp_path, ("values_summarize", "merge_sampled_prefixes"))
-    faults([init, *chosen], cases=10)
+    faults([init, *chosen], cases="10")
 
 
 @pytest.mark.faults
