@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -42,7 +42,9 @@ explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo
 
 test: install ## Set up, check everything except what `make test-failures` checks.
-	$(MAKE) --jobs 2 lint types
+	$(MAKE) --jobs 3 lint types tests
+
+tests: install ## The tests of `make test`.
 	pytest $(SIDE_BY_SIDE) -n $(ONE_MORE) --durations=30
 
 coverage: install ## The lines and branches that no test runs, of the methods and of all code. Takes twice as long as the tests alone.
