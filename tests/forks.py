@@ -33,9 +33,8 @@ with socket.socket(socket.AF_UNIX) as asking:
 LATER = ["ffkv.run.report.step", "ffkv.workflow.rules", "peft", "spacy", "snakemake.report.html_reporter", "requests"]
 COMMANDS = ("ffkv", "snakemake", "python-code")
 SHARED = "FFKV_TEST_FORKS"  # the folder of the commands of a process that another one started
-_started: dict[
-    tuple, tuple[subprocess.Popen | None, Path]
-] = {}  # by environment: the process, and the folder of its commands
+# By environment: the process, or None if another one started it, and the folder of its commands.
+_started: dict[tuple, tuple[subprocess.Popen | None, Path]] = {}
 
 
 def with_forks(environment: dict[str, str]) -> dict[str, str]:
