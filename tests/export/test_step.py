@@ -286,4 +286,8 @@ def test_an_export_in_any_format_is_whole(exported, format_name):
 def test_the_files_of_the_pass_are_gone_at_the_end(run, tmp_path):
     export(run, "transluce", tmp_path / "export", *SMALL)
     assert not [path for path in (tmp_path / "export").iterdir() if path.name.startswith(".")]
+    (tmp_path / "export/.ffkv-export").mkdir()  # as a kill at the end of the export leaves it
+    (tmp_path / "export/.ffkv-export/sample.f32").touch()
+    export(run, "transluce", tmp_path / "export", *SMALL)
+    assert not [path for path in (tmp_path / "export").iterdir() if path.name.startswith(".")]
     shutil.rmtree(tmp_path / "export")

@@ -148,6 +148,9 @@ class Loop:
         """What is wrong after a fault, and after the command was started again."""
         done = self.run(fault, number)
         made, found = self.made(), []
+        # Of what a defect says about itself the first part, which is the traceback.
+        said = [content.decode().rpartition("\n\n")[0] for path, content in made.items() if "ffkv-defect" in path]
+        done = done._replace(said="\n".join([done.said, *said]))
         if fault.how == KILL:
             found += [f"ended with {done.code}"] if done.code != -signal.SIGKILL else []
         elif done.code == 0:
@@ -292,7 +295,7 @@ def main() -> None:
             done, found = loop.problems(FAULTS[kind], number)
             about = {"job": name, "fault": kind, "number": number, "call": done.failed}
             for problem in found:
-                print(json.dumps({**about, "problem": problem, "said": done.said[-1500:]}), flush=True)
+                print(json.dumps({**about, "problem": problem, "said": done.said[-3000:]}), flush=True)
         counts = {"calls": sum(len(each) for groups in loop.places.values() for each in groups), "tried": len(chosen)}
         print(json.dumps({"job": name, **counts, "seconds": round(time.monotonic() - begin, 1)}), flush=True)
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -131,3 +132,16 @@ def test_a_write_that_failed_is_told_before_what_hdf5_makes_of_it(tmp_path, path
             with hdf5.open(path, "things"):
                 file["numbers"][...]
                 raise OSError("Can't synchronously read data (filter returned failure during read)")
+
+
+def test_reads_that_give_less_than_asked_for_go_on():
+    """Of a pipe: it gives what is there."""
+    reads, writes = os.pipe()
+    os.write(writes, b"abc")
+    late = threading.Timer(0.1, lambda: (os.write(writes, b"def"), os.close(writes)))
+    late.start()
+    filled = bytearray(8)
+    with write_target.WriteTarget(reads, "r") as target:
+        assert target.readinto(filled) == 6
+    assert filled == b"abcdef\0\0"
+    late.join()

@@ -40,9 +40,11 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     selection = _select(run, chosen, wanted.memories, examples, sentences)
     own = provenance.identity(run, format_name, selection, {"examples": examples, **names})
     found = provenance.read(output, own)
+    work = output / provenance.WORK
     if found and found["finished"]:
+        shutil.rmtree(work, ignore_errors=True)  # a kill may have come before its end
         return found["left_out"]
-    store = Store(output / provenance.WORK, selection, run.corpus("train").lengths)
+    store = Store(work, selection, run.corpus("train").lengths)
     job = Job(open(run.folder, keep_open=True), store, names["model_id"], names["set"])  # for many small readings
     fill(run, store, json.dumps(own, sort_keys=True), device)
     provenance.write(output, run, chosen, own, wanted.memories, None)
@@ -50,7 +52,7 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     if chosen.finish:
         chosen.finish(job, output)
     provenance.write(output, run, chosen, own, wanted.memories, left_out)
-    shutil.rmtree(store.folder, ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
     return left_out
 
 
