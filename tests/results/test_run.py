@@ -172,6 +172,9 @@ def test_benchmarks_are_per_rule_and_of_this_run(run, folder):
          "longest": [2, 61.5, 4], "memory": [10, 812.3, 5]}
     )  # fmt: skip
     pd.testing.assert_frame_equal(run.files.benchmarks(), expected, check_dtype=False)
+    (folder / "benchmarks/unreadable.tsv").mkdir()
+    with pytest.raises(UserError, match=r"unreadable\.tsv cannot be read"):
+        run.files.benchmarks()
 
 
 def test_a_run_without_benchmark_files_has_no_benchmarks(run):

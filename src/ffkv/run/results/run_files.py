@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import io
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -262,6 +263,9 @@ class RunFiles:
             seconds: time of all jobs together.
             longest: time of the longest job, seconds.
             memory: highest peak of a job, MiB.
+
+        Raises:
+            UserError: a file cannot be read. One that is half-written is left out.
         """
         folder = self.folder / "benchmarks"
         model = self.settings.model
@@ -277,8 +281,12 @@ class RunFiles:
             )
             if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
                 continue
-            with contextlib.suppress(OSError, ValueError, KeyError):  # a power cut left the file half-written
-                measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+            try:
+                text = path.read_text(errors="replace")
+            except OSError as error:
+                raise unreadable(path, error) from error
+            with contextlib.suppress(ValueError, KeyError):  # a power cut left the file half-written
+                measured = pd.read_csv(io.StringIO(text), sep="\t").apply(pd.to_numeric, errors="coerce")
                 found.append((name.with_suffix("").parts[0], measured["s"].sum(), measured["max_rss"].max()))
         jobs = pd.DataFrame(found, columns=["rule", "seconds", "memory"])
         return jobs.groupby("rule", sort=False, as_index=False).agg(
