@@ -44,6 +44,7 @@ FAULTS = {
     "rights": Fault(OPEN | MAKE | NAME | REMOVE, ONCE, errno.EACCES),
     "open files": Fault(OPEN | MAKE, ONCE, errno.EMFILE),
     "bad folder": Fault(LOOK, ONCE, errno.EIO),
+    "closed folder": Fault(LOOK, ONCE, errno.EACCES),
     "memory": Fault(MAP, ONCE, errno.ENOMEM),
     "short": Fault(READ | WRITE, SHORT),
     "kill": Fault(CHANGES | REMOVE, KILL),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ffkv
-from ffkv.base.lookup import exists, is_dir, is_file
+from ffkv.base.lookup import exists, find, is_dir, is_file
 
 ASKED = {"exists", "is_file", "is_dir"}
 
@@ -37,6 +37,29 @@ def test_what_may_not_be_looked_up_is_an_error(tmp_path, monkeypatch, ask):
     monkeypatch.setattr(os, "stat", fail)
     with pytest.raises(OSError, match="Input/output error"):
         ask(tmp_path / "file")
+
+
+def test_what_fits_a_pattern_is_found_as_pathlib_finds_it(tmp_path):
+    for name in ("a/one.csv", "a/.hidden.csv", "b/c/two.csv", "three.csv", "b/four.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b/back").symlink_to(tmp_path)
+    for pattern in ("*", "*.csv", "*/*.csv", "**/*", "**/*.csv", "[!b]*", "b/*.txt", "missing/*"):
+        assert find(tmp_path, pattern) == sorted(tmp_path.glob(pattern)), pattern
+    assert find(tmp_path / "missing", "**/*") == find(tmp_path / "three.csv", "*") == []
+
+
+@pytest.mark.parametrize("pattern", ["*", "*/*.csv", "**/*"])
+def test_a_folder_that_may_not_be_listed_is_an_error(tmp_path, monkeypatch, pattern):
+    (tmp_path / "inner").mkdir()
+
+    def fail(path="."):
+        raise PermissionError(13, os.strerror(13), str(path))
+
+    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(PermissionError):
+        find(tmp_path, pattern)
 
 
 def test_nobody_asks_pathlib():

@@ -16,7 +16,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import remove
 from ffkv.base.files.checksums import block_folder, sum_path
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, find
 from ffkv.base.parts import Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Batches
@@ -95,7 +95,7 @@ def write_shard(
             file["layer_offset"][...] = loaded.anatomy.layer_offset
     # An earlier pass, with other settings, may have left other blocks.
     own_files = {*files.values(), *map(sum_path, files.values())}
-    for other in set(block_folder(path).glob("*")) - own_files:
+    for other in set(find(block_folder(path), "*")) - own_files:
         remove(other)
 
 

@@ -1,10 +1,13 @@
 """Whether a file or a folder is there. What the system does not let one look up is an error, and not missing.
 
-`Path.exists`, `Path.is_file`, `Path.is_dir`, and `Path.mkdir` with them, make no such difference since Python 3.14.
+`Path.exists`, `Path.is_file`, `Path.is_dir`, and `Path.mkdir` with them, make no such difference since Python 3.14, and
+`Path.glob` never did.
 """
 
+import os
 import stat
 from errno import EBADF, ELOOP, ENOENT, ENOTDIR
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 MISSING = (ENOENT, ENOTDIR, EBADF, ELOOP)
@@ -27,6 +30,28 @@ def is_file(path: Path | str) -> bool:
 def is_dir(path: Path | str) -> bool:
     """Tells whether a path leads to a folder. Raises as `exists`."""
     return stat.S_ISDIR(_mode(path))
+
+
+def find(folder: Path, pattern: str) -> list[Path]:
+    """Lists what lies below a folder and fits a pattern, sorted; nothing if there is no such folder.
+
+    pattern: such as "*/*.csv" or "**/*". `**` stands for folders in each other, and enters no links.
+
+    Raises:
+        OSError: a folder cannot be looked up or listed.
+    """
+    found = [folder]
+    for part in pattern.split("/"):
+        folders = [each for each in found if is_dir(each)]
+        if part == "**":
+            found = [Path(inner) for each in folders for inner, _, _ in os.walk(each, onerror=_refuse)]
+        else:
+            found = [entry for each in folders for entry in each.iterdir() if fnmatchcase(entry.name, part)]
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def make_folder(path: Path) -> None:

@@ -12,6 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.provenance import check_identities
+from ffkv.base.lookup import find
 from ffkv.run.annotation_tables import BY_PREFIX, MACHINE_FILES, PATTERNS
 
 TESTS = "tests"
@@ -93,7 +94,7 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
     another model, tokenizer or corpus than the run.
     """
     places = []
-    for path in (folder / FOLDER).glob(f"*/{SETTINGS}"):
+    for path in find(folder / FOLDER, f"*/{SETTINGS}"):
         try:
             about = read_json(path)
             places.append((str(about["model"]), path.parent))

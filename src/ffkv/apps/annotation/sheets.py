@@ -16,7 +16,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_bytes
 from ffkv.base.files.journal import Stored, problem_of
 from ffkv.base.files.provenance import check_identities
-from ffkv.base.lookup import exists, is_file
+from ffkv.base.lookup import exists, find, is_file
 
 SHEETS, SECRET = "sheets", "secret"
 LARGEST = 2**27  # bytes of a file
@@ -99,7 +99,7 @@ def is_begun(folder: Path, sheet: Sheet) -> bool:
 
 def sheet_names(folder: Path) -> list[str]:
     """Returns the names of the sheets in `annotations/<run>`, sorted."""
-    return sorted(path.stem for path in (folder / SHEETS).glob("[!.]*.json"))
+    return sorted(path.stem for path in find(folder / SHEETS, "[!.]*.json"))
 
 
 def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> Sheet:

@@ -10,7 +10,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.provenance import versions
-from ffkv.base.lookup import exists, is_dir
+from ffkv.base.lookup import exists, find, is_dir
 from ffkv.run.results.run import Run
 
 FILE = "ffkv-export.json"
@@ -77,7 +77,7 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
         raise UserError(f"{folder} is a file. Name a folder for the export.")
     path = folder / FILE
     if not exists(path):
-        if others := sorted(entry.name for entry in folder.glob("[!.]*")):
+        if others := [entry.name for entry in find(folder, "[!.]*")]:
             raise UserError(f"{folder} holds other files ({', '.join(others[:3])}). Name a new folder for the export.")
         return None
     try:

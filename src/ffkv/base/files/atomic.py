@@ -14,7 +14,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import sum_path, sums, verify_sum
 from ffkv.base.files.fault import as_path, unwritable
-from ffkv.base.lookup import exists, is_dir, is_file, make_folder
+from ffkv.base.lookup import exists, find, is_dir, is_file, make_folder
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
@@ -124,10 +124,10 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     """
     mask = os.umask(0)
     os.umask(mask)
-    for entry in temporary.rglob("*"):  # some libraries keep the rights of their files to the owner
+    for entry in find(temporary, "**/*"):  # some libraries keep the rights of their files to the owner
         if is_file(entry):
             entry.chmod(0o666 & ~mask)
-    entries = [temporary, *temporary.rglob("*")]
+    entries = [temporary, *find(temporary, "**/*")]
     if len(entries) > MANY:
         os.sync()
     for entry in entries:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_bytes
-from ffkv.base.lookup import exists, is_dir, is_file
+from ffkv.base.lookup import exists, find, is_dir, is_file
 
 LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
@@ -26,7 +26,7 @@ def sum_path(output: Path) -> Path:
 
 def sums(place: Path, name: str) -> str:
     """Returns the sums of the file or folder at `place`, which is, or will be, called `name`."""
-    entries = sorted(entry for entry in place.rglob("*") if is_file(entry)) if is_dir(place) else [place]
+    entries = [entry for entry in find(place, "**/*") if is_file(entry)] if is_dir(place) else [place]
     return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
 
 
@@ -66,7 +66,7 @@ def verify_sum(path: Path) -> None:
     if written is None:
         return
     chosen = [file for file in written if path in (file, *file.parents)]
-    files = (file for file in sorted(path.rglob("*")) if is_file(file)) if is_dir(path) else [path]
+    files = (file for file in find(path, "**/*") if is_file(file)) if is_dir(path) else [path]
     # Systems make hidden files by themselves.
     unlisted = [file for file in files if file not in written and not file.name.startswith(".")]
     if unlisted:

@@ -22,7 +22,7 @@ from ffkv.base.files.atomic import host_name, sync
 from ffkv.base.files.bounded import LARGEST, parse_json
 from ffkv.base.files.fault import unwritable
 from ffkv.base.files.provenance import check_identities
-from ffkv.base.lookup import exists, make_folder
+from ffkv.base.lookup import exists, find, make_folder
 
 _appending = threading.Lock()
 
@@ -121,7 +121,7 @@ def name_in_files(name: str, others: str = r"[^A-Za-z0-9-]+") -> str:
 
 def shared_files(folder: Path, writer: str | None = None) -> list[Path]:
     """Returns the files of a writer on all hosts, sorted; None: of all writers."""
-    return sorted(folder.glob("*.jsonl" if writer is None else f"{name_in_files(writer)}.*.jsonl"))
+    return find(folder, "*.jsonl" if writer is None else f"{name_in_files(writer)}.*.jsonl")
 
 
 def read_shared(

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ffkv.base.hub.fetch import WEIGHTS
-from ffkv.base.lookup import is_file
+from ffkv.base.lookup import find, is_file
 
 
 class WeightFiles(NamedTuple):
@@ -30,7 +30,7 @@ def weight_files(folder: Path) -> WeightFiles:
     if first.suffix == ".json":
         read = [folder / name for name in sorted({*json.loads(first.read_text())["weight_map"].values()})]
     stem = first.name.partition(".")[0]
-    return WeightFiles(read, sorted({*folder.glob(f"{stem}*{read[0].suffix}")} - {*read}))
+    return WeightFiles(read, sorted({*find(folder, f"{stem}*{read[0].suffix}")} - {*read}))
 
 
 def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:

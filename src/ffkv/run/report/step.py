@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.lookup import find
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.control import open_control
@@ -48,7 +49,7 @@ def write_report(run: Run, output: Path | str) -> None:
                 " this, or is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
             )
     exhibits, judged = draw_exhibits(run, control), judge_claims(run, control)
-    page = render(run, exhibits, judged, control, [page.stem for page in Path(output).parent.glob("memories/*.html")])
+    page = render(run, exhibits, judged, control, [page.stem for page in find(Path(output).parent, "memories/*.html")])
     for name, exhibit in exhibits.items():
         with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")

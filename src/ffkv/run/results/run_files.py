@@ -20,6 +20,7 @@ from ffkv.base.files.bounded import parse_json, read_bytes
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
+from ffkv.base.lookup import find
 from ffkv.base.parts import Part
 from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.settings.messages import sentences
@@ -248,7 +249,7 @@ class RunFiles:
         unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
         absent = (branch for branch in BRANCHES.values() if not branch.is_in(self.settings))
         unused |= {table.path for branch in absent for table in branch.tables}
-        paths = sorted(self.folder.glob("*/*.csv"))
+        paths = find(self.folder, "*/*.csv")
         return {path.stem: path for path in paths if path.relative_to(self.folder).as_posix() not in unused}
 
     def benchmarks(self) -> pd.DataFrame:
@@ -272,7 +273,7 @@ class RunFiles:
         unused = {"report.tsv", *([] if model.checkpoint == EMBEDDED else ["train.tsv"])}
         unused |= set() if model.is_unpacked else {"unpack.tsv"}
         found = []
-        for path in sorted(folder.rglob("*.tsv")):
+        for path in find(folder, "**/*.tsv"):
             name = path.relative_to(folder)
             parts = (
                 self.settings.shards
