@@ -163,7 +163,9 @@ class Loop:
             found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
             found += ["a traceback"] if "Traceback" in done.said else []
             found += ["no cause"] if not tells(done.said, fault.error) else []
+        # What is in the way of a removal leaves what was to go, for the next start: ".old." is a folder that has a successor.
         may_stay = fault.how == KILL or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
+        may_stay = may_stay or ".old." in done.failed
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
                 # What is beside an output need not be whole.
