@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ffkv
+from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, find, is_dir, is_file
 
 ASKED = {"exists", "is_file", "is_dir"}
@@ -58,7 +59,7 @@ def test_a_folder_that_may_not_be_listed_is_an_error(tmp_path, monkeypatch, patt
 
     monkeypatch.setattr(os, "listdir", fail)
     monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(PermissionError):
+    with pytest.raises(UserError, match="cannot be looked up: Permission denied"):
         find(tmp_path, pattern)
 
 

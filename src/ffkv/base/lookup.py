@@ -10,6 +10,8 @@ from errno import EBADF, ELOOP, ENOENT, ENOTDIR
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from ffkv.base.errors import UserError
+
 MISSING = (ENOENT, ENOTDIR, EBADF, ELOOP)
 
 
@@ -38,16 +40,27 @@ def find(folder: Path, pattern: str) -> list[Path]:
     pattern: such as "*/*.csv" or "**/*". `**` stands for folders in each other, and enters no links.
 
     Raises:
-        OSError: a folder cannot be looked up or listed.
+        UserError: a folder cannot be looked up or listed.
     """
     found = [folder]
-    for part in pattern.split("/"):
-        folders = [each for each in found if is_dir(each)]
-        if part == "**":
-            found = [Path(inner) for each in folders for inner, _, _ in os.walk(each, onerror=_refuse)]
-        else:
-            found = [entry for each in folders for entry in each.iterdir() if fnmatchcase(entry.name, part)]
+    try:
+        for part in pattern.split("/"):
+            folders = [each for each in found if is_dir(each)]
+            if part == "**":
+                found = [Path(inner) for each in folders for inner, _, _ in os.walk(each, onerror=_refuse)]
+            else:
+                found = [entry for each in folders for entry in each.iterdir() if fnmatchcase(entry.name, part)]
+    except OSError as error:
+        raise not_looked_up(error) from error
     return sorted(found)
+
+
+def not_looked_up(error: OSError) -> UserError:
+    """Makes the message about a path that the system denied to look up."""
+    return UserError(
+        f"{os.fsdecode(error.filename)} cannot be looked up: {error.strerror}. Check the rights and the disks, then start the"
+        " same command again."
+    )
 
 
 def _refuse(error: OSError) -> None:

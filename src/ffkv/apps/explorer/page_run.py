@@ -14,7 +14,7 @@ from ffkv.apps.explorer.layer_map import layer_map
 from ffkv.apps.explorer.pages import DRAWING_POLICY, LIVE, render, report_file, static
 from ffkv.apps.explorer.shelf import Held, NoSuch, Shelf
 from ffkv.base.files.bounded import read_json
-from ffkv.base.lookup import find, is_file
+from ffkv.base.lookup import is_file
 from ffkv.run.comparison.comparison_file import FACTS
 from ffkv.run.comparison.links import with_links
 from ffkv.run.report import facts
@@ -59,7 +59,7 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
     found: dict[str, tuple[Path, str, str]] = {}
     opened = {held.run.folder.resolve(): name for name, held in shelf.runs.items()}
     for results in sorted({folder.parent for folder in opened}):
-        for file in find(results, f"comparisons/*/tables/{FACTS}"):
+        for file in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
             name = file.parents[1].name
             runs = [opened.get(results / run) for run in _runs_of(file)]
             page = results.parent / "reports/comparisons" / name / "index.html"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.errors import UserError
 from ffkv.base.files.fault import DENIED
+from ffkv.base.lookup import not_looked_up
 
 _one_at_a_time = threading.RLock()
 
@@ -61,11 +61,3 @@ def _below(path: Any, places: list[Path]) -> bool:
     """Tells whether a path is one of some places, or in one."""
     whole = Path(os.fsdecode(path)).absolute()
     return any(place in (whole, *whole.parents) for place in places)
-
-
-def not_looked_up(error: OSError) -> UserError:
-    """Makes the message about a path that the system denied to look up."""
-    return UserError(
-        f"{os.fsdecode(error.filename)} cannot be looked up: {error.strerror}. Check the rights and the disks, then start the"
-        " same command again."
-    )

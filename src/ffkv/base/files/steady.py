@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.looks import not_looked_up
-from ffkv.base.lookup import is_dir, is_file
+from ffkv.base.lookup import is_dir, is_file, not_looked_up
 
 
 @contextlib.contextmanager

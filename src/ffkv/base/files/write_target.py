@@ -29,10 +29,10 @@ class WriteTarget(io.FileIO):
     @uninterrupted
     def readinto(self, data: Any) -> int:
         """Fills `data`, as far as the file goes. The system may give less at a time, which HDF5 takes for an error."""
-        rest = memoryview(data).cast("B")
+        rest = whole = memoryview(data).cast("B")
         while rest and (read := super().readinto(rest)):
             rest = rest[read:]
-        return len(data) - len(rest)
+        return len(whole) - len(rest)
 
     @uninterrupted
     def truncate(self, size: int | None = None) -> int:

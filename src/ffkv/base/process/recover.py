@@ -19,7 +19,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
 from ffkv.base.files.bounded import read_json
-from ffkv.base.lookup import exists, find, is_dir, make_folder
+from ffkv.base.lookup import exists, is_dir, make_folder
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -124,7 +124,7 @@ def unfinished_files(folder: Path) -> list[Path]:
     return [
         path
         for place in ("results", "reports")
-        for path in find(folder / place, "**/.*.partial")
+        for path in sorted((folder / place).rglob(".*.partial"))
         if PARTIAL.fullmatch(path.name)
         and not is_written(path)
         and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
@@ -133,7 +133,7 @@ def unfinished_files(folder: Path) -> list[Path]:
 
 def is_locked(folder: Path) -> bool:
     """Tells whether the folder is locked, so that Snakemake refuses to start in it."""
-    return bool(find(folder / LOCKS, "*.lock"))
+    return any((folder / LOCKS).glob("*.lock"))
 
 
 def unlock(folder: Path) -> None:
