@@ -162,7 +162,7 @@ def tiny(tmp_path_factory) -> Path:
 def own_tiny(tiny, tmp_path) -> Path:
     """A folder with the run of `tiny`, for tests that keep something beside it. The files are the same: nobody changes them."""
     shutil.copytree(tiny / "results/tiny", tmp_path / "results/tiny", copy_function=os.link)
-    (tmp_path / "reports").symlink_to(tiny / "reports")
+    shutil.copytree(tiny / "reports", tmp_path / "reports", copy_function=os.link)
     return tmp_path
 
 

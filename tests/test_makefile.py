@@ -1,5 +1,6 @@
 """The Makefile: every target is shown and run, and results are deleted only if somebody says so."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,9 +21,10 @@ def folder(tmp_path):
 
 
 def make(folder, target: str, answer: str = "") -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["make", "--no-print-directory", target], cwd=folder, input=answer, capture_output=True, text=True
-    )
+    """Runs `make`, as if none had started the tests."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    command = ["make", "--no-print-directory", target]
+    return subprocess.run(command, cwd=folder, input=answer, capture_output=True, text=True, env=environment)
 
 
 def test_help_shows_every_target_that_is_no_file(folder):
