@@ -16,7 +16,6 @@ MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and t
 PARQUET = b"PAR1"  # how a parquet file begins
 SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
 STEP = 8192  # bytes that are read at once
-UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 # How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
 FOREIGN = {
     b"\xff\xfe\0\0": "UTF-32 text: convert it to UTF-8",
@@ -53,18 +52,22 @@ class Stepwise(FileIO):
 def open_unpacked(path: str) -> Iterator[Any]:
     """Opens the file, or what it unpacks to, as a stream of bytes."""
     unpack = UNPACK.get(Path(path).suffix.lower())
-    if path.lower().endswith(".zst"):
-        import pyarrow as pa
-
-        # The reader of the package zstandard takes a file that is cut off for a whole one.
-        with pa.CompressedInputStream(Path(path).open("rb"), "zstd") as file:
-            yield file
-    elif unpack:
+    if unpack:
         with Stepwise(path) as packed, unpack(packed) as file:
             yield file
     else:
         with Path(path).open("rb", buffering=STEP) as file:
             yield file
+
+
+def _open_zstd(packed: FileIO) -> Any:
+    """Opens what a zst file unpacks to. The reader of the package zstandard takes a file that is cut off for a whole one."""
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(packed, "zstd")
+
+
+UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
 
 
 def check_text(path: str, file: Any) -> BufferedReader[Any]:

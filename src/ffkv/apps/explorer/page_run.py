@@ -59,6 +59,7 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
     found: dict[str, tuple[Path, str, str]] = {}
     opened = {held.run.folder.resolve(): name for name, held in shelf.runs.items()}
     for results in sorted({folder.parent for folder in opened}):
+        # Not `find`: a comparison that somebody else may not read blocks no page.
         for file in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
             name = file.parents[1].name
             runs = [opened.get(results / run) for run in _runs_of(file)]

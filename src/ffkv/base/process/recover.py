@@ -120,7 +120,10 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
 
 
 def unfinished_files(folder: Path) -> list[Path]:
-    """Returns the files that killed steps left under a temporary name, without the files of steps that still run."""
+    """Returns the files that killed steps left under a temporary name, without the files of steps that still run.
+
+    Folders that may not be listed are passed over: what is in them is somebody else's.
+    """
     return [
         path
         for place in ("results", "reports")
