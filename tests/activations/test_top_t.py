@@ -3,6 +3,7 @@
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +66,15 @@ def test_any_batches_and_shards_in_any_order_give_the_sorted_top_of_each_sign(co
     found = list(zip(size, place, gate, strict=True))
     assert found[: len(expected)] == [(np.float32(v), p, gated and positive) for v, p, positive in expected]
     assert found[len(expected) :] == [(0.0, -1, False)] * (t - len(expected))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_cannot_enter_is_no_candidate(sign):
+    """The list is full with 2; another prefix comes later."""
+    contest, m = TopT(1, 1, sign, False, "cpu"), sign * torch.tensor([[[2.0], [3], [1], [0], [-3]]])
+    contest.enter(m[:, :1], m[:, 0], None, torch.tensor([0]))
+    contest.settle()
+    assert contest._candidates(m, torch.tensor([1]))[0, :, 0].tolist() == [False, True, False, False, False]
 
 
 def compete(corpus, t: int, sign: int, one_prefix: bool, gated: bool, data) -> torch.Tensor:

@@ -82,3 +82,10 @@ def test_chance_follows_prefixes_of_similar_length_where_they_have_more():
     background = count_background([*one_word, *longer])
     assert background.chance(("last word", "The"), np.array([1])) == 1
     assert background.chance(("last word", "The"), np.array([9])) == pytest.approx(11 / 101)
+    alone = count_background([one_word[0], *longer])
+    assert alone.chance(("last word", "The"), np.array([1])) == 1
+
+
+def test_a_feature_that_each_prefix_has_twice_has_the_probability_1():
+    background = count_background([shallow_evidence("a b a b".split())])
+    assert background.chance(("inner bigram", "a b"), np.array([4])) == 1

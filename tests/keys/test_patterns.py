@@ -178,6 +178,8 @@ def test_every_feature_of_the_background_counts_as_a_hypothesis_for_every_key():
     assert pattern.p_value == pytest.approx(5 * (1 / 51) ** 4 * (50 / 51) + (1 / 51) ** 5)
     assert pattern.q_value == pytest.approx(pattern.p_value * 2 * 51)
     assert nothing == []
+    assert detect_shallow([key, []], background, minimum=3, rate=pattern.q_value) == [[pattern], []]
+    assert detect_shallow([key, []], background, minimum=3, rate=0.999 * pattern.q_value) == [[], []]
 
 
 def test_no_keys_no_patterns(detector):

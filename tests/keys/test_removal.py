@@ -9,6 +9,7 @@ def weighted_sum(weights):
     """A fake model: the coefficient of memory i is weights[i] times the token ids, by position from the end."""
 
     def coefficients(rows, memories):
+        assert {row.dtype for row in rows} <= {np.dtype(np.int32)}
         return np.array([row[::-1] @ weights[memory][: len(row)] for row, memory in zip(rows, memories)], np.float32)
 
     return coefficients
@@ -27,6 +28,7 @@ def test_the_change_is_relative_to_the_coefficient_of_the_whole_prefix():
     assert found[0] == pytest.approx([-100 * 1 / 8, -100 * 5 / 8, -100 * 2 / 8])
     # Memory 1: 10 x last + the one before, 52. Without the last token 2 is the last, 21; without 2, 51.
     assert found[1] == pytest.approx([0, 100 * (21 - 52) / 52, 100 * (51 - 52) / 52])
+    assert (changes([[1, 2, 5], [1, 2, 5]], [0, 1], weights=WEIGHTS / 64) == found).all()
 
 
 def test_bos_stays_in_front():

@@ -81,6 +81,7 @@ def test_patterns_per_key_and_coverage():
     assert (random["keys"], random["keys_with_pattern"], random["patterns_per_key"], random["coverage"]) == (1, 0, 0, 0)
     assert (empty["keys"], empty["keys_with_pattern"]) == (0, 0)
     assert np.isnan([empty["patterns_per_key"], empty["coverage"]]).all()
+    assert table[["keys", "keys_with_pattern"]].dtypes.tolist() == [int, int]
 
 
 def test_the_change_is_averaged_by_key_and_then_over_keys():
@@ -122,6 +123,7 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
     }
     assert (second["keys"], second["dead"], second["fewer"], second["firing_q3"]) == (2, 2, 2, 0)
     assert second["one_token"] == 0
+    assert measure_activity(replace(triggers, prefixes=1))["firing_q3"].tolist() == [3, 0]
 
 
 def test_activity_counts_trigger_examples_of_one_token(corpus, make_triggers):

@@ -79,6 +79,11 @@ def highest(packed: Tensor, t: int) -> Tensor:
     return torch.from_numpy(np.sort(packed.numpy(), axis=1)[:, -t:]).flip(1)
 
 
+def in_order(best: Tensor) -> Tensor:
+    """Sorts the state of a GPU, each row descending [key, t]."""
+    return best.sort(1, descending=True).values
+
+
 def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
     """Merges candidates, for keys in any order [candidate], into the state, each row descending [key, t], in place."""
     if not len(keys):

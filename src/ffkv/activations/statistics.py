@@ -57,7 +57,11 @@ def _tally(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
     """Counts each number below `size` [size], or adds its whole weights."""
     if numbers.device.type == "cpu":
         return numbers.bincount(None if weights is None else weights.double(), minlength=size).long()
-    # `bincount` would wait for the GPU.
+    return _tally_without_waiting(numbers, weights, size)
+
+
+def _tally_without_waiting(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
+    """Does what `_tally` does, on a GPU, for which `bincount` would wait."""
     ones = torch.ones_like(numbers, dtype=torch.int64) if weights is None else weights
     return ones.new_zeros(size).index_add_(0, numbers, ones)
 

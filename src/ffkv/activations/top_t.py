@@ -112,7 +112,7 @@ class TopT:
     def settle(self) -> None:
         """Inserts the pending candidates. Triggers are then in order."""
         if self.best.device.type != "cpu":
-            self.best = self.best.sort(1, descending=True).values
+            self.best = packing.in_order(self.best)
             return
         self._insert(self._pending_keys[: self._count].long(), self._pending[: self._count])
         self._count = 0

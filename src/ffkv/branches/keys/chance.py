@@ -34,7 +34,7 @@ class Background:
         rate = (counts.sum() + 1) / (self.places[kind] + 1)
         by_places = 1 - (1 - rate) ** np.array([count_places(kind, count) for count in words.tolist()])
         by_length = counts[similar] / np.maximum(self.prefixes[similar], 1)
-        return float(np.clip(np.maximum(by_places, by_length), 0, 1).mean())
+        return float(np.minimum(np.maximum(by_places, by_length), 1).mean())
 
 
 def length_class(words: np.ndarray) -> np.ndarray:

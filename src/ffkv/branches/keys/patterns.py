@@ -153,10 +153,10 @@ def detect_shallow(
         for number, key in enumerate(keys)
         for feature, members in find_recurring(key, minimum).items()
     ]
-    words = [np.array([evidence.words for evidence in key], int) for key in keys]
+    words = [np.array([evidence.words for evidence in key]) for key in keys]
     chances = np.array([background.chance(feature, words[number]) for number, feature, _ in candidates])
-    occurrences = np.array([len(members) for _, _, members in candidates], int)
-    prefixes = np.array([len(keys[number]) for number, _, _ in candidates], int)
+    occurrences = np.array([len(members) for _, _, members in candidates])
+    prefixes = np.array([len(keys[number]) for number, _, _ in candidates])
     p = p_value(occurrences, prefixes, chances)
     possible = background.features.union(*(evidence.features for key in keys for evidence in key))
     q = q_values(p, len(keys) * len(possible))
