@@ -5,6 +5,8 @@ index a fake tensor of "cuda"; "lazy" stands for a GPU, because every torch know
 are compared on the CPU.
 """
 
+from unittest import mock
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
@@ -49,6 +51,14 @@ def test_a_layer_on_another_gpu_mixes_no_devices_and_waits_for_none(one_prefix):
                 tops[layer.index].settle()
                 assert tops[layer.index].best.device == device and tops[layer.index].best.shape == (KEYS, 2)
         assert first.on(devices[0]) is first
+
+
+def test_on_a_gpu_all_of_a_batch_enters():
+    with FakeTensorMode(), mock.patch.object(top_t.TopT, "enter_whole") as whole:
+        m, places = torch.empty(SENTENCES, TOKENS, KEYS, device="lazy"), torch.arange(SENTENCES, device="lazy")
+        entered = (m, m.amax(1), m > 0, places)
+        top_t.TopT(KEYS, 2, 1, True, m.device).enter(*entered)
+        assert all(given is own for given, own in zip(whole.call_args.args, entered, strict=True))
 
 
 def test_fake_tensors_tell_mixed_devices_and_waiting():

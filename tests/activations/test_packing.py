@@ -80,8 +80,8 @@ def test_a_tied_coefficient_from_an_earlier_place_wins_and_keeps_its_digits():
     state = packing.start(1, 1, "cpu")
     for place, value in ((7, 1.0), (3, 1.00001), (5, 1.00006)):
         packing.insert(state, torch.tensor([0]), packing.pack(torch.tensor([value]), torch.tensor([place])))
-    coefficient, found, _ = packing.unpack(state)
-    assert (found.item(), coefficient.item()) == (3, np.float32(1.00001))
+    coefficient, found, gate = packing.unpack(state)
+    assert (found.item(), coefficient.item(), gate.item()) == (3, np.float32(1.00001), False)
 
 
 def test_only_what_can_enter_is_let_in():
@@ -90,7 +90,9 @@ def test_only_what_can_enter_is_let_in():
     (behind,), (ahead,) = packing.floor(packing.edges(state), torch.tensor([10, 8])).tolist()
     assert behind < 1 + 2**-14 == np.nextafter(np.float32(behind), np.float32(2))
     assert ahead < 1 == np.nextafter(np.float32(ahead), np.float32(2))
-    assert packing.floor(packing.edges(packing.start(1, 1, "cpu")), torch.tensor([0])).item() == 0
+    tiny = packing.pack(torch.tensor([[1e-44]]), torch.tensor([[9]]))  # no digit of it counts
+    for least in (packing.start(1, 1, "cpu"), tiny):
+        assert packing.floor(packing.edges(least), torch.tensor([0])).item() == 0
 
 
 def test_a_state_in_order_begins_with_the_highest():

@@ -46,9 +46,9 @@ def test_totals_are_rounded_to_whole_units():
 def test_histograms_are_those_of_a_search_of_the_edges(weighted):
     """At each edge, next to it, and far from it; two batches add up."""
     inner = HISTOGRAM_EDGES[2:-1]
-    values = np.concatenate([inner, np.nextafter(inner, np.float32(0)), -inner, [0, -0.0, 2**-126, 1e-30, 2e38]]).astype(
-        np.float32
-    )
+    values = np.concatenate(
+        [inner, np.nextafter(inner, np.float32(0)), -inner, [0, -0.0, 2**-126, 1e-30, 2e38]]
+    ).astype(np.float32)
     coefficients = np.stack([values, np.roll(values, 1) * np.float32(1.5)], 1)
     times = np.arange(len(values)) % 3 if weighted else np.ones(len(values), int)
     found = Statistics(2, "cpu")
@@ -59,7 +59,9 @@ def test_histograms_are_those_of_a_search_of_the_edges(weighted):
         assert found.histogram[key].tolist() == (2 * np.bincount(bins, times, len(HISTOGRAM_EDGES) - 1)).tolist()
 
 
-@pytest.mark.parametrize("weights, expected", [(None, [1, 0, 2, 0]), (torch.tensor([5, 7, 2**40]), [7, 0, 2**40 + 5, 0])])
+@pytest.mark.parametrize(
+    "weights, expected", [(None, [1, 0, 2, 0]), (torch.tensor([5, 7, 2**40]), [7, 0, 2**40 + 5, 0])]
+)
 def test_numbers_are_counted_on_a_gpu_as_on_the_cpu(weights, expected):
     for tally in (_tally, _tally_without_waiting):
         found = tally(torch.tensor([2, 0, 2], dtype=torch.int32), weights, 4)

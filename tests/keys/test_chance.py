@@ -87,5 +87,5 @@ def test_chance_follows_prefixes_of_similar_length_where_they_have_more():
 
 
 def test_a_feature_that_each_prefix_has_twice_has_the_probability_1():
-    background = count_background([shallow_evidence("a b a b".split())])
+    background = count_background([shallow_evidence(["a", "b", "a", "b"])])
     assert background.chance(("inner bigram", "a b"), np.array([4])) == 1

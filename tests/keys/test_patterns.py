@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ffkv.base.settings import Keys
 from ffkv.branches.keys.chance import count_background
-from ffkv.branches.keys.features import Evidence
-from ffkv.branches.keys.key_sample import prefix_words, random_examples
+from ffkv.branches.keys.features import Evidence, shallow_evidence
+from ffkv.branches.keys.key_sample import background_prefixes, prefix_words, random_examples
 from ffkv.branches.keys.patterns import (
     Pattern,
     categorize,
@@ -86,6 +88,7 @@ def test_a_topic_without_shared_words_has_the_prefixes_that_are_about_it(subject
     assert topic.members == tuple(range(1, 15))
     assert topic.p_value == topic.q_value == 1 / 4001
     assert topic.chance == 0.05
+    assert topics_of([about(3, 14)], subjects._replace(false_discovery_rate=1 / 4001)) != [[]]
     kind, words = topic.feature
     assert kind == "topic"
     assert set(words.split(", ")) <= {subject_word(3, number) for number in range(40)}
@@ -98,6 +101,22 @@ def test_topics_are_one_hypothesis_a_key(subjects):
     assert (
         topics_of([about(5, 10), *nothing * 11], subjects)[0] == []
     )  # 210 keys: 4,000 draws are too few for one alone
+
+
+def test_three_prefixes_that_are_left_are_tested_for_another_topic(subjects):
+    (found,) = topics_of([[*about(3, 14), *about(7, 3)]], subjects)
+    assert [topic.members for topic in found] == [tuple(range(14)), (14, 15, 16)]
+
+
+def test_patterns_are_those_of_the_language_of_the_corpus(corpus):
+    """In German “die” is a function word, and “of” is none."""
+    competing = CompetingPrefixes(replace(corpus, language="de"), True)
+    german = prepare_detector(competing, Keys(background_prefixes=100), seed=0)
+    prefixes = background_prefixes(competing, 100, 0)
+    expected = count_background(shallow_evidence(prefix, "de") for prefix in prefixes)
+    assert (german.background.counts, german.background.places) == (expected.counts, expected.places)
+    key = [[word] for word in "die der das und ein nicht auch".split()]
+    assert found_in(german, key) == [[("word class", "a function word", 7)]]
 
 
 def test_shared_words_alone_are_no_topic(subjects):

@@ -7,7 +7,7 @@ from ffkv.branches.keys.chance import LENGTH_CLASSES
 from ffkv.branches.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
 from ffkv.branches.keys.key_sample import random_examples
 from ffkv.branches.keys.patterns import detect_topics, prepare_detector
-from ffkv.branches.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values
+from ffkv.branches.keys.similarity import PlacedKey, fill_pool, find_members, place_prefixes, topic_p_values
 from ffkv.branches.keys.topics import Topics
 from ffkv.corpus.competing import CompetingPrefixes
 
@@ -66,7 +66,7 @@ def test_p_values_count_the_draws_that_speak_as_much(small, few_draws):
 def test_members_speak_more_for_the_topic_than_random_prefixes_of_their_length(small):
     scores = np.zeros((6, 4), np.float32)
     scores[:4, 2] = small.of_class(0)[:, 2].max() + 1
-    scores[4:, 2] = np.quantile(small.of_class(0)[:, 2], 0.9)
+    scores[4:, 2] = [np.quantile(small.of_class(0)[:, 2], level) for level in (0.9, 0.95)]
     key = PlacedKey(np.arange(6), scores, np.zeros(6, int))
     assert key.topic == 2
     assert find_members(key, small).tolist() == [0, 1, 2, 3]
@@ -112,6 +112,18 @@ def test_a_key_of_two_subjects_has_two_topics_and_a_key_of_one_has_one(many_subj
         assert not first & second
         assert len(first & {*range(10)}) >= 7 and len(second & {*range(10, 20)}) >= 7
     assert sum(len(key) == 1 for key in members[10:]) >= 8  # of 10: at a rate of 5 % another one is found by chance
+
+
+def test_the_pool_has_the_prefixes_of_each_class_in_their_order_in_the_language_of_the_topics():
+    """In German “the” is a content word, and “die” is not."""
+    topics = Topics({"the": 0, "die": 1, "haus": 2}, np.diag([2.0, 1, 1]), np.full(3, 1 / 3), [*"abc"], "de")
+    one, two = [["haus"], ["the"], ["die", "Haus"]] * 20, [["the", "die", "haus"]] * 2
+    pool = fill_pool(topics, [["die"], *two, *one])
+    assert pool.starts.tolist() == [0, 60, 62, 62, 62, 62, 62, 62]
+    assert (pool.of_class(0) == topics.score([["haus"], ["the"], ["haus"]] * 20)[0]).all()
+    assert (pool.of_class(1) == topics.score([["haus", "the"]] * 2)[0]).all()
+    (placed,) = place_prefixes([[["die"], ["the", "die"], ["Haus", "the"]]], [()], pool)
+    assert (placed.numbers.tolist(), placed.classes.tolist()) == ([1, 2], [0, 1])
 
 
 def test_words_of_shallow_patterns_take_no_part(detector):

@@ -85,13 +85,13 @@ def in_order(best: Tensor) -> Tensor:
 
 
 def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
-    """Merges candidates, for keys in any order [candidate], into the state, each row descending [key, t], in place."""
+    """Merges candidates on the CPU, for keys in any order [candidate], into the state, each row descending [key, t], in place."""
     if not len(keys):
         return
-    order = keys.argsort(stable=True)
+    order = keys.argsort()
     hit, counts = torch.unique_consecutive(keys[order], return_counts=True)
-    rows = torch.repeat_interleave(torch.arange(len(hit), device=best.device), counts)
-    columns = torch.arange(len(keys), device=best.device) - (counts.cumsum(0) - counts)[rows]
+    rows = torch.repeat_interleave(counts)
+    columns = torch.arange(len(keys)) - (counts.cumsum(0) - counts)[rows]
     t = best.shape[1]
     together = best.new_full((len(hit), t + int(counts.max())), NOTHING)
     together[:, :t] = best[hit]

@@ -79,7 +79,7 @@ class TopT:
         if m.device.type != "cpu":
             return reaches(m, packing.least_tied(peaks)[:, None]).view(torch.uint8).argmax(1)
         # On the CPU numbers that fit into the cache are faster than bytes.
-        remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
+        remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype)[:, None]
         from_end = torch.empty_like(peaks)  # tokens from there to the end
         for rows in in_cache(m):
             at_peak = m.new_empty(m[rows].shape)
