@@ -82,6 +82,8 @@ def test_chance_follows_prefixes_of_similar_length_where_they_have_more():
     background = count_background([*one_word, *longer])
     assert background.chance(("last word", "The"), np.array([1])) == 1
     assert background.chance(("last word", "The"), np.array([9])) == pytest.approx(11 / 101)
+    many_words = count_background([*longer, Evidence([("last word", "The")], 300)])
+    assert many_words.chance(("last word", "The"), np.array([100])) == 1
     alone = count_background([one_word[0], *longer])
     assert alone.chance(("last word", "The"), np.array([1])) == 1
 

@@ -115,7 +115,7 @@ def test_patterns_are_those_of_the_language_of_the_corpus(corpus):
     prefixes = background_prefixes(competing, 100, 0)
     expected = count_background(shallow_evidence(prefix, "de") for prefix in prefixes)
     assert (german.background.counts, german.background.places) == (expected.counts, expected.places)
-    key = [[word] for word in "die der das und ein nicht auch".split()]
+    key = [[word] for word in ("die", "der", "das", "und", "ein", "nicht", "auch")]
     assert found_in(german, key) == [[("word class", "a function word", 7)]]
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,21 @@ def test_p_values_count_the_draws_that_speak_as_much(small, few_draws):
     assert 0 < reached < FEW
     assert topic_p_values([few, key], small, 3, seed=3).tolist() == [1, (1 + reached) / (1 + FEW)]
     assert topic_p_values([], small, 3, seed=3).tolist() == []
+
+
+def test_a_draw_that_speaks_just_as_much_counts(small, few_draws):
+    own = np.concatenate([_draw_prefixes(small, number, count, 3)[:, 7] for number, count in enumerate((2, 1, 2))])
+    drawn = draws_by_hand(small, 2, 1, 2)
+    reached = (drawn >= drawn[7] - 1e-4).sum()
+    (p,) = topic_p_values([PlacedKey(np.arange(5), small.scores[own], np.array([0, 0, 1, 2, 2]))], small, 3, seed=3)
+    assert p == (1 + reached) / (1 + FEW)
+
+
+def test_each_class_and_seed_has_draws_of_its_own(small):
+    pool = replace(small, starts=np.array([0, 10, 20, 30]))
+    drawn = [_draw_prefixes(pool, number, 3, seed) - 10 * number for number, seed in ((0, 3), (1, 3), (0, 4))]
+    assert all(((own >= 0) & (own < 10)).all() for own in drawn)
+    assert (drawn[0] != drawn[1]).any() and (drawn[0] != drawn[2]).any()
 
 
 def test_members_speak_more_for_the_topic_than_random_prefixes_of_their_length(small):

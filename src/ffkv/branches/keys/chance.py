@@ -49,7 +49,7 @@ def count_background(prefixes: Iterable[Evidence]) -> Background:
     for features, length in prefixes:
         counts[min(length.bit_length(), LENGTH_CLASSES - 1)].update(features)
         lengths[length] += 1
-    classes = length_class(np.array(list(lengths), int))
+    classes = length_class(np.array(list(lengths)))
     return Background(
         counts=counts,
         prefixes=np.bincount(classes, weights=list(lengths.values()), minlength=LENGTH_CLASSES),

@@ -59,4 +59,4 @@ def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.
     """Draws prefixes of the pool into the places of one length class [place, draw]."""
     generator = random_stream(seed, Purpose.SIMILARITY, length_class)
     low, high = pool.starts[length_class : length_class + 2]
-    return generator.integers(low, max(high, low + 1), (places, NULL_DRAWS))
+    return generator.integers(low, high, (places, NULL_DRAWS))

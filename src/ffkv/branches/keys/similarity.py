@@ -77,9 +77,9 @@ def topic_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, seed: in
     `minimum` prefixes has 1.
     """
     counts = np.array([np.bincount(key.classes, minlength=LENGTH_CLASSES) for key in keys], int)
-    counts = counts.reshape(-1, LENGTH_CLASSES)
-    tested = np.flatnonzero(counts.sum(axis=1) >= max(minimum, 1)).tolist()
-    highest = {key: float(keys[key].scores.sum(axis=0, dtype=float).max()) for key in tested}
+    counts = counts.reshape(len(keys), LENGTH_CLASSES)
+    tested = np.flatnonzero(counts.sum(axis=1) >= minimum).tolist()
+    highest = {key: float(keys[key].scores.sum(axis=0).max()) for key in tested}
     reached = np.full(len(keys), NULL_DRAWS)
     reached[tested] = 0
     for block in draw_blocks(pool, counts.max(axis=0, initial=0), seed):
