@@ -139,8 +139,12 @@ def test_the_pool_has_the_prefixes_of_each_class_in_their_order_in_the_language_
     assert pool.starts.tolist() == [0, 60, 62, 62, 62, 62, 62, 62]
     assert (pool.of_class(0) == topics.score([["haus"], ["the"], ["haus"]] * 20)[0]).all()
     assert (pool.of_class(1) == topics.score([["haus", "the"]] * 2)[0]).all()
-    (placed,) = place_prefixes([[["die"], ["the", "die"], ["Haus", "the"]]], [()], pool)
-    assert (placed.numbers.tolist(), placed.classes.tolist()) == ([1, 2], [0, 1])
+    one_of_each, none = (replace(pool, starts=step * np.arange(LENGTH_CLASSES + 1)) for step in (1, 0))
+    key = [["die"], ["the", "die"], ["Haus", "the"]]
+    for of_classes in (pool, one_of_each):
+        (placed,) = place_prefixes([key], [()], of_classes)
+        assert (placed.numbers.tolist(), placed.classes.tolist()) == ([1, 2], [0, 1])
+    assert place_prefixes([key], [()], none)[0].numbers.tolist() == []
 
 
 def test_words_of_shallow_patterns_take_no_part(detector):
