@@ -53,6 +53,7 @@ def test_memories_are_tested_on_one_half_and_estimated_on_the_other():
     made = states(CONTRIBUTION, SCREEN, norm=np.float32([1, 2, 3]), frozen_screen=2 * np.float32(SCREEN))
     found = measure_memories(made, PARTS, ALL_TRUE, Behaviour(prompts="p", candidates=1), 0)
     assert found.iloc[:, :2].to_dict("list") == {"layer": [0, 0, 1], "memory": [0, 1, 0]}
+    assert found.columns[:2].tolist() == ["layer", "memory"]
     numbers = ["contrast", "estimate", "coefficient", "screen", "screen_estimate", "frozen_screen", "frozen_estimate"]
     assert found[numbers].to_numpy().tolist() == [
         [1, 3, 2, 0, 8, 0, 16],
@@ -70,6 +71,14 @@ def test_memories_are_tested_on_one_half_and_estimated_on_the_other():
     assert found.loc[1, ["estimate_low", "estimate_high"]].tolist() == [0, 0]
     half = 3.182446 * np.std([2, 4, 2, 4], ddof=1) / 2  # t of 3 degrees of freedom
     assert found.loc[0, ["estimate_low", "estimate_high"]].tolist() == pytest.approx([3 - half, 3 + half])
+
+
+def test_each_layer_measure_and_seed_has_flips_of_its_own():
+    """Of the same numbers in two layers."""
+    made = states(values := np.random.default_rng(0).normal(0.2, 1, (32, 1)) * [1, 1], values, (0, 1, 2))
+    its = Behaviour(prompts="p", flips=1000)
+    p = [measure_memories(made, np.tile(PARTS, 4), np.ones(32, bool), its, seed) for seed in (0, 1)]
+    assert len({*pd.concat(p)[["p_value", "screen_p"]].to_numpy().flat}) > 6  # of 8
 
 
 def test_candidates_do_not_have_a_value_of_zero():
@@ -114,10 +123,12 @@ def test_halves_that_differ_have_nothing_in_common():
 
 def test_labels_of_three_prompts_are_compared():
     """`b` has two prompts alone. Negative values are as large as positive ones."""
-    values = [[9, 0, 1]] * 3 + [[0, 9, 1]] * 2 + [[0, 1, -9]] * 3
+    values = [[9, 0, 1]] * 3 + [[0, 5, 1]] * 2 + [[0, 1, -9]] * 3
     found = stability(states(values, None, (0, 3)), ["c", "c", "c", "b", "b", "a", "a", "a"], candidates=2)
     of_labels = found[found["compared"] == "labels"]
     assert of_labels[["first", "second", "memories", "jaccard"]].to_numpy().tolist() == [["c", "a", 2, 1 / 3]]
+    of_labels = stability(states(np.array(values), None, (0, 3)), ["c"] * 3 + ["d"] * 5, candidates=1)
+    assert of_labels.set_index("compared").loc["labels", ["jaccard", "overlap"]].tolist() == [0, 0]
 
 
 def test_labels_of_two_lists_have_prompts_of_both():
@@ -128,3 +139,18 @@ def test_labels_of_two_lists_have_prompts_of_both():
     assert (of_both["compared"] == "labels").sum() == 1
     of_one = stability(states(values, None, (0, 3)), labels, np.array([True] * 5 + [False] * 3), candidates=1)
     assert not (of_one["compared"] == "labels").any()
+
+
+def test_of_many_labels_twenty_are_compared():
+    labels = np.repeat([*"abcdefghijklmnopqrstuvw"], 3)
+    made, part = states(np.ones((69, 3)), None, (0, 3)), np.array(["choose", "estimate", "choose"] * 23)
+    found = pd.DataFrame(measure_stability(made, part, np.ones(69, bool), labels, Behaviour(prompts="p"), 0))
+    of_labels = found[found["compared"] == "labels"]
+    assert len(of_labels) == 20 * 19 / 2 and {*of_labels["first"], *of_labels["second"]} == {*"abcdefghijklmnopqrst"}
+
+
+def test_sets_of_prompts_that_are_drawn_again_have_as_many_memories_as_candidates():
+    """Each prompt has a memory of its own, which is first where it is drawn most often."""
+    found = stability(states(np.eye(8), None, (0, 8)), candidates=1)
+    of_draws = found.loc[found["compared"] == "bootstraps", "jaccard"]
+    assert len(of_draws) == 5 and set(of_draws) == {0, 1}

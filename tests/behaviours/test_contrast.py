@@ -105,6 +105,12 @@ def test_resampled_sets_are_stable_where_memories_differ():
     assert all(found.tolist() == [4, 9] for found in resampled(values, np.ones(30, bool), 2, 20, generator()))
 
 
+def test_each_time_other_prompts_are_drawn():
+    """Each prompt has a memory of its own."""
+    sets = resampled(np.eye(9, dtype=np.float32), np.ones(9, bool), 3, 20, generator())
+    assert len({tuple(found.tolist()) for found in sets}) > 10 and {len(found) for found in sets} == {3}
+
+
 def test_two_lists_are_drawn_again_each_by_itself():
     positive = np.arange(30) < 10
     values = np.tile(np.array([5, 0, 0], np.float32), (30, 1))  # the first is as strong on both

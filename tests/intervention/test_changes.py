@@ -47,6 +47,12 @@ def test_similar_memories_are_similar_and_never_the_memory_itself(seed):
     assert len(found) == min(4, len(possible))
 
 
+def test_a_memory_at_the_largest_difference_is_similar():
+    """Contributions of 4, 5, 3, 5.5 and 2.5 beside the memory's own of 4, from which a quarter of it is 1."""
+    m = np.array([4, 4, -5, 3, 5.5, 2.5], np.float32)
+    assert similar_memories(0, m, np.ones(6), 0.25, 9, np.random.default_rng(0)).tolist() == [1, 2, 3]
+
+
 def test_keeping_few_memories_by_brute_force():
     generator = torch.Generator().manual_seed(0)
     m, mean, values = (torch.randn(*shape, generator=generator) for shape in ((9,), (9,), (9, 4)))

@@ -9,6 +9,8 @@ from ffkv.model.effects.changes import scaled
 from ffkv.model.effects.measured import measure_effects, predict
 from ffkv.model.head.head_file import load_head
 
+READ_AS = 7
+
 
 class LinearHead:
     """A head that is one matrix: what `Head` promises, for the two functions that read it."""
@@ -20,6 +22,7 @@ class LinearHead:
         return vectors @ self.embedding.T
 
     def chunks(self, vectors, layer):
+        assert layer == READ_AS
         for row in range(0, len(vectors), 2):
             yield slice(row, min(row + 2, len(vectors))), self.logits(vectors[row : row + 2])
 
@@ -41,7 +44,7 @@ def test_a_removed_memory_takes_m_e_v_from_each_logit(numbers):
     before, after = head.logits(end[None])[0], head.logits(end + change)[0]
     torch.testing.assert_close(after - before, -m * (embedding @ value), rtol=1e-5, atol=1e-5)
     tokens = torch.arange(30)
-    (effects,) = measure_effects(head, [end + change], predict(head, end[None], None), [tokens], None)
+    (effects,) = measure_effects(head, [end + change], predict(head, end[None], READ_AS), [tokens], READ_AS)
     expected = after.double().log_softmax(0) - before.double().log_softmax(0)
     torch.testing.assert_close(effects.log_p[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -50,7 +53,7 @@ def test_the_divergence_is_that_of_torch_and_the_prediction_its_argmax(numbers):
     embedding, end, _ = numbers
     head = LinearHead(embedding)
     ends = end + 2 * torch.randn(7, 8, generator=torch.Generator().manual_seed(5))
-    (effects,) = measure_effects(head, [ends], predict(head, end[None], None), [torch.tensor([3])], None)
+    (effects,) = measure_effects(head, [ends], predict(head, end[None], READ_AS), [torch.tensor([3])], READ_AS)
     p = Categorical(logits=head.logits(end[None]).double())
     expected = kl_divergence(p, Categorical(logits=head.logits(ends).double()))
     torch.testing.assert_close(effects.divergence, expected, rtol=1e-4, atol=1e-5)
@@ -62,12 +65,12 @@ def test_the_effects_on_several_prefixes_are_those_on_each(numbers):
     """The head hands on two rows at a time: parts of one prefix, and rows of two."""
     embedding, end, value = numbers
     head, generator = LinearHead(embedding), torch.Generator().manual_seed(6)
-    bases = predict(head, torch.stack([end, value, end + value, end - value]), None)
+    bases = predict(head, torch.stack([end, value, end + value, end - value]), READ_AS)
     ends = [torch.randn(count, 8, generator=generator) for count in (3, 0, 1, 4)]
     tokens = [torch.arange(count) for count in (1, 2, 0, 5)]
-    for effects, *alone in zip(measure_effects(head, ends, bases, tokens, None), ends, bases, tokens, strict=True):
+    for effects, *alone in zip(measure_effects(head, ends, bases, tokens, READ_AS), ends, bases, tokens, strict=True):
         for together, expected in zip(
-            effects, measure_effects(head, *([each] for each in alone), None)[0], strict=True
+            effects, measure_effects(head, *([each] for each in alone), READ_AS)[0], strict=True
         ):
             assert together.shape == expected.shape
             torch.testing.assert_close(together, expected, rtol=1e-6, atol=1e-6)  # products of other shapes
@@ -76,7 +79,7 @@ def test_the_effects_on_several_prefixes_are_those_on_each(numbers):
 def test_a_change_of_nothing_does_nothing(numbers):
     embedding, end, _ = numbers
     head = LinearHead(embedding)
-    (effects,) = measure_effects(head, [end[None]], predict(head, end[None], None), [torch.tensor([0, 29])], None)
+    (effects,) = measure_effects(head, [end[None]], predict(head, end[None], READ_AS), [torch.tensor([0, 29])], READ_AS)
     assert effects.log_p.abs().max() < 1e-6 and effects.divergence.item() < 1e-6 and not effects.changed.item()
 
 
@@ -90,7 +93,9 @@ def test_a_token_that_the_model_never_predicts_adds_nothing(numbers):
             return logits
 
     head = Never(embedding)
-    (effects,) = measure_effects(head, [(end + value)[None]], predict(head, end[None], None), [torch.tensor([1])], None)
+    (effects,) = measure_effects(
+        head, [(end + value)[None]], predict(head, end[None], READ_AS), [torch.tensor([1])], READ_AS
+    )
     others = torch.arange(30) != 4
     p, q = ((embedding @ vector)[others].double().log_softmax(0) for vector in (end, end + value))
     assert effects.divergence.item() == pytest.approx((p.exp() * (p - q)).sum().item(), rel=1e-4)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import LAYER_KINDS
 
+from ffkv.branches.roles import readout
 from ffkv.branches.roles.readout import ignores_mean, make_readout, measure, read_matrix
 from ffkv.model.head.head_file import load_head
 
@@ -48,22 +49,36 @@ def test_values_in_ignored_directions_and_along_the_unigram_direction(matrix):
 def test_a_hundredth_of_the_directions_is_ignored_where_the_head_reads_all():
     """The direction with the smallest singular value of the centred W, by hand."""
     matrix = torch.randn(200, 300, generator=torch.Generator().manual_seed(1))
-    readout = make_readout(matrix.clone(), np.ones(300), 0.01, False)
+    made = make_readout(matrix.clone(), np.ones(300), 0.01, False)
     centred = (matrix - matrix.mean(1, keepdim=True)).double()
     smallest = torch.linalg.svd(centred).U[:, -2:]
-    assert readout.ignored.shape == (200, 2)
-    np.testing.assert_allclose(
-        (readout.ignored.double() @ readout.ignored.double().T), smallest @ smallest.T, atol=1e-4
-    )
+    assert made.ignored.shape == (200, 2)
+    np.testing.assert_allclose((made.ignored.double() @ made.ignored.double().T), smallest @ smallest.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1, 1e3])
+def test_a_direction_is_ignored_that_writes_nothing_beside_the_others_whatever_the_unit(unit):
+    matrix = unit * torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    assert make_readout(matrix.clone(), np.ones(50), 0.01, False).ignored.shape == (4, 1)  # one at least
+    matrix[:2] *= 1e-3
+    assert make_readout(matrix, np.ones(50), 0.01, False).ignored.shape == (4, 2)
+
+
+def test_products_are_added_in_float64_over_all_tokens(monkeypatch):
+    """Two tokens at a time: 2e8 + 2 + ... + 2, which float32 would leave at 2e8."""
+    monkeypatch.setattr(readout, "TOKENS", 2)
+    matrix = torch.tensor([[1e4, -1e4, *[1, -1] * 40], [0, 0, *[3, -3] * 40], [0] * 82])
+    gram = make_readout(matrix, np.ones(82), 0.01, False).gram
+    assert gram.tolist() == torch.tensor([[2e8 + 80, 240, 0], [240, 720, 0], [0, 0, 0]]).tolist()
 
 
 def test_the_mean_is_no_direction_where_the_head_takes_it_off(matrix):
     """A head behind a LayerNorm writes nothing for equal numbers in all dimensions, and they do not make the norm larger."""
     matrix -= matrix.mean(0)
     values = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
-    readout = make_readout(matrix.clone(), np.ones(VOCABULARY), 0.01, True)
-    assert readout.ignored.shape == (WIDTH, 1) and abs(readout.ignored.sum()) < 1e-4
-    plain, moved = measure(readout, values), measure(readout, values + 5)
+    made = make_readout(matrix.clone(), np.ones(VOCABULARY), 0.01, True)
+    assert made.ignored.shape == (WIDTH, 1) and abs(made.ignored.sum()) < 1e-4
+    plain, moved = measure(made, values), measure(made, values + 5)
     np.testing.assert_allclose(plain["ignored_share"], moved["ignored_share"], atol=1e-5)
     assert np.isfinite(plain["ignored_share"]).all()
 

@@ -87,10 +87,8 @@ def measure_stability(
     Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts.
     """
     rows: list[dict] = []
-    rankings = {BY_CONTRAST: states.contribution, BY_SCREEN: states.screen}
+    rankings = {BY_CONTRAST: states.contribution} | ({BY_SCREEN: states.screen} if states.screen.any() else {})
     for name, values in rankings.items():
-        if name == BY_SCREEN and not states.screen.any():
-            continue
         count = min(settings.candidates, values.shape[1])
         generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, int(name == BY_SCREEN))
 
@@ -98,10 +96,9 @@ def measure_stability(
             mean = weights_of(positive[rows]) @ values[rows].astype(np.float64)
             return largest(np.abs(mean), count)
 
-        pairs: list[tuple[str, str, str, np.ndarray, np.ndarray]] = []
         first = part == CHOOSE
         drawn = resampled(values[first].astype(np.float32), positive[first], count, settings.bootstraps, generator)
-        pairs += [(BOOTSTRAPS, "", "", one, other) for one, other in zip(drawn[::2], drawn[1::2])]
+        pairs = [(BOOTSTRAPS, "", "", one, other) for one, other in zip(drawn[::2], drawn[1::2])]
         everything = np.arange(len(part))
         pairs.append((HALVES, "", "", top(everything[first]), top(everything[part == ESTIMATE])))
         named = [

@@ -30,7 +30,7 @@ def compare_with_controls(unit: "UnitResults") -> list[dict]:
         by_control = np.mean(unit.controls.get((reach, MEMORIES), [[]]), axis=0)
         others = float(by_control.mean()) if len(by_control) else np.nan
         similar = [each.mean() for each in unit.controls.get((reach, SIMILAR), [])]
-        directions = unit.controls.get((reach, DIRECTIONS), [])
+        directions = unit.controls.get((reach, DIRECTIONS))
         rows.append(
             {name: first[name] for name in ("layer", "memory", "side", "reach")}
             | {"prefixes": len(removed), "silent_prefixes": len(placebo), "similar_prefixes": len(similar)}

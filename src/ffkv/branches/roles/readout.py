@@ -61,9 +61,7 @@ def make_readout(matrix: Tensor, counts: np.ndarray, share: float, centres: bool
     gram = torch.zeros(width, width, dtype=torch.float64)
     for some in matrix.split(TOKENS, 1):
         gram += some @ some.T
-    mean = (
-        gram.trace() / width * torch.ones(width, width) if centres else 0
-    )  # puts the mean behind all other directions
+    mean = gram.trace() / width if centres else 0  # puts the mean behind all other directions
     eigenvalues, directions = torch.linalg.eigh(gram + mean)
     nothing = int((eigenvalues < NOTHING * gram.trace() / width).sum())
     ignored = directions[:, : max(1, round(share * width), nothing)]
