@@ -87,12 +87,13 @@ def test_candidates_do_not_have_a_value_of_zero():
 
 
 def test_two_lists_are_contrasted():
-    """The first of each half is of the first list: its value minus the mean of the others."""
-    positive = np.array([True] * 2 + [False] * 6)
-    found = measure_memories(states(CONTRIBUTION, SCREEN), PARTS, positive, Behaviour(prompts="p", flips=100), 0)
-    assert found["contrast"].tolist() == pytest.approx([0, 0, -4 - (-4 - 4 + 2) / 3])
+    """Two of the first half and one of the second are of the first list: their mean minus that of the others."""
+    positive = np.array([True] * 3 + [False] * 5)
+    found = measure_memories(states(CONTRIBUTION, SCREEN), PARTS, positive, Behaviour(prompts="p", flips=1000), 0)
+    assert found["contrast"].tolist() == pytest.approx([0, 0, -4 - (-4 + 2) / 2])
     assert found["estimate"].tolist() == pytest.approx([2 - 10 / 3, 0, -2 - (-6 - 2 - 6) / 3])
-    assert found["screen"].tolist() == pytest.approx([0, 1 - 9 / 3, 0])
+    assert found["screen"].tolist() == pytest.approx([0, 3 / 2 - 7 / 2, 0])
+    assert found["screen_p"].tolist() == pytest.approx([1, 2 / 6, 1], abs=0.06)  # of 6 ways to choose two of 1, 2, 3, 4
 
 
 def stability(made: PromptStates, labels=(), positive=ALL_TRUE, **settings) -> pd.DataFrame:

@@ -83,6 +83,20 @@ def test_one_prompt_has_no_interval():
     assert found.mean[0] == 2 and np.isnan(found.low[0]) and np.isnan(found.high[0])
 
 
+def test_two_prompts_have_an_interval():
+    found = estimate(np.array([[1.0], [3.0]]), np.array([True, True]))
+    assert (found.mean[0], found.high[0] - 2, 2 - found.low[0]) == pytest.approx((2, 12.7062, 12.7062))  # t of 1 degree
+
+
+def test_each_half_has_lists_of_its_own():
+    """Of 6 ways to choose two of 1, 2, 3 and 4, two have a difference as large as 2."""
+    values = np.array([[1], [2], [3], [4]], np.float32)
+    lists = np.array([True, True, False, False]), np.array([True, False, False, False])
+    found = contrast(values, 2 * values, lists, 1000, generator()).loc[0]
+    assert (found["contrast"], found["estimate"]) == pytest.approx((-2, 2 - 6))
+    assert found["p_value"] == pytest.approx(2 / 6, abs=0.06)
+
+
 def test_overlaps_by_hand():
     first, same, other = np.array([3, 1, 2]), np.array([3, 1, 2]), np.array([7, 8, 9])
     assert (jaccard(first, same), jaccard(first, other)) == (1, 0)

@@ -39,8 +39,8 @@ def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
     changes = pd.DataFrame({"prefix": [1], "top_residual": [2], "top_output": [3]})
     sentence, position, tokens = np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector)
     row = describe_changes(changes, corpus, sentence, position, tokens, None, 0).loc[0]
-    texts = ["text", "next_token", "residual_token", "output_token", "related"]
-    assert row[texts].tolist() == ["a b", "c", "b", "c", ""]
+    texts = ["prefix", "text", "next_token", "residual_token", "output_token", "related"]
+    assert row[texts].tolist() == [1, "a b", "c", "b", "c", ""]
     assert np.isnan(row["cosine"]) and np.isnan(row["cosine_percentile"])
     embedding = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
     row = describe_changes(changes, corpus, sentence, position, tokens, embedding, 7).loc[0]

@@ -67,7 +67,7 @@ def measure_memories(
             found[name], found[estimate] = weights[0] @ of_layer[first], weights[1] @ of_layer[second]
         of_layer = states.screen[first][:, place]
         generator = random_stream(seed, Purpose.SIGN_FLIPS, layer, 1)
-        found["screen_p"] = p_values(of_layer, halves[0], settings.flips, generator) if of_layer.any() else 1.0
+        found["screen_p"] = p_values(of_layer, halves[0], settings.flips, generator)
         found["screen_q"] = q_values(found["screen_p"].to_numpy(), len(found))
         by_layer.append(found)
     table = pd.concat(by_layer, ignore_index=True)

@@ -57,7 +57,7 @@ def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:
     head = above_chance(translated.assign(top_token=translated["head_top_token"]), "head_agrees")
     numbers = {"translated": own, "head": head, "translated - head": own - head, "translated - shuffled": own - null}
     layer = translated.index.get_level_values("layer").to_numpy()
-    chosen = (layer < layers // 2, layer >= layers - layers // 2, layer >= 0)
+    chosen = (layer < layers // 2, layer >= layers / 2, layer >= 0)
     rows = []
     for half, memories in zip(HALVES, chosen, strict=True):
         for compared, values in numbers.items():
