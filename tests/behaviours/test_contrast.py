@@ -17,8 +17,8 @@ def generator():
 
 
 def test_p_values_of_few_prompts_are_exact():
-    """All 2**5 assignments of signs by hand: of five equal numbers, two have a mean as large."""
-    values = np.array([[1, 0, 3], [1, 0, -1], [1, 0, 2], [1, 0, 0.5], [1, 0, -4]], np.float32)
+    """All 2**5 assignments of signs by hand: of five equal numbers, two have a mean as large, also if one is hardly any."""
+    values = np.array([[1, 0, 3, 1], [1, 0, -1, 1], [1, 0, 2, 1], [1, 0, 0.5, 1], [1, 0, -4, 2e-4]], np.float32)
     positive = np.ones(5, bool)
     expected = []
     for column in values.T:

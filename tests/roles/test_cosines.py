@@ -37,6 +37,19 @@ def test_few_memories_meet_all_others():
     assert found.p == pytest.approx([2 / 7] * 3) and found.null_mean == found.null_low == found.null_high == 0
 
 
+def test_two_memories_meet_each_other():
+    """Two pairs of different ones: p = 2 · 1 / 3. One memory alone has none."""
+    found = compare(torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[2.0, 0], [0, 2]]), np.random.default_rng(0))
+    assert found.p == pytest.approx([2 / 3] * 2)
+    alone = compare(torch.ones(1, 4), torch.ones(1, 4), np.random.default_rng(0))
+    assert alone.own == pytest.approx([1]) and np.isnan([*alone.p, *alone.q, alone.null_high]).all()
+
+
+def test_memories_that_are_all_alike_have_no_small_p_value():
+    same = torch.tensor([[1.0, 0]] * 4)
+    assert compare(same, same, np.random.default_rng(0)).p.tolist() == [1] * 4
+
+
 def test_p_values_of_random_memories_are_uniform():
     """Over 20 layers of random weights. The deviation of a uniform p from its mean is 0.29, that of 8,000 of them 0.0032."""
     p = [compare(random_vectors(2 * n), random_vectors(2 * n + 1), np.random.default_rng(n)) for n in range(20)]

@@ -147,7 +147,7 @@ def test_a_predictive_value_that_follows_no_trigger_shows_the_first_one(worked, 
 def test_matching_values_are_counted_in_every_layer():
     predictive = pd.DataFrame({"layer": [1, 1, 0], "matching": [2, 0, 0]})
     counts = summaries.count_predictive(predictive, 3)
-    assert counts.to_numpy().tolist() == [[0, 1, 0], [1, 2, 1], [2, 0, 0]]
+    assert counts.to_dict("list") == {"layer": [0, 1, 2], "values": [1, 2, 0], "matching": [0, 1, 0]}
 
 
 def by_memory(rows: list[dict]) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def compare(a: Tensor, b: Tensor, generator: np.random.Generator) -> Cosines:
     shifts = range(1, min(PERMUTATIONS, len(known) - 1) + 1)
     null = torch.cat([torch.linalg.vecdot(a, b[shift : shift + len(a)]) for shift in shifts]).sort().values.numpy()
     below = np.searchsorted(null, own[known], side="right")
-    above = len(null) - np.searchsorted(null, own[known], side="left")
+    above = len(null) - np.searchsorted(null, own[known])
     p[known] = np.minimum(1, 2 * (1 + np.minimum(below, above)) / (1 + len(null)))
     q[known] = q_values(p[known], len(known))
     return Cosines(own, p, q, float(null.mean()), *np.quantile(null, BAND).tolist())
