@@ -154,7 +154,9 @@ def main() -> None:
         sys.exit(1)
     except BrokenPipeError:  # whoever reads the output, such as `head`, has enough
         sys.exit(1)
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # what libraries in Rust raise where their own code fails is no `Exception`
         from ffkv.base.process.defect import explain
 
         message, code = explain(error)

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from faults.loop import FAULTS, KILL, SHORT, Injector, tells
+from faults.injector import FAULTS, KILL, SHORT, Injector, tells
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.journal import Entry, append_shared, read_shared

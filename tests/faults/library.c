@@ -1,7 +1,7 @@
-/* Makes one call of the C library fail: the n-th of those that concern the files below one folder.
+/* Makes one call of the C library fail: the n-th of those that concern the files below one folder, or that ask for memory.
 
    A process gets it by LD_PRELOAD. `fault_arm` says what fails; all forks of the process share the count. It does not
-   reach system calls that bypass the C library, io_uring, or stores into mapped files. */
+   reach system calls that bypass the C library, io_uring, stores into mapped files, or small pieces of memory. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -23,13 +23,16 @@
 #include <unistd.h>
 
 /* Kinds of calls. MAKE opens a file that it may make, OPEN does not. */
-enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256, LOOK = 512 };
+enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64, REMOVE = 128, MAP = 256, LOOK = 512, TAKE = 1024 };
+#define KINDS 11
+#define LARGE 4096 /* bytes of memory for which TAKE asks at least */
 enum { ONCE, ON, SHORT, KILL }; /* what happens: see fault_arm */
 #define CALLS (1 << 17)
 
 static struct {
   char folder[PATH_MAX];
   int kinds, how, error;
+  pid_t owner; /* who armed: what it asks memory for does not count */
   long number;
   atomic_long count; /* calls that count */
   char what[PATH_MAX + 32]; /* the call that was made to fail */
@@ -59,7 +62,7 @@ static uint64_t sum(uint64_t before, const char *text) {
 /* Whether this call is to fail. */
 static int hit(int kind, const char *call, const char *path) {
   long number = atomic_fetch_add(&state->count, 1) + 1;
-  if (!state->number && number <= CALLS) state->calls[number - 1] = sum(sum(0xcbf29ce484222325, call), path) << 10 | kind;
+  if (!state->number && number <= CALLS) state->calls[number - 1] = sum(sum(0xcbf29ce484222325, call), path) << KINDS | kind;
   if (!state->number || number < state->number || (number > state->number && state->how != ON)) return 0;
   if (number == state->number) snprintf(state->what, sizeof state->what, "%s %s", call, path);
   if (state->how == KILL) kill(getpid(), SIGKILL);
@@ -88,6 +91,18 @@ static int on_file(int kind, const char *call, int fd) {
   int found = names_fd(fd, path);
   errno = before;
   return found && below(path) && hit(kind, call, path);
+}
+
+/* from: where the call comes from, in place of a path. */
+static int on_memory(const char *call, size_t size, const void *from) {
+  char path[PATH_MAX];
+  Dl_info found;
+  int before = errno;
+  if (!state || !(state->kinds & TAKE) || size < LARGE || getpid() == state->owner) return 0;
+  int known = dladdr(from, &found);
+  snprintf(path, sizeof path, "%s %p", known ? found.dli_fname : "", known ? (void *)((char *)from - (char *)found.dli_fbase) : from);
+  errno = before;
+  return hit(TAKE, call, path);
 }
 
 #define REAL(name) \
@@ -210,11 +225,36 @@ DIR *opendir(const char *path) {
 #define MAPS(name, offset) \
   void *name(void *at, size_t size, int rights, int flags, int fd, offset begin) { \
     REAL(name); \
-    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && on_file(MAP, #name, fd)) return errno = state->error, MAP_FAILED; \
+    int file = fd >= 0 && !(flags & MAP_ANONYMOUS); \
+    if (file ? on_file(MAP, #name, fd) : on_memory(#name, size, __builtin_return_address(0))) \
+      return errno = state->error, MAP_FAILED; \
     return real(at, size, rights, flags, fd, begin); \
   }
 MAPS(mmap, off_t)
 MAPS(mmap64, off64_t)
+
+/* These are called before `dlsym` can be. */
+#define TAKES(name, arguments, given, size) \
+  extern void *__libc_##name arguments; \
+  void *name arguments { \
+    if (on_memory(#name, size, __builtin_return_address(0))) return errno = state->error, NULL; \
+    return __libc_##name given; \
+  }
+TAKES(malloc, (size_t size), (size), size)
+TAKES(calloc, (size_t n, size_t size), (n, size), n * size)
+TAKES(realloc, (void *at, size_t size), (at, size), size)
+TAKES(memalign, (size_t multiple, size_t size), (multiple, size), size)
+
+void *aligned_alloc(size_t multiple, size_t size) {
+  if (on_memory("aligned_alloc", size, __builtin_return_address(0))) return errno = state->error, NULL;
+  return __libc_memalign(multiple, size);
+}
+
+int posix_memalign(void **to, size_t multiple, size_t size) {
+  if (on_memory("posix_memalign", size, __builtin_return_address(0))) return state->error;
+  *to = __libc_memalign(multiple, size);
+  return *to ? 0 : ENOMEM;
+}
 
 __attribute__((constructor)) static void begin(void) {
   state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -225,12 +265,13 @@ __attribute__((constructor)) static void begin(void) {
 void fault_arm(const char *folder, int kinds, long number, int how, int error) {
   state->kinds = 0;
   snprintf(state->folder, sizeof state->folder, "%s", folder);
+  state->owner = getpid();
   state->number = number, state->how = how, state->error = error, state->what[0] = 0;
   atomic_store(&state->count, 0);
   state->kinds = kinds;
 }
 
 long fault_count(void) { return atomic_load(&state->count); }
-/* By their order: the kind of a call in the lowest ten bits, and above them a sum of its function and its path. */
+/* By their order: the kind of a call in the lowest bits, and above them a sum of its function and its path. */
 const uint64_t *fault_calls(void) { return state->calls; }
 const char *fault_what(void) { return state->what; }

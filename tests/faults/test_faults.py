@@ -2,7 +2,7 @@
 
 `FFKV_FAULTS` says how many calls are tried of each command, over all kinds of faults; 0 for all, `places` for one of each kind and
 of each function on each path. `FFKV_SEED` says which.
-`FFKV_FAULT` tries a single one again: what went wrong says how.
+`FFKV_FAULT` tries a single one again: what went wrong says how. `FFKV_FAULT=:allocation` tries one kind of fault.
 """
 
 import json
@@ -24,6 +24,7 @@ from ffkv.apps.export.settings import FORMATS
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 
 HERE = Path(__file__).parent
+PLACES = f"{ROOT}/src:{ROOT}/tests"
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
 BEHAVIOUR = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
 CASES = os.environ.get("FFKV_FAULTS", "4")  # calls of each command that fail
@@ -130,8 +131,8 @@ def faults(library, request) -> Callable[..., None]:
 
 def run_loop(library: Path, jobs: list[tuple[str, str, str]], options: list[str], more: dict[str, str]) -> list[dict]:
     """Runs `loop.py`. What it said."""
-    command = [sys.executable, HERE / "loop.py", library, *options]
-    environment = {**os.environ, "LD_PRELOAD": str(library), "HF_HUB_OFFLINE": "1", **more}
+    command = [sys.executable, "-m", "faults.loop", library, *options]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": PLACES, "HF_HUB_OFFLINE": "1", **more}
     found = library.with_name(f"{jobs[0][0]}.jsonl")  # grows while the loop runs
     with found.open("w") as output:
         subprocess.run(command, input=json.dumps(jobs), env=environment, text=True, stdout=output, check=True)
@@ -140,8 +141,8 @@ def run_loop(library: Path, jobs: list[tuple[str, str, str]], options: list[str]
 
 def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
     """A torn line is left out; what was appended before and afterwards stays."""
-    command, places = [sys.executable, "-m", "faults.journal", library, tmp_path], f"{ROOT}/src:{ROOT}/tests"
-    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": places}
+    command = [sys.executable, "-m", "faults.journal", library, tmp_path]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": PLACES}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     tried = [json.loads(line) for line in done.stdout.splitlines()]

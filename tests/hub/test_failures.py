@@ -178,3 +178,19 @@ def test_a_file_is_damaged_only_if_a_known_form_of_etag_says_so(subtests, tmp_pa
         with subtests.test(name=name, whole=whole):
             (tmp_path / name).write_bytes(b"x\n")
             assert fetch._is_whole(tmp_path / name) == whole
+
+
+def test_a_folder_of_the_cache_that_cannot_be_looked_up_is_not_called_one_that_exists(hub, child):
+    hub.model("someone/closed").push({"config.json": b"{}", "model.safetensors": b"weights"})
+    code = f"""{BEGIN}
+from ffkv.base.hub.commit import resolve_model
+from ffkv.base.hub.fetch import local_model
+real = os.stat
+def stat(path, *given, **more):
+    if str(path).endswith("/blobs"):
+        raise PermissionError(13, "Permission denied", str(path))
+    return real(path, *given, **more)
+os.stat = stat
+print(json.dumps(attempt(lambda: local_model(resolve_model(Model(checkpoint="someone/closed"))))))
+"""
+    assert "blobs cannot be looked up: Permission denied" in reported(child(code))["refusal"]

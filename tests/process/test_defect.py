@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from ffkv import cli
+from ffkv.base.errors import UserError
 from ffkv.base.process.defect import explain
+from ffkv.base.system.memory import out_of_memory
 
 SECRET = "a sentence of the corpus"
+
+
+class Panic(BaseException):
+    """What libraries in Rust raise where their own code fails is no `Exception`."""
 
 
 def run_main(monkeypatch, error) -> int:
@@ -48,7 +54,11 @@ def test_without_room_for_the_file_the_traceback_is_printed(monkeypatch, capsys)
     [
         (OSError(28, "No space left on device"), "There is no space left on a disk"),
         (MemoryError("Unable to allocate 9 GiB"), "The memory does not suffice"),
+        (MemoryError(), "The memory does not suffice. Now "),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory does not suffice"),
+        (OSError("Can't write data (memory allocation failed for chunk)"), "The memory does not suffice"),  # HDF5
+        (OSError("Couldn't serialize thrift: std::bad_alloc"), "The memory does not suffice"),  # parquet
+        (Panic("Regex search error: fail to memory allocation"), "The memory does not suffice"),
         (
             RuntimeError("unable to mmap 8 bytes from file <a>: Cannot allocate memory (12)"),
             "The memory does not suffice",
@@ -62,6 +72,32 @@ def test_what_the_system_denies_is_no_defect(error, message):
     told, code = explain(error)
     assert code == 2
     assert told.startswith(message)
+
+
+@pytest.mark.parametrize("lack", [MemoryError("9 GiB"), out_of_memory(MemoryError("9 GiB"), 2**30)])
+def test_a_lack_of_memory_blames_no_file(lack):
+    try:
+        try:
+            raise lack
+        except Exception as error:
+            raise UserError("The checkpoint a cannot be loaded as a causal language model.") from error
+    except UserError as error:
+        told, code = explain(error)
+    assert code == 2
+    assert told.startswith("The memory does not suffice (9 GiB).")
+    assert ("The weights alone take 1.0 GiB." in told) == isinstance(lack, UserError)
+
+
+def test_a_panic_of_a_library_in_rust_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_main(monkeypatch, Panic("index out of bounds")) == 70
+    said = capsys.readouterr().err
+    assert "This is a defect of ffkv, not of your files: Panic." in said and "Traceback" not in said
+
+
+def test_ctrl_c_is_no_defect(monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        run_main(monkeypatch, KeyboardInterrupt())
 
 
 def test_a_wrong_option_is_told_as_before(monkeypatch, capsys):

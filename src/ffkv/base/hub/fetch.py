@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
@@ -39,7 +40,12 @@ def fetch(commit: Commit, choose: Choose) -> Path:
     Raises:
         UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """
-    from huggingface_hub import constants, snapshot_download
+    with looks_told(cache()):
+        return _fetch(commit, choose)
+
+
+def _fetch(commit: Commit, choose: Choose) -> Path:
+    from huggingface_hub import snapshot_download
 
     prepare_client()
     try:
@@ -56,7 +62,7 @@ def fetch(commit: Commit, choose: Choose) -> Path:
             size = sum(sizes[name] for name in missing)
             say(
                 f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
-                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {constants.HF_HUB_CACHE}.",
+                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {cache()}.",
                 error=True,
                 name=False,
             )
@@ -68,6 +74,13 @@ def fetch(commit: Commit, choose: Choose) -> Path:
         raise
     except Exception as error:  # as in `resolve_commit`
         raise UserError(_refusal(commit, error)) from error
+
+
+def cache() -> str:
+    """Returns the folder of the hub's cache."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_CACHE
 
 
 def measure_missing(commit: Commit, choose: Choose) -> dict[str, int]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
+from ffkv.base.errors import as_exception
+
 Item = TypeVar("Item")
 
 
@@ -64,7 +66,6 @@ def _work(function: Callable, items: list, own: Connection, connection: Connecti
     own.close()  # else the fork would not notice that the first process has ended
     for item in items:
         try:
-            found = function(item)
-        except Exception as error:
-            found = error
-        connection.send(found)
+            connection.send(function(item))
+        except BaseException as error:
+            connection.send(as_exception(error))

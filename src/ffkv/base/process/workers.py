@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, as_exception
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,9 +68,10 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
             item = connection.recv()
             try:
                 answer: tuple[bool, Any] = True, function(item)
-            except Exception as error:
-                error.add_note(f"In another process:\n{traceback.format_exc()}")
-                answer = False, error
+            except BaseException as error:
+                failure = as_exception(error)
+                failure.add_note(f"In another process:\n{traceback.format_exc()}")
+                answer = False, failure
             connection.send(answer)
 
 

@@ -7,6 +7,20 @@ import psutil
 
 from ffkv.base.errors import UserError
 
+# What libraries say in errors of other classes: torch, the system, Triton, HDF5 and tokenizers, C++.
+WORDS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+    "not enough memory",
+    "memory allocation",
+    "bad_alloc",
+)
+
+
+class OutOfMemory(UserError):
+    """The memory of a GPU, or of the machine, does not suffice."""
+
 
 def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
     """Free bytes of memory. A limit of the process's control group (version 2) counts as memory."""
@@ -22,16 +36,16 @@ def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
 def is_out_of_memory(error: BaseException) -> bool:
     """Tells whether an error says that the memory of a GPU, or of the machine, does not suffice."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    words = ("can't allocate memory", "Cannot allocate memory", "out of memory", "not enough memory")
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in words)
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in WORDS)
 
 
-def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
+def out_of_memory(error: BaseException, weights: float = 0.0) -> OutOfMemory:
     """Makes the message about an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
 
     `weights`: bytes of the model's weights; 0 if no model is loaded.
     """
     reason = " ".join(str(error).split())[:300]
+    reason = f" ({reason})" if reason else ""
     needed = f" The weights alone take {_gib(weights)}." if weights else ""
     torch = sys.modules.get("torch")
     if type(error).__name__ == "OutOfMemoryError" and torch is not None and torch.cuda.is_available():
@@ -39,8 +53,8 @@ def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
         there = ", ".join(f"GPU {gpu} has {_gib(total)}, {_gib(free)} free" for gpu, (free, total) in enumerate(states))
     else:
         there = f"{_gib(free_memory())} of the machine's memory is free"
-    return UserError(
-        f"The memory does not suffice ({reason}).{needed} Now {there}. What helps: model.dtype bfloat16 (half the weights);"
+    return OutOfMemory(
+        f"The memory does not suffice{reason}.{needed} Now {there}. What helps: model.dtype bfloat16 (half the weights);"
         " fewer batches.tokens; model.max_memory (keeps weights on other GPUs, in the CPU's memory and on the"
         " disk); model.gpus (more GPUs for a job); model.device cpu; fewer jobs at the same time; more shards or layer_groups."
     )
