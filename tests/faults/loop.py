@@ -142,8 +142,8 @@ class Loop:
 
 
 def ends_process(done: Done) -> bool:
-    """Whether a library ended the process, or Python forgot its own error, where no memory was given."""
-    return done.code < 0 or done.code == 127 or "SystemError" in done.said
+    """Whether a library ended the process where it got no memory, or Python or NumPy lost its own error."""
+    return done.code < 0 or done.code == 127 or "SystemError" in done.said or done.said.endswith("IndexError")
 
 
 def unfinished(path: str) -> bool:
