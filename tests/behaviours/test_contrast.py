@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from ffkv.branches.behaviours import contrast as contrasts
 from ffkv.branches.behaviours.contrast import assignments, contrast, estimate, is_exact, p_values, weights_of
 from ffkv.branches.behaviours.sets import choose_sets
 from ffkv.branches.behaviours.stability import jaccard, largest, rank_biased_overlap, resampled
@@ -16,7 +17,7 @@ def generator():
     return np.random.default_rng(0)
 
 
-def test_p_values_of_few_prompts_are_exact():
+def test_p_values_of_few_prompts_are_exact(monkeypatch):
     """All 2**5 assignments of signs by hand: of five equal numbers, two have a mean as large, also if one is hardly any."""
     values = np.array([[1, 0, 3, 1], [1, 0, -1, 1], [1, 0, 2, 1], [1, 0, 0.5, 1], [1, 0, -4, 2e-4]], np.float32)
     positive = np.ones(5, bool)
@@ -24,7 +25,9 @@ def test_p_values_of_few_prompts_are_exact():
     for column in values.T:
         means = [np.dot(signs, column) for signs in itertools.product((-1, 1), repeat=5)]
         expected.append(np.mean(np.abs(means) >= abs(column.sum()) - 1e-6))
-    assert p_values(values, positive, 1000, generator()) == pytest.approx(expected)
+    for numbers in (contrasts.NUMBERS, 12):  # all assignments together, or three at a time
+        monkeypatch.setattr(contrasts, "NUMBERS", numbers)
+        assert p_values(values, positive, 1000, generator()) == pytest.approx(expected)
     assert expected[:2] == [2 / 32, 1]
 
 
@@ -46,6 +49,18 @@ def test_a_memory_with_an_effect_takes_all_flips():
     values[:, 7] += 3
     p = p_values(values, ALL_TRUE, 50_000, np.random.default_rng(1))
     assert p[7] == pytest.approx(1 / 50_001) and p.argmin() == 7
+
+
+def test_a_memory_takes_no_more_flips_after_enough_that_are_as_large(monkeypatch):
+    values = generator().normal(0.2, 1, (20, 1)).astype(np.float32)
+    in_first_round = round(1001 * p_values(values, ALL_TRUE, 1000, generator())[0] - 1)
+    found = {}
+    for enough in (in_first_round, in_first_round + 1):
+        monkeypatch.setattr(contrasts, "ENOUGH", enough)
+        found[enough] = p_values(values, ALL_TRUE, 10_000, generator())[0]
+    assert found[in_first_round] == (1 + in_first_round) / 1001
+    in_both = found[in_first_round + 1] * 10_001 - 1
+    assert in_both == pytest.approx(round(in_both)) and 0.8 < in_both / (10 * in_first_round) < 1.2
 
 
 def test_a_round_of_as_many_flips_as_there_are_assignments_is_not_exact():

@@ -43,7 +43,7 @@ def test_probabilities_by_layer():
 
 def test_the_breakdown_is_ordered_by_layer_then_case():
     table = summaries.summarize_breakdown(TABLE)
-    assert table["layer"].tolist() == [0] * 5 + [1] * 5
+    assert table["layer"].tolist() == [0] * 5 + [1] * 5 and table.index.tolist() == [*range(10)]
     assert table["case"].tolist() == [*CASES, *CASES]
     layers = pd.concat([TABLE.assign(layer=layer) for layer in range(9, 0, -1)])
     assert summaries.summarize_breakdown(layers)["case"].tolist() == [*CASES] * 9

@@ -81,7 +81,7 @@ def p_values(values: np.ndarray, positive: np.ndarray, most: int, generator: np.
     own = np.abs(weights_of(positive).astype(np.float32) @ values)
     # Sums of the same numbers in another order differ by rounding alone.
     own = own - 1e-5 * np.abs(weights_of(positive)).astype(np.float32) @ np.abs(values)
-    as_large, tried = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
+    as_large, tried = np.zeros((2, len(own)))
     open_memories = np.arange(len(own))
     for weights in assignments(positive, most, generator):
         of_open = np.ascontiguousarray(values[:, open_memories])
