@@ -1,6 +1,7 @@
 """What memories do on each prefix: small cases by hand, and against naive loops."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ def test_a_layer_of_four_memories_by_hand():
     assert table["share"].tolist() == [0.5, 0, 1]
     assert table["agreeing"].tolist() == [2, 0, 1]  # memory 2 predicts 7 but is not active on the second prefix
     assert table["agreeing_all"].tolist() == [2, 1, 1]
+    assert table.dtypes.tolist() == [np.int32, float, np.int32, np.int32, np.int32, float]
     # contributions 2 0 4 2 of 8: 4 + 2 reach 0.75; nothing on the second; 1 1 4 2 of 8: 4 + 2
     assert table["effective"].tolist() == [2, 0, 2]
     assert table["participation"].tolist() == pytest.approx([64 / 24, 0, 64 / 22])
@@ -64,15 +66,29 @@ def test_words_and_stop_words_are_about_words(write_corpus):
     tokenizer = word_tokenizer(["<bos>", "The", "cat", "sat", "on", "mat", "<unk>"])
     corpus = read_corpus(write_corpus(["The cat sat on The mat", "cat on"], tokenizer))
     facts = describe_prefixes(corpus, np.array([0, 0, 1]), np.array([3, 5, 1]))
-    assert facts["words"].tolist() == [3, 5, 1]
+    assert facts["words"].tolist() == [3, 5, 1] and facts["prefix"].tolist() == [0, 1, 2]
+    assert facts.dtypes.tolist() == [np.int32, np.int32, bool]
     assert facts["target_is_stop_word"].tolist() == [True, False, True]  # on, mat, on
+
+
+def test_a_word_that_a_token_begins_in_the_middle_of_a_character_is_the_next_one():
+    """The second token ends after the first of the two bytes of “ü”, so that two characters are whole."""
+    corpus = SimpleNamespace(
+        language="de",
+        pretokenized=False,
+        texts=["x über"],
+        prefix_text=lambda sentence, position: "x",
+        character=lambda sentence, position: position,
+        unfinished=lambda sentence, position: position == 2,
+    )
+    assert describe_prefixes(corpus, np.array([0]), np.array([1]))["target_is_stop_word"].tolist() == [True]
 
 
 def test_without_a_list_nothing_is_said_about_stop_words(write_corpus):
     tokenizer = word_tokenizer(["<bos>", "The", "cat", "sat", "<unk>"])
     corpus = replace(read_corpus(write_corpus(["The cat sat"], tokenizer)), language="xx")
     facts = describe_prefixes(corpus, np.array([0, 0]), np.array([1, 2]))
-    assert facts["target_is_stop_word"].isna().all()
+    assert facts["target_is_stop_word"].isna().all() and facts["target_is_stop_word"].dtype == float
 
 
 def test_prefixes_beyond_one_sort_are_counted_alike():

@@ -81,3 +81,18 @@ def test_states_that_are_all_alike_give_a_map_to_the_mean():
     found, _ = fit(np.ones((6, 3)), y, fold_of(np.arange(6)), np.arange(6))
     np.testing.assert_allclose(found.weight, 0, atol=1e-12)
     np.testing.assert_allclose(found.offset, y.mean(0))
+
+
+def test_a_single_pair_says_its_own_y_everywhere():
+    """(4 - 3)² + (7 - 3)², whatever the penalty."""
+    one, two = Moments.of(np.array([[1.0, 2]]), np.array([[3.0]])), Moments.of(np.eye(2), np.array([[4.0], [7]]))
+    np.testing.assert_allclose(errors_of(one, two), 17)
+    assert scale(np.zeros((2, 2))) == 1
+
+
+def test_means_of_float32_are_those_of_float64():
+    """Added in float32, 2**24 + 1 is 2**24."""
+    x = np.array([[2**24], [1], [1], [1]], np.float32)
+    found = fit(x, x, np.arange(4), np.arange(4))[0]
+    mean = x.mean(0, dtype=np.float64)
+    np.testing.assert_allclose(found.offset, mean - mean @ found.weight, rtol=1e-9)
