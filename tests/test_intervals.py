@@ -120,6 +120,7 @@ def test_a_box_for_each_layer():
     frame = pd.DataFrame({"layer": [1, 0, 0, 0, 0], "rank": [7, 1, 2, 3, 100]})
     table = boxes(frame, "rank", "keys")
     assert list(table.columns) == ["layer", "keys", "whisker_low", "q1", "median", "q3", "whisker_high"]
+    assert table.dtypes.tolist() == [int, int, *[float] * 5]
     assert table.to_numpy().tolist() == [[0, 4, 1, 1.75, 2.5, 27.25, 3], [1, 1, 7, 7, 7, 7, 7]]
 
 
@@ -127,7 +128,7 @@ def test_a_share_for_each_layer():
     frame = pd.DataFrame({"layer": [0, 0, 0, 2], "agrees": [True, False, True, False]})
     table = shares(frame, "agrees", "agreeing", "keys")
     assert table[["layer", "keys", "agreeing"]].to_numpy().tolist() == [[0, 3, 2], [2, 1, 0]]
-    assert table["share"].tolist() == [2 / 3, 0]
+    assert table["share"].tolist() == [2 / 3, 0] and table["agreeing"].dtype == int
     np.testing.assert_allclose(table[["low", "high"]], np.stack(wilson(np.array([2, 0]), np.array([3, 1])), 1))
 
 

@@ -34,6 +34,7 @@ MEMORIES = frame(
     (0, 2, False, False, 9.0, NAN, 0.06, 1.0),
     (1, 1, False, True, -0.5, NAN, 0.01, 1.0),
 )
+CONTROLS = ("random_memories", "random_directions")
 # Of memory (0, 1) the total effect is 4, and three controls have 2, -5 and 4. Of (1, 1) it is 0.5, and a control has 0.1.
 EFFECTS = frame(
     "layer memory reach source control effect",
@@ -77,6 +78,13 @@ def test_effects_of_candidates_beside_their_controls():
 def test_screen_and_effect_disagree_by_more_than_half_of_the_larger():
     """2 and 4 do not, -0.5 and 0.5 do. The total effect decides for both reaches."""
     assert of_memories()["disagrees"].tolist() == [False, False, True, True]
+
+
+def test_effects_that_were_not_measured_are_not_known():
+    found = summaries.summarize_effects(EFFECTS[:0], MEMORIES, {(0, 1): 1, (1, 1): 0}, ["a", "b"])
+    numbers = found[["effect", "low", "high", *CONTROLS, "chance", "effect_p", "effect_q"]]
+    assert len(numbers) == 4 and numbers.isna().all(axis=None) and {*numbers.dtypes} == {np.dtype(float)}
+    assert (found["prompts"] == 0).all() and not found["disagrees"].any()
 
 
 def test_no_candidates_have_no_effects():
@@ -126,6 +134,12 @@ def test_shares_of_sets_by_hand():
     ]
 
 
+def test_intervals_are_of_the_draws_alone(monkeypatch):
+    monkeypatch.setattr(summaries, "BOOTSTRAPS", 1)
+    found = summaries.summarize_sets(SETS, ANSWERS, 0).iloc[0]
+    assert found["completeness_low"] == found["completeness_high"] != found["completeness"]
+
+
 @pytest.mark.parametrize("known", [NAN, 1.0])
 def test_without_patch_prompts_the_behaviour_is_what_all_memories_carry(known):
     """Also if a single prompt has none. Both prompts have a behaviour of 5 then."""
@@ -152,7 +166,7 @@ def test_side_effects_are_averaged_over_draws_then_over_prefixes():
 
 OF_ANSWERS = frame(
     "difference patch_difference probability",
-    (2.0, 1.0, 0.5),
+    (0.5, 1.0, 0.5),
     (-1.0, 3.0, 0.25),
     (0.0, NAN, NAN),
     (NAN, NAN, NAN),
@@ -175,7 +189,7 @@ def test_the_row_of_a_behaviour():
         "low": float(low),
         "high": float(high),
         "explained": True,
-        "difference": pytest.approx(1 / 3),
+        "difference": pytest.approx(-1 / 6),
         "patch_difference": 2,
         "probability": 0.375,
         "significant": 2,

@@ -13,6 +13,7 @@ from support import WORDS
 from ffkv.base.intervals import wilson
 from ffkv.branches.values import summaries
 from ffkv.branches.values.compare import compare
+from ffkv.branches.values.tables import PREDICTIVE_VALUES
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 COUNTS = ["agreeing", "keys", "dead", "rate"]
@@ -84,7 +85,9 @@ def test_a_null_at_its_known_value():
         {"layer": 0, "top_token": generator.integers(0, 5, n), "next_token": generator.integers(0, 5, n), "triggers": 1}
     )
     table["agrees"] = table["top_token"] == table["next_token"]
-    rates = summaries.summarize_agreement(table, np.ones(5), 0).set_index("source")["rate"]
+    found = summaries.summarize_agreement(table, np.ones(5), 0).set_index("source")
+    rates = found["rate"]
+    assert found.loc["permuted", "low"] < rates["permuted"] < found.loc["permuted", "high"] < 0.22
     # standard error sqrt(0.2 * 0.8 / 20000) = 0.0028; four of them
     assert rates.to_numpy() == pytest.approx([0.2] * 4, abs=0.0115)
 
@@ -125,6 +128,15 @@ def test_the_table_of_predictive_values_shows_a_trigger_that_matches(worked, det
     counts = summaries.count_predictive(predictive, 2)
     assert counts["values"].tolist() == [2, 3]  # the dead ones are flat, and value (0, 1) is short: LayerNorm's epsilon
     assert counts["matching"].tolist() == [2, 3]
+
+
+def test_a_key_with_one_trigger_has_it_to_show(worked, detector):
+    living = worked.table[worked.table["triggers"] > 0]
+    one = replace(worked.triggers, count=np.minimum(worked.triggers.count, 1))
+    tokens = read_vocabulary(detector)
+    table, few = (summaries.describe_predictive(living, of, worked.corpus, tokens) for of in (worked.triggers, one))
+    assert list(table) == [*PREDICTIVE_VALUES.names] and table.index.tolist() == [*range(6)]
+    pd.testing.assert_frame_equal(table, few)
 
 
 def test_a_dead_key_among_the_predictive_values_has_no_trigger_to_show(worked, detector):
