@@ -36,6 +36,11 @@ def test_wilson_of_none_all_and_nothing_tried():
     assert (low[0], high[1]) == (0, 1)  # exactly, not up to rounding
     assert (low[2], high[2]) == (0, 1)
     assert np.all(low <= high)
+    assert wilson(1, 1) == (pytest.approx(0.0512933), 1)
+
+
+def test_wilson_of_small_integers_overflows_nowhere():
+    assert wilson(np.array([50], np.int32), np.array([100_000], np.int32)) == wilson(50, 100_000)
 
 
 def test_rare_successes_by_the_poisson_distribution():

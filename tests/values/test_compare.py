@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from support import WORDS
 
 from ffkv.branches.values.compare import compare
@@ -21,6 +22,9 @@ def test_predictions_of_values_beside_the_tokens_that_follow_their_triggers(work
     # rank: 0 where the value agrees; else one token (the one it writes) is strictly greater; no trigger, no rank
     assert table["rank"].tolist() == [0, 1, 1, -1, 0, 1, 0, -1]
     assert not [name for name in table if name.startswith("negative")]
+    lists = zip(worked.projections.norm, worked.triggers.coefficient, worked.triggers.count, strict=True)
+    contributions = [norm * (coefficients[:count].mean() if count else 0) for norm, coefficients, count in lists]
+    assert table["contribution"].tolist() == pytest.approx(contributions) and max(contributions) > 0
 
 
 def test_the_bottom_of_values_beside_the_tokens_that_follow_their_negative_triggers(worked, negative_triggers):

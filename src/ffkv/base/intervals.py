@@ -26,9 +26,8 @@ def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[n
     share, z2 = successes / n, Z_95**2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z_95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
-    known = trials > 0
-    low = np.where(known & (successes > 0), np.clip(centre - half, 0, 1), 0.0)
-    high = np.where(known & (successes < trials), np.clip(centre + half, 0, 1), 1.0)
+    low = np.where(successes > 0, centre - half, 0.0)
+    high = np.where(successes < trials, centre + half, 1.0)
     for count, events in enumerate(RARE, 1):
         low = np.where(successes == count, np.minimum(low, events / n), low)
         high = np.where(trials - successes == count, np.maximum(high, 1 - events / n), high)

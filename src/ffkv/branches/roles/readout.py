@@ -37,7 +37,7 @@ def read_matrix(head: Head, width: int, layer: int) -> Tensor | None:
     matrix = torch.cat([head.uncapped(some, layer) - zero for some in units.split(PROBES)])
     vectors = torch.randn(TRIED, width, generator=torch.Generator().manual_seed(0))
     read = head.uncapped(vectors, layer) - zero
-    cosines = torch.cosine_similarity(read.double(), (vectors @ matrix).double(), dim=1)
+    cosines = torch.cosine_similarity(read.double(), (vectors @ matrix).double())
     return matrix if bool((cosines > PROPORTIONAL).all()) else None
 
 
