@@ -150,6 +150,17 @@ def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
     assert [line for line in tried if line["wrong"]] == []
 
 
+def test_a_file_of_hdf5_is_whole_or_not_there(library, tmp_path):
+    """HDF5 writes what it holds of a dataset when h5py gives the dataset back, where no error can be raised."""
+    command = [sys.executable, "-m", "faults.dataset", library, tmp_path]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": PLACES}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    tried = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sum(line["code"] == 1 for line in tried) > 10
+    assert [line for line in tried if (line["code"] == 0) != line["there"] or line["there"] != line["whole"]] == []
+
+
 @pytest.mark.slow
 def test_a_sample_of_all_faults(faults, tiny, tmp_path):
     init = ("init", str(tmp_path / "init"), COMMANDS["init"])

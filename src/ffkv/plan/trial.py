@@ -20,7 +20,6 @@ import psutil
 import torch
 import yaml
 from torch.utils.benchmark import Timer
-from tqdm import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel, logging
 
 from ffkv.base.errors import UserError
@@ -129,7 +128,7 @@ def _run_job(job: Job, folder: Path) -> Cost:
 def _run_here(job: Job, folder: Path) -> Cost:
     """Runs the command of a job, in the fork."""
     gc.freeze()  # else a collection of garbage goes through all that the plan holds: 0.4 s, in whatever job it happens
-    progress.tqdm = _TimedBar  # type: ignore[misc]  # only in this process: no command tells when its work begins
+    progress.Bar = _TimedBar  # type: ignore[misc]  # only in this process: no command tells when its work begins
     os.chdir(folder)
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -147,7 +146,7 @@ def _run_here(job: Job, folder: Path) -> Cost:
     return Cost(seconds, seconds * open_bars / passed, float(max(peak - before, 0)), float(written))
 
 
-class _TimedBar(tqdm):
+class _TimedBar(progress.Bar):
     """A progress bar that notes the seconds in which it was open."""
 
     spent: ClassVar[list[float]] = []

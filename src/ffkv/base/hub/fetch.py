@@ -13,7 +13,7 @@ from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
 from ffkv.base.lookup import exists
-from ffkv.base.process.progress import progress
+from ffkv.base.process.progress import Bar, progress
 from ffkv.base.terminal import in_bytes, say
 
 # What says how weights are cut into files, or holds them whole: the first one that there is is what transformers reads.
@@ -146,9 +146,8 @@ def _download(commit: Commit, names: list[str], size: int) -> None:
 
 def _counting(count: Callable[[float], object]) -> Any:
     """Returns a progress bar that the library accepts. It shows nothing, and tells `count` how many bytes arrived."""
-    from tqdm import tqdm
 
-    class Counting(tqdm):
+    class Counting(Bar):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "disable": True})
             count(options.get("initial", 0))

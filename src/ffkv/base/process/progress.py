@@ -5,7 +5,13 @@ import sys
 from tqdm import tqdm
 
 
-def progress(total: int | None, unit: str, description: str, done: int = 0) -> tqdm:
+class Bar(tqdm):
+    """A bar without the thread that wakes bars of tqdm: processes are forked while bars are there."""
+
+    monitor_interval = 0
+
+
+def progress(total: int | None, unit: str, description: str, done: int = 0) -> Bar:
     """Makes a progress bar on standard error. In a log file, it writes a line every ten seconds.
 
     Args:
@@ -14,7 +20,7 @@ def progress(total: int | None, unit: str, description: str, done: int = 0) -> t
         done: number of units that an earlier process has done.
     """
     terminal = sys.stderr.isatty()
-    return tqdm(
+    return Bar(
         total=total,
         initial=done,
         unit=f" {unit}",
@@ -22,6 +28,7 @@ def progress(total: int | None, unit: str, description: str, done: int = 0) -> t
         desc=description,
         file=sys.stderr,
         mininterval=0.2 if terminal else 10,
+        miniters=0,  # look at the clock at each update
         ascii=not terminal,
         dynamic_ncols=terminal,
     )
