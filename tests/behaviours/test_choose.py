@@ -89,11 +89,14 @@ def test_candidates_do_not_have_a_value_of_zero():
 def test_two_lists_are_contrasted():
     """Two of the first half and one of the second are of the first list: their mean minus that of the others."""
     positive = np.array([True] * 3 + [False] * 5)
-    found = measure_memories(states(CONTRIBUTION, SCREEN), PARTS, positive, Behaviour(prompts="p", flips=1000), 0)
+    made = states(CONTRIBUTION, np.square(SCREEN))
+    found = measure_memories(made, PARTS, positive, Behaviour(prompts="p", flips=1000), 0)
     assert found["contrast"].tolist() == pytest.approx([0, 0, -4 - (-4 + 2) / 2])
     assert found["estimate"].tolist() == pytest.approx([2 - 10 / 3, 0, -2 - (-6 - 2 - 6) / 3])
-    assert found["screen"].tolist() == pytest.approx([0, 3 / 2 - 7 / 2, 0])
-    assert found["screen_p"].tolist() == pytest.approx([1, 2 / 6, 1], abs=0.06)  # of 6 ways to choose two of 1, 2, 3, 4
+    assert found["screen"].tolist() == pytest.approx([0, 5 / 2 - 25 / 2, 0])
+    assert found["screen_p"].tolist() == pytest.approx(
+        [1, 2 / 6, 1], abs=0.06
+    )  # of 6 ways to choose two of 1, 4, 9, 16
 
 
 def stability(made: PromptStates, labels=(), positive=ALL_TRUE, **settings) -> pd.DataFrame:
@@ -124,10 +127,11 @@ def test_halves_that_differ_have_nothing_in_common():
 
 def test_labels_of_three_prompts_are_compared():
     """`b` has two prompts alone. Negative values are as large as positive ones."""
-    values = [[9, 0, 1]] * 3 + [[0, 5, 1]] * 2 + [[0, 1, -9]] * 3
+    values = [[9, 0, 1]] * 3 + [[0, 40, 1]] * 2 + [[0, 1, -9]] * 3
     found = stability(states(values, None, (0, 3)), ["c", "c", "c", "b", "b", "a", "a", "a"], candidates=2)
     of_labels = found[found["compared"] == "labels"]
     assert of_labels[["first", "second", "memories", "jaccard"]].to_numpy().tolist() == [["c", "a", 2, 1 / 3]]
+    assert of_labels["overlap"].tolist() == pytest.approx([0.9 / 2])  # none on the first rank, one of two on the second
     of_labels = stability(states(np.array(values), None, (0, 3)), ["c"] * 3 + ["d"] * 5, candidates=1)
     assert of_labels.set_index("compared").loc["labels", ["jaccard", "overlap"]].tolist() == [0, 0]
 

@@ -39,6 +39,11 @@ def test_the_first_of_tied_triggers_stays_first():
     assert found["upper_half_stays"] == 20 / 21
 
 
+def test_of_tied_triggers_among_others_the_first_stays_first():
+    found = row([1] * 40, [*range(45, 5, -1)], [3, 1] * 20)
+    assert (found["first_stays"], found["upper_half_stays"]) == (1, 1 / 2)
+
+
 def test_a_single_trigger_has_no_halves():
     found = row([3], [2], [2])
     assert found["first_stays"] == 1 and np.isnan(found["upper_half_stays"])

@@ -53,7 +53,7 @@ def test_prefixes_of_each_reading():
 def test_readings_are_compared_above_chance_key_by_key():
     """Three layers, of which the middle one is in neither half; the last key has no trigger example."""
     keys = pd.DataFrame(
-        [(0, 0, 1, 1, 2, 1), (0, 1, 2, 2, 3, 1), (1, 0, 5, 5, 6, 6), (2, 0, 1, 1, 1, 3), (2, 1, 1, 2, 1, 3), (2, 2, 1, 1, 2, 1)],
+        [(0, 0, 1, 1, 2, 1), (0, 1, 2, 2, 3, 3), (1, 0, 5, 5, 6, 6), (2, 0, 1, 1, 1, 3), (2, 1, 1, 2, 1, 3), (2, 2, 1, 1, 2, 1)],
         columns=["layer", "memory", "next_token", "translated", "shuffled", "head_top_token"],
     )  # fmt: skip
     keys = keys.assign(triggers=[9] * 5 + [0], head_agrees=keys["next_token"] == keys["head_top_token"])
@@ -63,8 +63,8 @@ def test_readings_are_compared_above_chance_key_by_key():
     # By chance: of two keys, the pairs of a value and a key that agree, by 4. In the middle layer: 1 and 0.
     above = {
         "translated": [1 - 2 / 4, 1 - 2 / 4, 0, 1 - 2 / 4, -2 / 4],
-        "head": [1 - 2 / 4, -2 / 4, 0, 0, 0],
-        "translated - head": [0, 1, 0, 0.5, -0.5],
+        "head": [1 - 1 / 4, -1 / 4, 0, 0, 0],
+        "translated - head": [-1 / 4, 3 / 4, 0, 0.5, -0.5],
         "translated - shuffled": [0.5 + 1 / 4, 0.5 + 1 / 4, 0, 0.5, -0.5],
     }
     assert len(found) == 3 * len(above)
@@ -73,4 +73,4 @@ def test_readings_are_compared_above_chance_key_by_key():
             sample = np.array(of_keys[of_half])
             expected = [len(sample), sample.mean(), *mean_interval(sample, -2, 2)]
             assert found.loc[(half, compared)].tolist() == pytest.approx(expected)
-    assert found.loc[(tables.HALVES[0], "translated - head")].tolist()[2:] == [-2, 2]  # 0 and 1 say little
+    assert found.loc[(tables.HALVES[0], "translated - head")].tolist()[2:] == [-2, 2]  # two numbers say little

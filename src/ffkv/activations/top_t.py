@@ -23,8 +23,8 @@ class TopT:
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
         # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
-        self._pending_keys = torch.zeros(size, dtype=torch.int32, device=device)
-        self._pending = torch.zeros(size, dtype=torch.int64, device=device)
+        self._pending_keys = torch.zeros(size, dtype=torch.int32)
+        self._pending = torch.zeros(size, dtype=torch.int64)
         self._count = 0
 
     def enter(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
