@@ -36,6 +36,7 @@ def test_wilson_of_none_all_and_nothing_tried():
     assert (low[0], high[1]) == (0, 1)  # exactly, not up to rounding
     assert (low[2], high[2]) == (0, 1)
     assert np.all(low <= high)
+    assert (wilson(np.zeros(500), np.arange(1, 501))[0] == 0).all()
     assert wilson(1, 1) == (pytest.approx(0.0512933), 1)
 
 

@@ -40,8 +40,9 @@ def test_the_first_of_tied_triggers_stays_first():
 
 
 def test_of_tied_triggers_among_others_the_first_stays_first():
-    found = row([1] * 40, [*range(45, 5, -1)], [3, 1] * 20)
-    assert (found["first_stays"], found["upper_half_stays"]) == (1, 1 / 2)
+    """The first 150 of 200 are at the places 0, 1, 3, 4, ..., 223, of which 100 are in the upper half of 300."""
+    found = row([1] * 300, [*range(305, 5, -1)], [3, 3, 1] * 100)
+    assert (found["first_stays"], found["upper_half_stays"]) == (1, 100 / 150)
 
 
 def test_a_single_trigger_has_no_halves():
