@@ -1,5 +1,6 @@
 """What stands in a file is what was written, or it is refused."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -163,3 +164,19 @@ def test_sums_that_lack_a_file_are_said(model):
 def test_a_system_s_own_files_in_a_folder_do_no_harm(model):
     (model / ".DS_Store").touch()
     verify_sum(model)
+
+
+def test_sums_that_may_not_be_looked_up_are_not_called_missing(tmp_path, monkeypatch):
+    """Else a damaged file would pass."""
+    csv(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("layer,share\n0,0.75\n")
+    real, hidden = os.stat, str(sum_path(tmp_path / "a.csv"))
+
+    def stat(path, *given, **more):
+        if str(path) == hidden:
+            raise PermissionError(errno.EACCES, "Permission denied", hidden)
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(UserError, match=r"a\.csv\.sha256 cannot be looked up: Permission denied"):
+        verify_sum(tmp_path / "a.csv")

@@ -1,5 +1,6 @@
 """SHA-256 sums of each output, in `.<name>.sha256` beside it, as the `sha256sum` command writes them."""
 
+import errno
 import functools
 import hashlib
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_bytes
-from ffkv.base.lookup import exists, find, is_dir, is_file
+from ffkv.base.lookup import exists, find, is_dir, is_file, not_looked_up
 
 LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
@@ -31,12 +32,25 @@ def sums(place: Path, name: str) -> str:
 
 
 def output_of(path: Path) -> Path:
-    """Returns the output that was written as a whole: the file itself, or the folder above it that has sums."""
+    """Returns the output that was written as a whole: the file itself, or the folder above it that has sums.
+
+    Raises UserError if the system denies to look up sums beside a file that it lets one look up.
+    """
     try:
         folders = [folder for folder in path.parents if folder.name and exists(sum_path(folder))]
         return path if not path.name or exists(sum_path(path)) or not folders else folders[0]
-    except OSError:  # a name that no file can have, or a folder above that may not be entered: reading says so
-        return path
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG or _is_denied(path):  # no sums can be there, or reading says so
+            return path
+        raise not_looked_up(error) from error
+
+
+def _is_denied(path: Path) -> bool:
+    try:
+        exists(path)
+    except OSError:
+        return True
+    return False
 
 
 def target_of(path: Path) -> Path:
