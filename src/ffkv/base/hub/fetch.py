@@ -40,7 +40,7 @@ def fetch(commit: Commit, choose: Choose) -> Path:
     Raises:
         UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """
-    with looks_told(cache()):
+    with looks_told(hub_cache()):
         return _fetch(commit, choose)
 
 
@@ -62,7 +62,7 @@ def _fetch(commit: Commit, choose: Choose) -> Path:
             size = sum(sizes[name] for name in missing)
             say(
                 f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
-                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {cache()}.",
+                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {hub_cache()}.",
                 error=True,
                 name=False,
             )
@@ -76,7 +76,7 @@ def _fetch(commit: Commit, choose: Choose) -> Path:
         raise UserError(_refusal(commit, error)) from error
 
 
-def cache() -> str:
+def hub_cache() -> str:
     """Returns the folder of the hub's cache."""
     from huggingface_hub import constants
 

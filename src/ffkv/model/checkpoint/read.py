@@ -12,7 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
-from ffkv.base.hub.fetch import cache, choose_config_files, choose_files_of, local_model
+from ffkv.base.hub.fetch import choose_config_files, choose_files_of, hub_cache, local_model
 from ffkv.base.process.remarks import listening
 from ffkv.base.settings import Model
 from ffkv.model.checkpoint.adapter import merge_adapter
@@ -43,7 +43,7 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     Raises:
         UserError: there is no such checkpoint, it is not a causal language model, or weights are missing or packed.
     """
-    with looks_told(settings.checkpoint, settings.adapter, cache()):
+    with looks_told(settings.checkpoint, settings.adapter, hub_cache()):
         model = _load(settings, commit, placement)
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
@@ -159,7 +159,7 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is not a causal language model.
     """
-    with looks_told(settings.checkpoint, cache()):
+    with looks_told(settings.checkpoint, hub_cache()):
         return _load_form(settings, commit, device)
 
 

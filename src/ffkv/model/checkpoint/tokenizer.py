@@ -10,7 +10,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.looks import looks_told
 from ffkv.base.hub.commit import Commit
-from ffkv.base.hub.fetch import cache, choose_files_of, choose_tokenizer_files, local_model
+from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, hub_cache, local_model
 from ffkv.base.lookup import is_file
 from ffkv.base.process.remarks import listening, remark
 from ffkv.model.checkpoint.config import reading
@@ -46,7 +46,7 @@ def load_tokenizer(
     Raises:
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
-    with looks_told(source, cache()):
+    with looks_told(source, hub_cache()):
         return _load(source, commit, trust_remote_code, gguf)
 
 
