@@ -114,3 +114,21 @@ def test_a_file_that_cannot_be_opened_is_not_called_missing(tmp_path):
     with pytest.raises(FileNotFoundError) as missing:
         safe_open(file, "np")
     assert "cannot be opened" not in explain_failure(missing.value, commit)
+
+
+@pytest.mark.parametrize("lack", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_lack_of_memory_is_not_blamed_on_a_checkpoint(tmp_path, monkeypatch, lack):
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+
+    def fail(*arguments, **options):
+        raise lack
+
+    for name, read in (
+        ("transformers.AutoTokenizer.from_pretrained", lambda settings: load_tokenizer(settings.checkpoint)),
+        ("transformers.AutoModelForCausalLM.from_pretrained", load_checkpoint),
+        ("ffkv.model.checkpoint.read.build_empty", load_form),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fail)
+            with pytest.raises(UserError, match=r"^The memory does not suffice"):
+                read(Model(checkpoint=str(folder), device="cpu"))

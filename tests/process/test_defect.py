@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffkv import cli
-from ffkv.base.errors import UserError
 from ffkv.base.process.defect import explain
-from ffkv.base.system.memory import out_of_memory
 
 SECRET = "a sentence of the corpus"
 
@@ -72,20 +70,6 @@ def test_what_the_system_denies_is_no_defect(error, message):
     told, code = explain(error)
     assert code == 2
     assert told.startswith(message)
-
-
-@pytest.mark.parametrize("lack", [MemoryError("9 GiB"), out_of_memory(MemoryError("9 GiB"), 2**30)])
-def test_a_lack_of_memory_blames_no_file(lack):
-    try:
-        try:
-            raise lack
-        except Exception as error:
-            raise UserError("The checkpoint a cannot be loaded as a causal language model.") from error
-    except UserError as error:
-        told, code = explain(error)
-    assert code == 2
-    assert told.startswith("The memory does not suffice (9 GiB).")
-    assert ("The weights alone take 1.0 GiB." in told) == isinstance(lack, UserError)
 
 
 def test_a_panic_of_a_library_in_rust_is_one_sentence(tmp_path, monkeypatch, capsys):

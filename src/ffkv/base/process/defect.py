@@ -10,7 +10,7 @@ from pathlib import Path
 import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files.fault import causes, denied, lacks_space
-from ffkv.base.system.memory import OutOfMemory, is_out_of_memory, out_of_memory
+from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 
 EXIT_CODE = 70  # "internal software error" in sysexits.h
 
@@ -18,21 +18,17 @@ EXIT_CODE = 70  # "internal software error" in sysexits.h
 def explain(error: BaseException) -> tuple[str, int]:
     """Returns what to say of an exception that reached the command line, and the exit code.
 
-    Where memory lacked, that is said, and not which file could not be read for that reason. A full disk, a full memory and
-    what the system denies are the user's to mend. Everything else is a defect of ffkv: its traceback, the versions and the
-    command are written to a file. The traceback holds code, no variables and no text of the corpus.
+    A full disk, a full memory and what the system denies are the user's to mend. Everything else is a defect of ffkv: its traceback, the
+    versions and the command are written to a file. The traceback holds code, no variables and no text of the corpus.
     """
     reason = " ".join(str(error).split())[:300]
-    for each in causes(error):
-        if isinstance(each, OutOfMemory):
-            return str(each), 2
-        if is_out_of_memory(each) and not isinstance(each, UserError):
-            return str(out_of_memory(each)), 2
     if isinstance(error, UserError):
         return str(error), 2
     if lacks_space(error):
         place = Path(tempfile.gettempdir())
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2
+    if is_out_of_memory(error):
+        return str(out_of_memory(error)), 2
     if words := denied(error):
         return f"The system says: {words} ({reason}). Check rights, disks and `ulimit -a`, then start again.", 2
     try:

@@ -18,10 +18,6 @@ WORDS = (
 )
 
 
-class OutOfMemory(UserError):
-    """The memory of a GPU, or of the machine, does not suffice."""
-
-
 def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
     """Free bytes of memory. A limit of the process's control group (version 2) counts as memory."""
     free = float(psutil.virtual_memory().available)
@@ -39,7 +35,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in WORDS)
 
 
-def out_of_memory(error: BaseException, weights: float = 0.0) -> OutOfMemory:
+def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
     """Makes the message about an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
 
     `weights`: bytes of the model's weights; 0 if no model is loaded.
@@ -53,7 +49,7 @@ def out_of_memory(error: BaseException, weights: float = 0.0) -> OutOfMemory:
         there = ", ".join(f"GPU {gpu} has {_gib(total)}, {_gib(free)} free" for gpu, (free, total) in enumerate(states))
     else:
         there = f"{_gib(free_memory())} of the machine's memory is free"
-    return OutOfMemory(
+    return UserError(
         f"The memory does not suffice{reason}.{needed} Now {there}. What helps: model.dtype bfloat16 (half the weights);"
         " fewer batches.tokens; model.max_memory (keeps weights on other GPUs, in the CPU's memory and on the"
         " disk); model.gpus (more GPUs for a job); model.device cpu; fewer jobs at the same time; more shards or layer_groups."

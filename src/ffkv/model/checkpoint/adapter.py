@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
-from ffkv.base.hub.messages import words
 from ffkv.base.lookup import is_file
 from ffkv.base.process.remarks import listening, remark
+from ffkv.model.checkpoint.failures import words_of
 from ffkv.model.checkpoint.leftovers import listed
 
 NAME = "default"  # peft's name of an adapter, a part of the names of its tensors
@@ -141,7 +141,7 @@ def _reason(error: Exception) -> str:
         r"size mismatch for (\S+): .*?torch\.Size\(\[([\d, ]*)\]\) from checkpoint.*?torch\.Size\(\[([\d, ]*)\]\)", text
     )
     if not sizes:
-        return words(error)
+        return words_of(error)
     name, stored, expected = sizes.groups()
     remedy = (
         " Tokens were added to the model before it was trained. Add them to the model (`resize_token_embeddings`), merge the"

@@ -7,10 +7,11 @@ from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import tell_damage
 from ffkv.base.hub.messages import explain
 from ffkv.base.lookup import exists
+from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 
 
 def explain_failure(error: Exception, commit: Commit) -> str:
-    """Says what is wrong with a checkpoint, from what a library raised."""
+    """Says what is wrong with a checkpoint, from what a library raised. Raises: see `words_of`."""
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
@@ -45,7 +46,12 @@ def _cannot_be_opened(error: Exception) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """Returns the words of a library's exception, on one line."""
+    """Returns the words of a library's exception, on one line.
+
+    Raises UserError if it says that the memory does not suffice: then no file is to blame.
+    """
+    if is_out_of_memory(error):
+        raise out_of_memory(error) from error
     if "weights_only" in str(error):
         return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
     text = " ".join(str(error).split())[:400]
