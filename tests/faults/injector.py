@@ -46,7 +46,7 @@ class Injector:
     def __init__(self, library: str):
         self._library = ctypes.CDLL(library)
         self._library.fault_what.restype = ctypes.c_char_p
-        self._library.fault_count.restype = ctypes.c_long
+        self._library.fault_count.restype = self._library.fault_noted.restype = ctypes.c_long
         self._library.fault_calls.restype = ctypes.POINTER(ctypes.c_uint64)
 
     def arm(self, folder: Path, fault: Fault | None, number: int) -> None:
@@ -62,7 +62,7 @@ class Injector:
 
     def calls(self) -> list[int]:
         """The calls since the last `arm`, if that let none fail: the kind of each, and a sum of its function and path."""
-        return self._library.fault_calls()[: self._library.fault_count()]
+        return self._library.fault_calls()[: self._library.fault_noted()]
 
 
 def tells(said: str, error: int) -> bool:

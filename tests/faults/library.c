@@ -27,7 +27,7 @@ enum { OPEN = 1, MAKE = 2, READ = 4, WRITE = 8, SIZE = 16, SYNC = 32, NAME = 64,
 #define KINDS 11
 #define LARGE 4096 /* bytes of memory for which TAKE asks at least */
 enum { ONCE, ON, SHORT, KILL }; /* what happens: see fault_arm */
-#define CALLS (1 << 17)
+#define CALLS (1 << 20)
 
 static struct {
   char folder[PATH_MAX];
@@ -272,6 +272,8 @@ void fault_arm(const char *folder, int kinds, long number, int how, int error) {
 }
 
 long fault_count(void) { return atomic_load(&state->count); }
+/* How many calls are noted. */
+long fault_noted(void) { long count = fault_count(); return count < CALLS ? count : CALLS; }
 /* By their order: the kind of a call in the lowest bits, and above them a sum of its function and its path. */
 const uint64_t *fault_calls(void) { return state->calls; }
 const char *fault_what(void) { return state->what; }

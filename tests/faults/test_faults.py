@@ -139,24 +139,25 @@ def run_loop(library: Path, jobs: list[tuple[str, str, str]], options: list[str]
     return [json.loads(line) for line in found.read_text().splitlines()]
 
 
-def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
-    """A torn line is left out; what was appended before and afterwards stays."""
-    command = [sys.executable, "-m", "faults.journal", library, tmp_path]
+def run_attempts(module: str, library: Path, folder: Path) -> list[dict]:
+    """Runs a program that lets calls of one function fail. What it said of each."""
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": PLACES}
+    command = [sys.executable, "-m", module, library, folder]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    tried = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
+    """A torn line is left out; what was appended before and afterwards stays."""
+    tried = run_attempts("faults.journal", library, tmp_path)
     assert {line["fault"] for line in tried if line["number"]} >= {"full disk", "quota", "bad disk", "kill", "short"}
     assert [line for line in tried if line["wrong"]] == []
 
 
 def test_a_file_of_hdf5_is_whole_or_not_there(library, tmp_path):
     """HDF5 writes what it holds of a dataset when h5py gives the dataset back, where no error can be raised."""
-    command = [sys.executable, "-m", "faults.dataset", library, tmp_path]
-    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": PLACES}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    tried = [json.loads(line) for line in done.stdout.splitlines()]
+    tried = run_attempts("faults.dataset", library, tmp_path)
     assert sum(line["code"] == 1 for line in tried) > 10
     assert [line for line in tried if (line["code"] == 0) != line["there"] or line["there"] != line["whole"]] == []
 
