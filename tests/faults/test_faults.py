@@ -95,11 +95,11 @@ def command_of(job: Job) -> str:
     return " ".join(job.command.replace("\\\n", " ").split(">")[0].split())
 
 
-def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+def steps(run: Path, settings: Path, folder: Path) -> list[tuple[str, str, str]]:
     """One job of each rule: its name, a folder in which it can run, and its command."""
     found = {}
     for job in read_jobs(ask_snakemake(settings, 2, run)):
-        if job.command.strip() and job.rule not in found and (not only or job.rule in only):
+        if job.command.strip() and job.rule not in found:
             place = without_outputs(run, folder / job.rule, job.outputs)
             found[job.rule] = (job.rule, str(place), command_of(job))
     return list(found.values())
@@ -109,13 +109,13 @@ def steps(run: Path, settings: Path, folder: Path, only: tuple[str, ...] = ()) -
 def faults(library, request) -> Callable[..., None]:
     """Runs the fault loop."""
 
-    def go(jobs: list[tuple[str, str, str]], cases: str = CASES, **more: str) -> None:
-        """Says what went wrong. cases: how many calls fail per job, as `FFKV_FAULTS`. more: variables of the loop's environment."""
+    def go(jobs: list[tuple[str, str, str]], **more: str) -> None:
+        """Says what went wrong. more: variables of the loop's environment."""
         name, _, case = os.environ.get("FFKV_FAULT", "").partition(":")
         jobs = [job for job in jobs if name in ("", job[0])]
         if not jobs:
             pytest.skip(f"FFKV_FAULT names {name}, which is not among these commands")
-        lines = run_loop(library, jobs, [cases, SEED, case], more)
+        lines = run_loop(library, jobs, [CASES, SEED, case], more)
         assert {line["job"] for line in lines if line.get("tried")} == {job[0] for job in jobs}
         tried = sum(line.get("tried", 0) for line in lines)
         about = (
@@ -160,14 +160,6 @@ def test_a_file_of_hdf5_is_whole_or_not_there(library, tmp_path):
     tried = run_attempts("faults.dataset", library, tmp_path)
     assert sum(line["code"] == 1 for line in tried) > 10
     assert [line for line in tried if (line["code"] == 0) != line["there"] or line["there"] != line["whole"]] == []
-
-
-@pytest.mark.slow
-def test_a_sample_of_all_faults(faults, tiny, tmp_path):
-    init = ("init", str(tmp_path / "init"), COMMANDS["init"])
-    (tmp_path / "init").mkdir()
-    chosen = steps(tiny, ROOT / "configs/tiny.yaml", tmp_path, ("values_summarize", "merge_sampled_prefixes"))
-    faults([init, *chosen], cases="10")
 
 
 @pytest.mark.faults
