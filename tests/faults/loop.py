@@ -145,8 +145,9 @@ class Loop:
 
 
 def ends_process(done: Done) -> bool:
-    """Whether a library, without memory, ended the process or waited for ever, or Python or NumPy lost its own error."""
-    return done.code < 0 or done.code == 127 or "SystemError" in done.said or done.said.endswith("IndexError")
+    """Whether a library, without memory, ended the process, waited for ever, or lost its own error."""
+    lost = any(words in done.said for words in ("SystemError", "No cipher can be selected"))
+    return done.code < 0 or done.code == 127 or lost or done.said.endswith("IndexError")
 
 
 def unfinished(path: str) -> bool:
@@ -218,7 +219,8 @@ def main() -> None:
         begin = time.monotonic()
         loop = Loop(library, Path(place), command)
         kind, _, which = only.partition(":")
-        of_kind = {fault: places for fault, places in loop.places.items() if kind in ("", fault)}
+        kinds = [kind] if kind else [fault for fault in FAULTS if fault != "allocation" or cases in ("0", "places")]
+        of_kind = {fault: loop.places[fault] for fault in kinds}
         chosen = [(kind, int(which))] if which else draw(of_kind, cases, random.Random(f"{seed} {name}"))
         for kind, number in chosen:
             done, found = loop.problems(FAULTS[kind], number)
