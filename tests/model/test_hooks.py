@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import CONFIGS, random_model
+from transformers import DynamicCache
 
 from ffkv.base.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
@@ -53,3 +54,24 @@ def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
     assert seen == ["m", "m"]
     with tap(model, layers, "ms") as run:  # no norm after a layer, so that nothing is left to read
         assert run(ids(3), lambda *found: None) is None
+
+
+class OldNames(torch.nn.Module):
+    """A model whose code calls its cache as before transformers 5.24."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, past_key_values=None, use_cache=False):
+        return forward(self.model, input_ids, cache=past_key_values)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrap", [lambda model: model, OldNames], ids=["new name", "old name"])
+def test_a_cache_is_filled_under_the_name_that_the_model_has_for_it(wrap):
+    model, cache = random_model(CONFIGS["llama"]), DynamicCache()
+    whole = forward(model, ids(1)).logits
+    parts = [forward(wrap(model), part, cache=cache).logits for part in ids(1).split(5, dim=1)]
+    assert cache.get_seq_length() == 9
+    torch.testing.assert_close(torch.cat(parts, 1), whole)

@@ -85,7 +85,7 @@ def _run_side_by_side(
 
     read = [*layers, *([] if final.index in wanted else [final])]
     with noting_returns(model, loaded.anatomy.layers[: max(wanted) + 1]) as returns, tap(model, read, "msoe") as run:
-        run(ids, on_tensor, **({"past_key_values": cache} if keep else {}))
+        run(ids, on_tensor, cache=cache if keep else None)
     kept: list[Any] = cache.layers
     past = [(block.keys.transpose(1, 2), block.values.transpose(1, 2)) for block in kept]
     return [
@@ -222,7 +222,7 @@ def behind(bases: Sequence[Unchanged], copies: Sequence[int]) -> tuple[Tensor, d
     first, own = torch.arange(int(before.max()), device=ids.device), torch.eye(ids.shape[1], device=ids.device)
     seen = torch.cat([(first < before)[:, None].expand(-1, len(own), -1), own.bool().expand(len(ids), -1, -1)], -1)
     mask = attention_mask(seen, bases[0].o.dtype)
-    return ids, {"attention_mask": mask, "position_ids": before.expand_as(ids), "past_key_values": cache}
+    return ids, {"attention_mask": mask, "position_ids": before.expand_as(ids), "cache": cache}
 
 
 def row_by_row(

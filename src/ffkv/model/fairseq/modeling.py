@@ -265,7 +265,7 @@ class FairseqForCausalLM(PreTrainedModel):
         use_cache: bool = False,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
         """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; a cache is filled if one is given.
@@ -274,7 +274,7 @@ class FairseqForCausalLM(PreTrainedModel):
         not, because no token sees later tokens.
         """
         mask = attention_mask if attention_mask is not None and attention_mask.ndim == 4 else None
-        return CausalLMOutput(logits=self.decoder(input_ids, mask, position_ids, past_key_values))
+        return CausalLMOutput(logits=self.decoder(input_ids, mask, position_ids, cache))
 
 
 AutoConfig.register(FairseqConfig.model_type, FairseqConfig, exist_ok=True)

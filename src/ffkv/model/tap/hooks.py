@@ -1,6 +1,7 @@
 """Hooks that are always removed, and the hidden states in what modules read and return."""
 
 import contextlib
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 
 from ffkv.base.errors import UserError
 from ffkv.base.system.memory import is_out_of_memory, out_of_memory
@@ -111,11 +113,18 @@ def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def forward(model: nn.Module, ids: Tensor, gradients: bool = False, **arguments: Any) -> Any:
-    """Runs one forward pass over `ids` [sentence, token], without a cache, and with gradients if they are asked for.
+def forward(
+    model: nn.Module, ids: Tensor, gradients: bool = False, cache: Cache | None = None, **arguments: Any
+) -> Any:
+    """Runs one forward pass over `ids` [sentence, token], with gradients if they are asked for.
 
-    `arguments` go to the model, such as `position_ids`. Raises UserError if the memory does not suffice.
+    `cache`: keys and values of earlier tokens, to which the pass adds its own. `arguments` go to the model, such as
+    `position_ids`. Raises UserError if the memory does not suffice.
     """
+    if cache is not None:
+        # Before transformers 5.24, and in model code beside a checkpoint, it has another name.
+        takes = inspect.signature(model.forward).parameters
+        arguments["cache" if "cache" in takes else "past_key_values"] = cache
     with torch.set_grad_enabled(gradients), enough_memory(lambda: weight_bytes(model)):
         return model(input_ids=ids, use_cache=False, **arguments)
 

@@ -85,7 +85,7 @@ def write_tokens(
         while len(written) < options.tokens:
             whole = [*ids.tolist(), *written]
             if cache is not None:
-                found = logits(written[-1:] or whole, past_key_values=cache)
+                found = logits(written[-1:] or whole, cache=cache)
                 if len(written) == 1 and relative_error(found, logits(whole)) > TOLERANCE:
                     cache = None
             if cache is None:
