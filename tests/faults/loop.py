@@ -4,11 +4,13 @@ As a program, it is one process that has the libraries of all steps. Its forks r
 library of `library.c` preloaded, gets a job as JSON on its input, and prints what went wrong, and a count, as JSON.
 """
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -23,6 +25,7 @@ from ffkv.base.files.atomic import PARTIAL
 
 # With less memory torch multiplies in another order, zlib does not pack a chunk, and HDF5 writes it later.
 FRUGAL = ("libtorch", "libz", "libhdf5")
+JOURNAL = re.compile(r"\.[^.]+\.\d+(?=\.jsonl$)")  # the host and the process in the name of a journal
 LONGEST = 120  # seconds of a command
 LONGEST_WITHOUT_MEMORY = 30  # libraries wait for ever for a thread that could not start
 
@@ -52,7 +55,7 @@ class Loop:
         self.base = states(place)
         done = self.run(COUNTED)
         assert done.code == 0, f"{command}: {done}"
-        self.expected = self.made()
+        self.expected, self.answer = self.made(), done.said
         self.places = {name: places_of(self.calls, fault) for name, fault in FAULTS.items()}
         self.restore()
 
@@ -72,12 +75,13 @@ class Loop:
         return Done(os.waitstatus_to_exitcode(ended[1]), self.log.read_text(errors="replace"), calls, failed)
 
     def made(self) -> dict[str, bytes]:
-        """What there is beside the files before, and which of those changed."""
-        return {
-            path: (self.place / path).read_bytes()
-            for path, state in states(self.place).items()
-            if self.base.get(path) != state
-        }
+        """What there is beside the files before, and which of those changed. Of journals what all processes say together."""
+        found = {}
+        for path, state in states(self.place).items():
+            if self.base.get(path) != state:
+                content, name = (self.place / path).read_bytes(), JOURNAL.sub("", path)
+                found[name] = content if name == path else said_in(content + b"\n" + found.get(name, b""))
+        return found
 
     def restore(self) -> None:
         """Brings the folder back to what it was."""
@@ -109,6 +113,7 @@ class Loop:
         elif done.code == 0:
             missing = self.expected.keys() - made.keys()
             found += [f"it succeeded without {path}" for path in missing if not path.startswith(("tmp/", "cache/"))]
+            found += ["another answer"] if not self.expected and done.said != self.answer else []
         elif fault.how == SHORT:
             found += ["a short read or write is no failure"]
         else:
@@ -118,12 +123,14 @@ class Loop:
             found += ["no cause"] if not tells(done.said, fault.error) else []
         # What is in the way of a removal leaves what was to go, for the next start: ".old." is a folder that has a successor.
         may_stay = killed or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
-        may_stay = may_stay or ".old." in done.failed
+        may_stay = may_stay or ".old." in done.failed or re.search(r"/tmp/tmp\w+$", done.failed) is not None
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
                 # What is beside an output need not be whole.
                 other = fault.kinds == TAKE and done.code == 0 and any(name in done.failed for name in FRUGAL)
                 whole = content == self.expected.get(path) or other or beside(path)
+                if path.endswith(".jsonl"):  # of a journal as much is there as was written
+                    whole = {*content.splitlines()} <= {*self.expected.get(path, b"").splitlines()}
                 found += [] if whole else [f"not whole: {path}"]
             elif not may_stay:
                 found.append(f"left over: {path}")
@@ -148,6 +155,15 @@ def ends_process(done: Done) -> bool:
     """Whether a library, without memory, ended the process, waited for ever, or lost its own error."""
     lost = any(words in done.said for words in ("SystemError", "No cipher can be selected"))
     return done.code < 0 or done.code == 127 or lost or done.said.endswith("IndexError")
+
+
+def said_in(lines: bytes) -> bytes:
+    """What journals say, without the times, each once, in the order of the words. Lines that are not whole say nothing."""
+    said = set()
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError):
+            said.add(json.dumps({**json.loads(line), "time": ""}, sort_keys=True))
+    return "".join(f"{entry}\n" for entry in sorted(said)).encode()
 
 
 def unfinished(path: str) -> bool:

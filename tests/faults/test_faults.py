@@ -7,6 +7,7 @@ of each function on each path. `FFKV_SEED` says which.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,14 @@ COMMANDS = {
     "pages": "ffkv explore --export out results/tiny",
     "sheets": "ffkv annotate sheets results/tiny --annotators ada --annotations sheets",
     "csv": "ffkv annotate write-csv results/tiny --annotations judged --sheet keys --annotator ada --output ada.csv",
+    "import": "ffkv annotate import results/tiny filled.csv --annotations judged --sheet changes --annotator ada",
     "agreement": "ffkv annotate agreement --results results/tiny --annotations judged --output annotation",
+    "collect": "ffkv collect results/tiny starred L0.3-5",
+    "collections": "ffkv collections results/tiny",
+    "inspect": "ffkv inspect --checkpoint results/tiny/checkpoint",
+    "trace": "ffkv trace results/tiny 'the function'",
+    "graph": "ffkv graph results/tiny 'the function'",
+    "generate": "ffkv generate results/tiny 'the function' --tokens 3",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
 }
 
@@ -180,6 +188,9 @@ def test_outputs_that_are_there_already_stay(faults, run, settings, tmp_path):
 def test_every_command_of_a_person(faults, run, tmp_path):
     make = ["ffkv", "annotate", "sheets", "results/tiny", "--annotators", "ada", "--annotations", "judged"]
     subprocess.run(make, cwd=run, check=True, capture_output=True)
+    subprocess.run(["ffkv", "collect", "results/tiny", "noted", "L1.3-5"], cwd=run, check=True, capture_output=True)
+    sheet = (run / "judged/csv/changes.ada.csv").read_text(encoding="utf-8-sig")
+    (run / "filled.csv").write_text(re.sub(r",$", ",yes", sheet, flags=re.M), newline="")
     jobs = [(name, str(copy(run, tmp_path / name)), command) for name, command in COMMANDS.items()]
     faults(jobs)
 
