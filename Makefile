@@ -54,7 +54,7 @@ coverage: install ## The lines and branches that no test runs, of the methods an
 	coverage report --include="$(METHODS)" --fail-under=95
 	coverage report --fail-under=90
 
-mutants: install ## Change the methods, one place at a time: do tests fail? Lists the changes that none notices. Takes an hour.
+mutants: install ## Change the methods, one place at a time: do tests fail? Lists the changes that none notices. Takes half an hour.
 	OMP_NUM_THREADS=1 python tests/mutants.py
 
 check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.

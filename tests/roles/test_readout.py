@@ -78,9 +78,20 @@ def test_the_mean_is_no_direction_where_the_head_takes_it_off(matrix):
     values = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
     made = make_readout(matrix.clone(), np.ones(VOCABULARY), 0.01, True)
     assert made.ignored.shape == (WIDTH, 1) and abs(made.ignored.sum()) < 1e-4
-    plain, moved = measure(made, values), measure(made, values + 5)
+    plain, moved = measure(made, values), measure(made, values + torch.tensor([[5.0], [-2.0], [0.5]]))
     np.testing.assert_allclose(plain["ignored_share"], moved["ignored_share"], atol=1e-5)
     assert np.isfinite(plain["ignored_share"]).all()
+
+
+@pytest.mark.parametrize("weight", [0, 1e-4, 0.01])
+def test_a_head_that_reads_a_hundredth_of_the_mean_does_not_ignore_it(weight):
+    """Logits may differ by a thousandth."""
+
+    class Reader:
+        def logits(self, vectors, layer):
+            return vectors - vectors.mean(1, keepdim=True) + weight * vectors.mean(1, keepdim=True)
+
+    assert ignores_mean(Reader(), WIDTH, 0) == (weight < 0.001)
 
 
 @pytest.mark.parametrize("kind", LAYER_KINDS)
