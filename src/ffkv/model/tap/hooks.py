@@ -5,15 +5,17 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
 
 from ffkv.base.errors import UserError
 from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 from ffkv.model.anatomy import Layer
+
+if TYPE_CHECKING:  # to read a head needs no transformers
+    from transformers import Cache
 
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
@@ -114,7 +116,7 @@ def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def forward(
-    model: nn.Module, ids: Tensor, gradients: bool = False, cache: Cache | None = None, **arguments: Any
+    model: nn.Module, ids: Tensor, gradients: bool = False, cache: "Cache | None" = None, **arguments: Any
 ) -> Any:
     """Runs one forward pass over `ids` [sentence, token], with gradients if they are asked for.
 
