@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from ffkv.apps.explorer import drawing, page_collections
 from ffkv.apps.explorer.examples import strengths
 from ffkv.apps.explorer.pages import LIVE, Live, render
-from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.apps.explorer.shelf import Held, Shelf, import_model_code
 from ffkv.run.report.cards import Card, pattern_numbers
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
@@ -65,6 +65,7 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: l
     """
 
     def compute() -> list[np.ndarray]:
+        import_model_code()
         from ffkv.run.trace.coefficients import coefficients  # torch
 
         with shelf.model:

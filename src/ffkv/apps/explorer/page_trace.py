@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from ffkv.apps.explorer import history
 from ffkv.apps.explorer.pages import LIVE, error_page, real, render, token_of, whole
-from ffkv.apps.explorer.shelf import Held, LruCache, Shelf
+from ffkv.apps.explorer.shelf import Held, LruCache, Shelf, import_model_code
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
@@ -158,6 +158,7 @@ def _once(shelf: Shelf, kept: LruCache, prompt: str, options: Mapping[str, Any],
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
+        import_model_code()
         found = compute()
         return found if lists else kept.get(question, lambda: found)
     finally:

@@ -25,6 +25,8 @@ SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
 SAMPLE_BYTES = 2**26  # of these coefficients
 TRACE_ROWS = 2**20  # of the predictions of traces that are kept in memory, some 60 bytes each
 
+_importing = threading.Lock()
+
 
 class NoSuch(UserError):
     """There is no such run, memory, sheet or page."""
@@ -156,8 +158,7 @@ class Held:
         """Begins to load the model, once, so that the first trace need not."""
 
         def load() -> None:
-            import ffkv.run.trace.step  # noqa: F401  # torch
-
+            import_model_code()
             model = self.run.model()
             _ = model.tokenizer, model.head  # which are read when they are asked for
 
@@ -214,9 +215,21 @@ def prepare_in_background(shelf: Shelf) -> None:
             with contextlib.suppress(UserError):
                 held.prepare()
                 held.read_samples()
-        import ffkv.run.trace.step  # noqa: F401  # torch and transformers: some seconds
+        import_model_code()
 
     _in_background(prepare)
+
+
+def import_model_code() -> None:
+    """Imports what runs a model, with torch and transformers, which takes some seconds.
+
+    One thread does at a time: transformers lacks names for a second thread while the first imports it.
+    """
+    with _importing:
+        import ffkv.run.graph.step
+        import ffkv.run.trace.coefficients
+        import ffkv.run.trace.generate
+        import ffkv.run.trace.step  # noqa: F401
 
 
 def _in_background(work: Callable[[], Any]) -> threading.Thread:
