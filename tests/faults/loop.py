@@ -25,7 +25,7 @@ from ffkv.base.files.atomic import PARTIAL
 
 # With less memory torch multiplies in another order, zlib does not pack a chunk, and HDF5 writes it later.
 FRUGAL = ("libtorch", "libz", "libhdf5")
-JOURNAL = re.compile(r"\.[^.]+\.\d+(?=\.jsonl$)")  # the host and the process in the name of a journal
+JOURNAL = re.compile(r"\.[^.]+\.\d+\.jsonl$")  # the host and the process in the name of a journal
 LONGEST = 120  # seconds of a command
 LONGEST_WITHOUT_MEMORY = 30  # libraries wait for ever for a thread that could not start
 
@@ -79,7 +79,7 @@ class Loop:
         found = {}
         for path, state in states(self.place).items():
             if self.base.get(path) != state:
-                content, name = (self.place / path).read_bytes(), JOURNAL.sub("", path)
+                content, name = (self.place / path).read_bytes(), JOURNAL.sub(".journal", path)
                 found[name] = content if name == path else said_in(content + b"\n" + found.get(name, b""))
         return found
 
@@ -110,18 +110,8 @@ class Loop:
             found += [f"ended with {done.code}"] if done.code != -signal.SIGKILL else []
         elif killed:
             pass
-        elif done.code == 0:
-            missing = self.expected.keys() - made.keys()
-            found += [f"it succeeded without {path}" for path in missing if not optional(path)]
-            asked = all(map(optional, self.expected))
-            found += ["another answer"] if asked and done.said != self.answer else []
-        elif fault.how == SHORT:
-            found += ["a short read or write is no failure"]
         else:
-            found += [f"exit code {done.code}"] if done.code not in (1, 2) else []
-            told = "Exception ignored in" in done.said  # where a library gives up what is in the way of its own removal
-            found += ["a traceback"] if "Traceback" in done.said and not told else []
-            found += ["no cause"] if not tells(done.said, fault.error) else []
+            found += self.problems_told(done, fault, self.expected.keys() - made.keys())
         # What is in the way of a removal leaves what was to go, for the next start: ".old." is a folder that has a successor.
         may_stay = killed or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
         may_stay = may_stay or ".old." in done.failed or re.search(r"/tmp/tmp\w+$", done.failed) is not None
@@ -130,7 +120,7 @@ class Loop:
                 # What is beside an output need not be whole.
                 other = fault.kinds == TAKE and done.code == 0 and any(name in done.failed for name in FRUGAL)
                 whole = content == self.expected.get(path) or other or beside(path)
-                if path.endswith(".jsonl"):  # of a journal as much is there as was written
+                if path.endswith(".journal"):  # of a journal as much is there as was written
                     whole = {*content.splitlines()} <= {*self.expected.get(path, b"").splitlines()}
                 found += [] if whole else [f"not whole: {path}"]
             elif not may_stay:
@@ -150,6 +140,19 @@ class Loop:
                 ]
         self.restore()
         return done, found
+
+    def problems_told(self, done: Done, fault: Fault, missing: set[str]) -> list[str]:
+        """What is wrong with the end of a command and with what it said. missing: outputs that are not there."""
+        if done.code == 0:
+            found = [f"it succeeded without {path}" for path in missing if not optional(path)]
+            asked = all(map(optional, self.expected))
+            return [*found, "another answer"] if asked and done.said != self.answer else found
+        if fault.how == SHORT:
+            return ["a short read or write is no failure"]
+        found = [f"exit code {done.code}"] if done.code not in (1, 2) else []
+        told = "Exception ignored in" in done.said  # where a library gives up what is in the way of its own removal
+        found += ["a traceback"] if "Traceback" in done.said and not told else []
+        return found + (["no cause"] if not tells(done.said, fault.error) else [])
 
 
 def ends_process(done: Done) -> bool:
@@ -180,7 +183,11 @@ def optional(path: str) -> bool:
 def beside(path: str) -> bool:
     """Whether a path is no output: a checksum, a saved state, of the hub's cache, or what says that an export is not whole."""
     parts = Path(path).parts
-    return parts[0] == "cache" or parts[-1] == "ffkv-export.json" or any(part.startswith(".") for part in parts)
+    return (
+        parts[0] == "cache"
+        or parts[-1] == "ffkv-export.json"
+        or any(part.startswith(".") and not part.endswith(".sought") for part in parts)
+    )
 
 
 def states(place: Path) -> dict[str, tuple]:
