@@ -126,7 +126,7 @@ install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/requirements-demo.txt envs/constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	# Takes half the time of the pip that Python 3.11 brings.
+	# This pip takes half the time of the one that Python 3.11 brings.
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt pip
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
