@@ -42,8 +42,8 @@ class Done(NamedTuple):
 class Loop:
     """A command in a folder.
 
-    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes. places: the numbers
-    of the calls that count for each of `FAULTS`, those of one function on one path together.
+    base: the files before, by path, with their state. expected: what it makes of them, by path, as bytes. removed: those that
+    it removes. places: the numbers of the calls that count for each of `FAULTS`, those of one function on one path together.
     """
 
     def __init__(self, library: str, place: Path, command: str):
@@ -56,6 +56,7 @@ class Loop:
         done = self.run(COUNTED)
         assert done.code == 0, f"{command}: {done}"
         self.expected, self.answer = self.made(), done.said
+        self.removed = [path for path in self.base if not os.path.lexists(place / path)]
         self.places = {name: places_of(self.calls, fault) for name, fault in FAULTS.items()}
         self.restore()
 
@@ -88,6 +89,10 @@ class Loop:
         if path in self.expected or path not in self.base:
             return self.expected.get(path)
         return (self.pristine / path).read_bytes()
+
+    def stays(self) -> list[str]:
+        """What is to be removed and is still there."""
+        return [path for path in self.removed if os.path.lexists(self.place / path)]
 
     def restore(self) -> None:
         """Brings the folder back to what it was."""
@@ -132,7 +137,8 @@ class Loop:
             elif not may_stay:
                 found.append(f"left over: {path}")
         if not killed:
-            found += [f"lost: {path}" for path in self.base if not beside(path) and not (self.place / path).exists()]
+            lost = [path for path in self.base if not beside(path) and not (self.place / path).exists()]
+            found += [f"lost: {path}" for path in lost if path not in self.removed]
         if made and done.code:
             again = self.run()
             if again.code:
@@ -144,6 +150,7 @@ class Loop:
                     for path in sorted(now.keys() | self.expected.keys())
                     if now.get(path) != self.expected.get(path) and not optional(path)
                 ]
+                found += [f"still there afterwards: {path}" for path in self.stays()]
         self.restore()
         return done, found
 
@@ -151,6 +158,7 @@ class Loop:
         """What is wrong with the end of a command and with what it said. missing: outputs that are not there."""
         if done.code == 0:
             found = [f"it succeeded without {path}" for path in missing if not optional(path)]
+            found += [f"it succeeded and left {path}" for path in self.stays()]
             asked = all(map(optional, self.expected))
             return [*found, "another answer"] if asked and done.said != self.answer else found
         if fault.how == SHORT:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import yaml
 from hub.conftest import hub as hub
 from hub.conftest import model_folders as model_folders
 from hub.conftest import port as port
+from machine.conftest import stub as stub
 from support import ROOT, snakemake
 
 from ffkv.apps.export.settings import FORMATS
@@ -45,6 +47,8 @@ COMMANDS = {
     "inspect": "ffkv inspect --checkpoint results/tiny/checkpoint",
     "trace": "ffkv trace results/tiny 'the function'",
     "graph": "ffkv graph results/tiny 'the function'",
+    "behaviour": f"ffkv behaviour results/tiny {PROMPTS} --minimum-accuracy 0 --candidates 2 --controls 2 --directions 1 --sets 1"
+    " --random-sets 1 --output asked",
     "generate": "ffkv generate results/tiny 'the function' --tokens 3",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
 }
@@ -193,6 +197,31 @@ def test_every_command_of_a_person(faults, run, tmp_path):
     (run / "filled.csv").write_text(re.sub(r",$", ",yes", sheet, flags=re.M), newline="")
     jobs = [(name, str(copy(run, tmp_path / name)), command) for name, command in COMMANDS.items()]
     faults(jobs)
+
+
+@pytest.mark.faults
+def test_a_recovery(faults, tmp_path):
+    place = tmp_path / "place"
+    for path in (
+        ".snakemake/locks/0.input.lock",
+        "results/tiny/triggers/.0.h5.node1.4711.partial",
+        "results/tiny/.model.node1.4712.partial/anatomy.json",
+        "results/tiny/values.h5",
+    ):
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text("text")
+    owner = {"host": socket.gethostname(), "pid": 999_999_999, "local": True}
+    (place / ".snakemake/ffkv_owner.json").write_text(json.dumps(owner))
+    faults([("recover", str(place), "ffkv recover --cancel")])
+
+
+@pytest.mark.faults
+def test_explanations_by_a_machine(faults, run, stub, tmp_path):
+    command = (
+        f"ffkv annotate machine results/tiny --annotations machine --model judge --endpoint {stub().address}"
+        " --per-layer 1 --pairs 2 --tries 1"
+    )
+    faults([("machine", str(copy(run, tmp_path / "machine")), command)])
 
 
 @pytest.mark.faults

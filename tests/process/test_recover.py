@@ -1,5 +1,6 @@
 """`ffkv recover`: after a hard kill nothing of the run is left, and nothing else is touched."""
 
+import errno
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -84,6 +86,21 @@ def test_cancel_ends_deletes_and_unlocks_this_folders_and_nothing_else(folder, s
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left == {"results/tiny/values.h5", "reports/tiny/index.html"}
     assert call(folder).output == f"Nothing is left behind in {folder}.\n"
+
+
+@pytest.mark.parametrize("name", ["unlink", "rmdir", "scandir", "open"])
+def test_what_cannot_be_looked_up_or_deleted_is_not_called_done(folder, monkeypatch, name):
+    def fail(path, *_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    (folder / ".snakemake/ffkv_owner.json").write_text("{}")
+    monkeypatch.setattr(*((Path, "open") if name == "open" else (os, name)), fail)
+    result = call(folder, "--cancel")
+    monkeypatch.undo()
+    assert result.exit_code
+    assert "Input/output error" in f"{result.output}{result.exception}"
+    assert not {"Done", "Nothing"} & {*result.output.split()}
+    assert recover.is_locked(folder)
 
 
 @pytest.mark.parametrize(("answer", "locked"), [("y\n", False), ("n\n", True), ("\n", True)])

@@ -23,7 +23,6 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
 
     Then start the same snakemake command again.
     """
-    from ffkv.base.files.atomic import remove
     from ffkv.base.process import recover
 
     folder = folder.resolve()
@@ -43,6 +42,6 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
         return
     recover.cancel(folder, jobs, processes)
     for path in recover.unfinished_files(folder):
-        remove(path)
+        recover.delete(path)
     recover.unlock(folder)
     say("Done. Start the same snakemake command again.")

@@ -19,7 +19,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
 from ffkv.base.files.bounded import read_json
-from ffkv.base.lookup import exists, is_dir, make_folder
+from ffkv.base.lookup import exists, find, is_dir, make_folder
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -122,12 +122,12 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
 def unfinished_files(folder: Path) -> list[Path]:
     """Returns the files that killed steps left under a temporary name, without the files of steps that still run.
 
-    Folders that may not be listed are passed over: what is in them is somebody else's.
+    Raises UserError if a folder cannot be listed.
     """
     return [
         path
         for place in ("results", "reports")
-        for path in sorted((folder / place).rglob(".*.partial"))
+        for path in find(folder / place, "**/.*.partial")
         if PARTIAL.fullmatch(path.name)
         and not is_written(path)
         and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
@@ -135,13 +135,21 @@ def unfinished_files(folder: Path) -> list[Path]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Tells whether the folder is locked, so that Snakemake refuses to start in it."""
-    return any((folder / LOCKS).glob("*.lock"))
+    """Tells whether the folder is locked, so that Snakemake refuses to start in it. Raises UserError if nobody can tell."""
+    return bool(find(folder / LOCKS, "*.lock"))
 
 
 def unlock(folder: Path) -> None:
-    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow."""
-    shutil.rmtree(folder / LOCKS, ignore_errors=True)
+    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow. Raises as `delete`."""
+    delete(folder / LOCKS)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, or a folder with all that is in it, if it is there. Raises OSError if it cannot be deleted."""
+    if is_dir(path) and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
@@ -173,7 +181,12 @@ def _owner(folder: Path) -> Owner | None:
     try:
         note = read_json(folder / OWNER)
         return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
-    except (OSError, ValueError, KeyError, TypeError):  # no file, or half of one: the processes on this host still tell
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # or half of one: the processes on this host still tell
         return None
 
 
