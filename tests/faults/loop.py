@@ -173,7 +173,7 @@ class Loop:
 def ends_process(done: Done) -> bool:
     """Whether a library, without memory, ended the process, waited for ever, or lost its own error."""
     lost = any(words in done.said for words in ("SystemError", "No cipher can be selected"))
-    return done.code < 0 or done.code == 127 or lost or done.said.endswith("IndexError")
+    return done.code < 0 or done.code == 127 or lost or done.said.endswith(("IndexError", "SSLError"))
 
 
 def said_in(lines: bytes) -> bytes:
