@@ -1,10 +1,14 @@
 """Documents from files, or from the hub."""
 
+import errno
+import glob
 import gzip
 import logging
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -278,6 +282,60 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, pattern):
     assert re.search(
         r"closed\S* cannot be read \(Permission denied\), and corpus files below it may match", found.stderr
     )
+
+
+@pytest.mark.parametrize("pattern", ["**/*.txt", "*/*.txt", "lin?/a.txt", "link/*", "[ab]*"])
+@pytest.mark.parametrize("denied", ["scandir", "listdir", "stat", "lstat"])
+def test_what_cannot_be_looked_up_is_named(tmp_path, monkeypatch, pattern, denied):
+    """Each path in turn. Without that folder or file the corpus would be a smaller one."""
+    (tmp_path / "deep").mkdir()
+    for name in ("deep/a.txt", "deep/b.txt", "a.txt"):
+        (tmp_path / name).write_text("a")
+    (tmp_path / "link").symlink_to("deep")
+    monkeypatch.chdir(tmp_path)
+    places, original, found = [], getattr(os, denied), find_files([pattern])
+
+    def fail(path, *given, **more):
+        places.append(os.path.normpath(path))
+        if len(places) == number and not isinstance(path, int):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return original(path, *given, **more)
+
+    monkeypatch.setattr(os, denied, fail)
+    number, refused = 1, 0
+    while number <= len(places) + 1:
+        places.clear()
+        try:
+            assert find_files([pattern]) == found
+        except UserError as error:
+            assert "Input/output error" in str(error)
+            refused += 1
+        number += 1
+    assert refused == number - 2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*", "**", "**/*", "*/**", "*/*/*.txt", "**/b/**", ".*", ".h/*", "a/[bc]/**/x.txt", "a/b/x.*", "./*/x.txt"],
+)
+def test_a_pattern_matches_as_in_python(tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    for name in [
+        "x.txt",
+        ".x.txt",
+        "a/x.txt",
+        "a/b/x.txt",
+        "a/b/c/x.txt",
+        "a/c/y.txt",
+        ".h/x.txt",
+        "a/.h/x.txt",
+        "b/b/x.txt",
+    ]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for form in (pattern, f"{tmp_path}/{pattern}"):
+        found = {path for path in glob.glob(form, recursive=True) if Path(path).is_file()}  # noqa: PTH207 (the reference)
+        assert find_files([form]) == sorted(found)
 
 
 def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):

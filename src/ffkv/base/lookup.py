@@ -47,7 +47,7 @@ def find(folder: Path, pattern: str) -> list[Path]:
         for part in pattern.split("/"):
             folders = [each for each in found if is_dir(each)]
             if part == "**":
-                found = [Path(inner) for each in folders for inner, _, _ in os.walk(each, onerror=_refuse)]
+                found = [Path(inner) for each in folders for inner, _, _ in os.walk(each, onerror=refuse)]
             else:
                 found = [entry for each in folders for entry in each.iterdir() if fnmatchcase(entry.name, part)]
     except OSError as error:
@@ -63,7 +63,8 @@ def not_looked_up(error: OSError) -> UserError:
     )
 
 
-def _refuse(error: OSError) -> None:
+def refuse(error: OSError) -> None:
+    """Raises what `os.walk` passes over, as its `onerror`."""
     raise error
 
 

@@ -85,7 +85,7 @@ def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
 def _modules(library: Path) -> list[Path]:
     """Returns the modules below the library, sorted. Folders that are left out, perhaps large, are not looked into."""
     found = []
-    for folder, inside, files in os.walk(library):
+    for folder, inside, files in os.walk(library, onerror=refuse):
         inside[:] = [name for name in inside if name not in SKIPPED]
         found += [Path(folder, name).relative_to(library) for name in files if name.endswith(".py")]
     return sorted(found, key=lambda place: place.parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import fnmatch
 import glob
 import hashlib
 import os
@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.fault import DENIED
 from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.base.lookup import is_dir, is_file
 from ffkv.base.packages import locate, rename
@@ -108,63 +109,73 @@ def find_files(patterns: list[str]) -> list[str]:
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in map(locate, patterns):
         try:
-            literal = is_file(pattern)
-            paths = sorted(path for path in _matches(pattern) if is_file(path)) if not literal else [pattern]
-            if literal and glob.has_magic(pattern) and (others := [one for one in _matches(pattern) if one != pattern]):
+            literal, found = is_file(pattern), sorted(filter(is_file, _matches(pattern)))
+            if literal and (others := [path for path in found if path != pattern]):
                 raise UserError(
                     f"{shown(pattern)} is the name of a file, and a pattern that matches {len(others)} other files, such as"
                     f" {shown(others[0])}. Write {shown(glob.escape(pattern))} for the file alone, or rename it."
                 )
-        except PermissionError as error:
-            raise UserError(
-                f"{error.filename} cannot be read ({error.strerror}), and corpus files below it may match"
-                f" {shown(pattern)}. Check its rights."
-            ) from error
-        except (OSError, ValueError):  # no file can have such a name
-            paths = []
-        if not paths:
+            real = {path: os.path.realpath(path, strict=True) for path in ([pattern] if literal else found)}
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in DENIED:
+                raise UserError(
+                    f"{error.filename} cannot be read ({error.strerror}), and corpus files below it may match"
+                    f" {shown(pattern)}. Check its rights and the disk."
+                ) from error
+            real = {}  # no file can have such a name
+        if not real:
             raise UserError(
                 f"No corpus file matches {shown(pattern)}: check corpus.train and corpus.validation "
                 "(paths are relative to the working directory)."
             )
-        for path in paths:
-            path_of.setdefault(os.path.realpath(path), path)
+        for path in real:
+            path_of.setdefault(real[path], path)
     return list(path_of.values())
 
 
 def _matches(pattern: str) -> list[str]:
-    """Matches as `glob.glob` with `**`, but visits each folder once, because links can lead in circles."""
+    """Matches as `glob.glob` with `**`, which passes over what it may not look up. Raises OSError for that."""
     above, stars, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
     if not stars or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
-        _refuse_closed_folders(pattern)
-        return glob.glob(pattern)  # noqa: PTH207 (absolute)
-    tops = glob.glob(above) if above else [""]  # noqa: PTH207
-    folders = [folder for top in tops for folder in _folders(top)]
+        return _match_names(pattern)
+    folders = [folder for top in _match_names(above) for folder in _folders(top)]
     return [path for folder in folders for path in _matches(glob.escape(folder) + (below.lstrip("/") or "*"))]
 
 
-def _refuse_closed_folders(pattern: str) -> None:
-    """`glob.glob` passes over folders that may not be read. Raises PermissionError for the first one."""
-    for above in list(Path(pattern).parents)[:-1]:
-        for folder in glob.glob(str(above)):  # noqa: PTH207
-            if is_dir(folder) and not os.access(folder, os.R_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+def _match_names(pattern: str) -> list[str]:
+    """Matches one folder after the other. A name without magic need not be there."""
+    above, name = os.path.split(pattern)
+    folders = _match_names(above) if glob.has_magic(above) else [above]
+    if not glob.has_magic(name):
+        return [os.path.join(folder, name) for folder in folders]  # noqa: PTH118 (of "" it is the name alone)
+    return [
+        os.path.join(folder, entry)  # noqa: PTH118
+        for folder in folders
+        if is_dir(Path(folder))
+        for entry in fnmatch.filter([entry.name for entry in Path(folder).iterdir()], name)
+        if name.startswith(".") or not entry.startswith(".")
+    ]
 
 
 def _folders(top: str) -> Iterator[str]:
-    """Yields a folder ("" is the working directory) and the folders below it that are not hidden, as "<path>/"."""
+    """Yields a folder ("" is the working directory) and the folders below it that are not hidden, as "<path>/".
 
-    def refuse(error: OSError) -> None:
-        raise error
-
-    seen = set()
-    for folder, inside, _ in os.walk(top or ".", onerror=refuse, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:
-            inside.clear()
+    Each is visited once, because links can lead in circles.
+    """
+    todo, seen = [top] if is_dir(Path(top)) else [], set()
+    while todo:
+        folder = todo.pop()
+        if (real := os.path.realpath(folder, strict=True)) in seen:
             continue
         seen.add(real)
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        yield os.path.join(folder if top else folder[2:], "")  # noqa: PTH118 (of "./a" it is "a")
+        yield os.path.join(folder, "")  # noqa: PTH118
+        with os.scandir(Path(folder)) as entries:  # it knows most folders without looking them up
+            inside = [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and (is_dir(entry.path) if entry.is_symlink() else entry.is_dir())
+            ]
+        todo += [os.path.join(folder, name) for name in sorted(inside, reverse=True)]  # noqa: PTH118
 
 
 def _format(path: str) -> str:
