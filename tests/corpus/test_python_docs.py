@@ -1,6 +1,8 @@
 """The embedded corpus: which documents there are, and what of them is kept."""
 
 import ast
+import errno
+import os
 import sysconfig
 from itertools import islice, pairwise
 from pathlib import Path
@@ -109,6 +111,22 @@ def test_topics_are_read_as_a_literal(tmp_path):
 def test_a_python_without_sources_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match=r"contains no Python sources.*set corpus\.dataset"):
+        list(documents())
+
+
+def test_a_folder_of_the_library_that_cannot_be_listed_is_not_left_out(tmp_path, monkeypatch):
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/a.py").write_text('"""Text."""')
+    original = os.scandir
+
+    def fail(path):
+        if Path(path).name == "json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return original(path)
+
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(OSError, match="Input/output error"):
         list(documents())
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, refuse
 from ffkv.corpus.document import Document
 
 TOPICS = "pydoc_data/topics.py"

@@ -173,7 +173,8 @@ def _folders(top: str) -> Iterator[str]:
             inside = [
                 entry.name
                 for entry in entries
-                if not entry.name.startswith(".") and (is_dir(entry.path) if entry.is_symlink() else entry.is_dir())
+                if not entry.name.startswith(".")
+                and (is_dir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False))
             ]
         todo += [os.path.join(folder, name) for name in sorted(inside, reverse=True)]  # noqa: PTH118
 
