@@ -5,22 +5,19 @@ of each function on each path. `FFKV_SEED` says which.
 `FFKV_FAULT` tries a single one again: what went wrong says how. `FFKV_FAULT=:allocation` tries one kind of fault.
 """
 
-import bz2
-import gzip
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-import zstandard
+from faults.places import leave_a_killed_run, write_adapter, write_gguf_file, write_texts
 from hub.conftest import hub as hub
 from hub.conftest import model_folders as model_folders
 from hub.conftest import port as port
@@ -204,55 +201,28 @@ def test_every_command_of_a_person(faults, run, tmp_path):
 
 
 @pytest.mark.faults
-def test_a_recovery(faults, tmp_path):
-    place = tmp_path / "place"
-    for path in (
-        ".snakemake/locks/0.input.lock",
-        "results/tiny/triggers/.0.h5.node1.4711.partial",
-        "results/tiny/.model.node1.4712.partial/anatomy.json",
-        "results/tiny/values.h5",
-    ):
-        (place / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).write_text("text")
-    owner = {"host": socket.gethostname(), "pid": 999_999_999, "local": True}
-    (place / ".snakemake/ffkv_owner.json").write_text(json.dumps(owner))
-    faults([("recover", str(place), "ffkv recover --cancel")])
-
-
-@pytest.mark.faults
-def test_texts_of_every_kind(faults, run, tmp_path):
-    place = tmp_path / "place"
-    shutil.copytree(run / "results/tiny/model", place / "model")
-    lines = "\n".join(f"Text {number} says what people do." for number in range(30))
-    rows = pd.DataFrame({"text": lines.replace("do", "see").splitlines()})
-    dump = (
-        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang="en"><page><title>A</title><ns>0</ns><id>1</id>'
-        f"<revision><id>2</id><text>{'This is an article about something. ' * 9}</text></revision></page></mediawiki>"
-    )
-    for name, content in {
-        "texts/one/a.txt": lines.encode(),
-        "texts/one/b.txt.gz": gzip.compress(lines.replace("do", "say").encode()),
-        "texts/two/c.jsonl.zst": zstandard.compress(rows.to_json(orient="records", lines=True).encode()),
-        "texts/two/d.csv": rows.replace("say", "mean", regex=True).to_csv().encode(),
-        "texts/two/deep/e.parquet": rows.replace("say", "eat", regex=True).to_parquet(),
-        "texts/two/deep/f.xml.bz2": bz2.compress(dump.encode()),
-        "elsewhere/g.txt": lines.replace("do", "hear").encode(),
-    }.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(content)
-    (place / "texts/three").symlink_to("../elsewhere")
-    patterns = "--train 'texts/t*/**' --train 'texts/on?/*.[tx]*'"
-    command = f"ffkv corpus --model model --split train --dataset files {patterns} --output train.h5"
-    faults([("texts", str(place), command)])
-
-
-@pytest.mark.faults
-def test_explanations_by_a_machine(faults, run, stub, tmp_path):
-    command = (
+def test_commands_that_read_what_people_bring(faults, run, model_folders, stub, tmp_path):
+    machine = (
         f"ffkv annotate machine results/tiny --annotations machine --model judge --endpoint {stub().address}"
         " --per-layer 1 --pairs 2 --tries 1"
     )
-    faults([("machine", str(copy(run, tmp_path / "machine")), command)])
+    jobs = {
+        "recover": (leave_a_killed_run, "ffkv recover --cancel"),
+        "texts": (
+            partial(write_texts, model=run / "results/tiny/model"),
+            "ffkv corpus --model model --split train --dataset files --train 'texts/t*/**' --train 'texts/on?/*.[tx]*'"
+            " --output train.h5",
+        ),
+        "adapter": (
+            partial(write_adapter, base=model_folders(form="sharded")),
+            "ffkv model --checkpoint base --adapter adapter --output model --output-values values.h5",
+        ),
+        "unpack": (write_gguf_file, "ffkv unpack --checkpoint files --gguf tiny.gguf --output checkpoint"),
+        "machine": (partial(copy, run), machine),
+    }
+    for name, (make, _) in jobs.items():
+        make(tmp_path / name)
+    faults([(name, str(tmp_path / name), command) for name, (_, command) in jobs.items()])
 
 
 @pytest.mark.faults
