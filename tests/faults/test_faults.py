@@ -21,6 +21,7 @@ from faults.places import leave_a_killed_run, write_adapter, write_gguf_file, wr
 from hub.conftest import hub as hub
 from hub.conftest import model_folders as model_folders
 from hub.conftest import port as port
+from hub.contents import parquet_dataset, sentences
 from machine.conftest import stub as stub
 from support import ROOT, snakemake
 
@@ -52,6 +53,11 @@ COMMANDS = {
     " --random-sets 1 --output asked",
     "generate": "ffkv generate results/tiny 'the function' --tokens 3",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
+}
+
+DOWNLOADS = {
+    "model": "ffkv model --checkpoint someone/tiny --output model --output-values values.h5",
+    "rows": "ffkv corpus --model model --split train --dataset someone/words --output train.h5",
 }
 
 
@@ -226,10 +232,13 @@ def test_commands_that_read_what_people_bring(faults, run, model_folders, stub, 
 
 
 @pytest.mark.faults
-def test_downloads(faults, hub, model_folders, tmp_path):
+@pytest.mark.parametrize("name", DOWNLOADS)
+def test_downloads(faults, run, hub, model_folders, tmp_path, name):
     hub.model("someone/tiny").push_folder(model_folders())
+    hub.dataset("someone/words").push(parquet_dataset({"default": {"train": sentences(60)}}, count=2))
     place = tmp_path / "place"
     place.mkdir()
-    command = "ffkv model --checkpoint someone/tiny --output model --output-values values.h5"
+    if name == "rows":
+        shutil.copytree(run / "results/tiny/model", place / "model")
     own = hub.environment(place / "cache", HF_HUB_OFFLINE="0")
-    faults([("downloads", str(place), command)], **own)
+    faults([(f"download_{name}", str(place), DOWNLOADS[name])], **own)
