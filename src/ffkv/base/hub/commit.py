@@ -10,9 +10,10 @@ from typing import Any, Literal
 from ffkv.base.errors import UserError
 from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
+from ffkv.base.files.fault import DENIED
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, not_looked_up
 from ffkv.base.settings import Corpus, Model
 from ffkv.base.terminal import say
 
@@ -63,11 +64,13 @@ class Commit:
 
 
 def is_local(repository: str) -> bool:
-    """Tells whether a name is that of a local folder or file."""
+    """Tells whether a name is that of a local folder or file. Raises UserError if the machine denies to look it up."""
     try:
         return exists(repository)
-    except (OSError, ValueError):  # no file can have such a name
-        return False
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in DENIED:
+            raise not_looked_up(error) from error
+        return False  # no file can have such a name
 
 
 def may_be_on_hub(name: str) -> bool:

@@ -18,7 +18,7 @@ from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.lookup import is_file
 from ffkv.base.process.remarks import listening, remark
-from ffkv.model.checkpoint.failures import words_of
+from ffkv.model.checkpoint.failures import cannot_be_opened, words_of
 from ffkv.model.checkpoint.leftovers import listed
 
 NAME = "default"  # peft's name of an adapter, a part of the names of its tensors
@@ -61,7 +61,7 @@ def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:
     except UserError:
         raise
     except Exception as error:  # the library raises many classes for a wrong folder, shape or kind of adapter
-        raise UserError(f"{refused}: {_reason(error)}") from error
+        raise UserError(f"{refused}: {cannot_be_opened(error) or _reason(error)}") from error
     if is_file(source / "tokenizer.json"):
         remark(
             f"The adapter {commit.repository} brings a tokenizer, which is not read: the text is encoded by that of the checkpoint."

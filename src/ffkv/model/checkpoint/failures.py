@@ -15,10 +15,10 @@ def explain_failure(error: Exception, commit: Commit) -> str:
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
-        return _cannot_be_looked_up(Path(commit.repository)) or _cannot_be_opened(error) or words_of(error)
+        return _cannot_be_looked_up(Path(commit.repository)) or cannot_be_opened(error) or words_of(error)
     return (
         tell_damage(commit)
-        or _cannot_be_opened(error)
+        or cannot_be_opened(error)
         or explain(error, "model", commit.repository, commit.revision)
         or words_of(error)
     )
@@ -36,7 +36,7 @@ def _cannot_be_looked_up(folder: Path) -> str:
     return ""
 
 
-def _cannot_be_opened(error: Exception) -> str:
+def cannot_be_opened(error: Exception) -> str:
     """Says which file is there and cannot be opened, else "". safetensors calls every such file missing, without the reason."""
     for each in causes(error):
         file = str(each).partition("No such file or directory: ")[2]

@@ -10,8 +10,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from ffkv.base.errors import UserError
 from ffkv.base.hub.fetch import WEIGHTS
 from ffkv.base.lookup import find, is_file
+from ffkv.model.checkpoint.failures import cannot_be_opened, words_of
 
 
 class WeightFiles(NamedTuple):
@@ -34,9 +36,16 @@ def weight_files(folder: Path) -> WeightFiles:
 
 
 def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:
-    """Reads the named tensors of a file; all of them on torch's meta device, without numbers, if `names` is None."""
+    """Reads the named tensors of a file; all of them on torch's meta device, without numbers, if `names` is None.
+
+    Raises UserError if a file of safetensors cannot be opened.
+    """
     if file.suffix == ".safetensors":
-        with safe_open(file, "pt") as opened:
+        try:
+            weights = safe_open(file, "pt")
+        except FileNotFoundError as error:
+            raise UserError(cannot_be_opened(error) or words_of(error)) from error
+        with weights as opened:
             if names is None:
                 shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
                 return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
