@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ffkv.base.files.fault import causes
+from ffkv.base.files.fault import causes, denied
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import tell_damage
 from ffkv.base.hub.messages import explain
@@ -46,7 +46,7 @@ def cannot_be_opened(error: Exception) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """Returns the words of a library's exception, on one line.
+    """Returns the words of a library's exception, on one line, and those of the system if the machine denied something.
 
     Raises UserError if it says that the memory does not suffice: then no file is to blame.
     """
@@ -57,4 +57,5 @@ def words_of(error: Exception) -> str:
     text = " ".join(str(error).split())[:400]
     if isinstance(error, KeyError) or not text:  # says nothing by itself
         text = f"{type(error).__name__} {text}".strip()
-    return text
+    system = denied(error)
+    return text if system in text else f"{text} ({system})"
