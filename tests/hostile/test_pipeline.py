@@ -11,7 +11,7 @@ import pytest
 import torch
 from hostile.degenerate import DEGENERATE, degenerate_checkpoint
 from hostile.shown import show_all
-from support import CONFIGS, prove_into
+from support import CONFIGS, FULL, prove_into
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -294,8 +294,12 @@ def test_a_random_run_ends_in_a_result_or_in_a_sentence(models, tmp_path, family
 
 
 @pytest.mark.slow
+@pytest.mark.many
 @pytest.mark.parametrize(
-    ("kind", "other"), [("equal-values", "wide"), ("constant", "dead"), ("one-layer", "never-positive")]
+    ("kind", "other"),
+    [("equal-values", "wide"), ("constant", "dead"), ("one-layer", "never-positive")]
+    if FULL
+    else [("constant", "dead")],
 )
 def test_unlike_runs_are_shown_beside_each_other(models, tmp_path, kind, other):
     """Of equal counts and another width; one in which nothing fires; of other numbers of layers."""
