@@ -54,7 +54,7 @@ COMMANDS = {
     "generate": "ffkv generate results/tiny 'the function' --tokens 3",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},
 }
-
+# Commands that read from the hub.
 DOWNLOADS = {
     "model": "ffkv model --checkpoint someone/tiny --output model --output-values values.h5",
     "rows": "ffkv corpus --model model --split train --dataset someone/words --output train.h5",

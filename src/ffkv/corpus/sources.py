@@ -169,14 +169,8 @@ def _folders(top: str) -> Iterator[str]:
             continue
         seen.add(real)
         yield os.path.join(folder, "")  # noqa: PTH118
-        with os.scandir(Path(folder)) as entries:  # it knows most folders without looking them up
-            inside = [
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(".")
-                and (is_dir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False))
-            ]
-        todo += [os.path.join(folder, name) for name in sorted(inside, reverse=True)]  # noqa: PTH118
+        entries = [entry for entry in Path(folder).iterdir() if not entry.name.startswith(".")]
+        todo += [os.path.join(folder, entry.name) for entry in sorted(entries, reverse=True) if is_dir(entry)]  # noqa: PTH118
 
 
 def _format(path: str) -> str:

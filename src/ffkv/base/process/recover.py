@@ -181,12 +181,7 @@ def _owner(folder: Path) -> Owner | None:
     try:
         note = read_json(folder / OWNER)
         return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
-    except (
-        FileNotFoundError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # or half of one: the processes on this host still tell
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # none, or half of one: processes still tell
         return None
 
 
