@@ -108,17 +108,17 @@ types: install ## Type checker.
 	mypy
 
 docs: install ## Write the generated files: config.yaml, its schema, docs/settings.md, docs/formats.md, docs/api.md.
-	ffkv settings
-	ffkv formats
-	python docs/write_api.py
+	FFKV_ALONE=1 python docs/write_settings.py
+	FFKV_ALONE=1 python docs/write_formats.py
+	FFKV_ALONE=1 python docs/write_api.py
 
 models: install ## Write docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
-	ffkv models --prove --output docs/architectures.csv
+	python -m tools.architectures --prove --output docs/architectures.csv
 
-bench: install peers ## Measure speed beside other libraries, write docs/benchmarks.md.
+bench: install peers ## Measure speed beside other libraries, write benchmarks/README.md.
 	python -m benchmarks
 
-calibration: install ## Measure how often intervals cover and tests err, write docs/benchmarks.md. Under 5 minutes.
+calibration: install ## Measure how often intervals cover and tests err, write benchmarks/README.md. Under 5 minutes.
 	python -m benchmarks.calibration
 
 install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
@@ -142,9 +142,9 @@ $(VENV)/slurm: $(VENV)/installed envs/requirements-slurm.txt
 
 peers: $(VENV)-peers/installed ## Set up .venv-peers: the libraries that ffkv is measured against.
 
-$(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt envs/constraints.txt
+$(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt envs/constraints.txt envs/requirements.txt
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/pip install --quiet -c envs/constraints.txt -r benchmarks/requirements-peers.txt
+	$(VENV)-peers/bin/pip install --quiet -c envs/constraints.txt -c envs/requirements.txt -r benchmarks/requirements-peers.txt
 	$(VENV)-peers/bin/pip install --quiet --no-deps -r benchmarks/requirements-delphi.txt
 	touch $@
 

@@ -18,7 +18,7 @@ import click
 from benchmarks.cases import NAMES, comparisons_of
 from benchmarks.measure import ROOT, Contender, measure, run_contender
 
-RESULTS, PAGE = ROOT / "benchmarks/results/latest.json", ROOT / "docs/benchmarks.md"
+RESULTS, PAGE = ROOT / "benchmarks/results/latest.json", ROOT / "benchmarks/README.md"
 BEGIN, END = "<!-- written by `python -m benchmarks` -->", "<!-- end -->"
 
 
@@ -28,7 +28,7 @@ BEGIN, END = "<!-- written by `python -m benchmarks` -->", "<!-- end -->"
 def main(names: tuple[str, ...], scratch: Path | None) -> None:
     """Measures the comparisons of the cases NAMES, or of all cases.
 
-    Writes benchmarks/results/latest.json and the table in docs/benchmarks.md after each comparison.
+    Writes benchmarks/results/latest.json and the table in benchmarks/README.md after each comparison.
     """
     comparisons = comparisons_of(names or NAMES)
     start = time.monotonic()
@@ -51,7 +51,7 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
 
 
 def record(measured: list[dict[str, Any]]) -> None:
-    """Writes measured lines into results/latest.json and the table in the docs.
+    """Writes measured lines into results/latest.json and the table in benchmarks/README.md.
 
     They replace earlier lines of the same comparisons. Lines of comparisons that no longer exist are left out.
     """

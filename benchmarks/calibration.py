@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.known_truths import COVERAGE, FALSE, Case, chance, intervals, models
+from benchmarks.known_truths import COVERAGE, FALSE, Case, chance, intervals, models, prompts
 from benchmarks.measure import ROOT
 
-PAGE = ROOT / "docs/benchmarks.md"
+PAGE = ROOT / "benchmarks/README.md"
 BEGIN, END = "<!-- written by `python -m benchmarks.calibration` -->", "<!-- end of the calibration -->"
 STUDIES = (
     intervals.shares,
@@ -29,6 +29,8 @@ STUDIES = (
     models.interventions,
     models.patterns,
     chance.machines,
+    prompts.tests,
+    prompts.intervals,
 )
 
 
@@ -71,10 +73,10 @@ def _row(case: Case) -> str:
     "--page",
     type=click.Path(path_type=Path),
     default=PAGE,
-    help="Page that takes the table.  [default: docs/benchmarks.md]",
+    help="Page that takes the table.  [default: benchmarks/README.md]",
 )
 def main(seed: int, repetitions: int, page: Path) -> None:
-    """Measures how often intervals contain the truth and tests find what is not there, and writes the table into the docs."""
+    """Measures how often intervals contain the truth and tests find what is not there, and writes the table."""
     start, cases = time.monotonic(), []
     for case in calibrate(seed, repetitions):
         cases.append(case)

@@ -1,7 +1,9 @@
 """A finished run of random numbers, of any size: what `ffkv explore` and `ffkv export` read."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,12 +12,13 @@ from benchmarks.inputs import Shape, draw_sentences
 from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
 from ffkv.base.files import datasets, hdf5, tables
-from ffkv.base.settings import Settings
+from ffkv.branches.settings import Settings
 from ffkv.branches.values.projections import Projections, write_projections
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, read_anatomy, write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
+from ffkv.run.results.expected import table_of
 
 KEPT = 50  # trigger examples per key, and tokens at each end of a value
 PREFIXES = 1000  # sampled
@@ -70,7 +73,7 @@ def _write_model(folder: Path, shape: Shape) -> None:
     ]
     anatomy = Anatomy(
         checkpoint="random", revision="main", dtype="float32", trust_remote_code=False, architecture="GPT2LMHeadModel",
-        activation="gelu_new", parameters=0, model_hash=IDENTITY["model_hash"], tokenizer_hash=IDENTITY["tokenizer_hash"],
+        activation="gelu_new", parameters=1, model_hash=IDENTITY["model_hash"], tokenizer_hash=IDENTITY["tokenizer_hash"],
         vocabulary=shape.vocabulary, context=1024, width=shape.width, last_block="", returns=1, layers=layers, errors={},
         versions={},
     )  # fmt: skip
@@ -176,17 +179,27 @@ def _write_tables(
         "triggers": KEPT, "next_token": following, "rank": 17, "agrees": ends["top"] == following, "matching": 3,
         "first_match": 0, "negative_triggers": KEPT, "negative_next_token": following, "negative_agrees": False,
     }  # fmt: skip
-    tables.write(pd.DataFrame(by_memory), folder / "values/by_memory/0.parquet")
+    write_table(folder, "values/by_memory/0.parquet", by_memory)
     sampled = np.arange(0, memories, 16)
     patterns = {
         "sample": "trigger", "layer": layer[sampled], "memory": memory[sampled], "pattern": 0, "kind": "last word",
         "family": "shallow", "label": [f"ends with “w{number % 500}”" for number in range(len(sampled))], "prefixes": 12,
         "chance": 0.01, "p_value": 1e-6, "q_value": 1e-5, "ranks": [[0, 1, 2]] * len(sampled),
     }  # fmt: skip
-    tables.write(pd.DataFrame(patterns), folder / "keys/patterns/0.parquet")
+    write_table(folder, "keys/patterns/0.parquet", patterns)
     of_keys = {name: patterns[name] for name in ("sample", "layer", "memory")} | {"rank": 0, "category": "shallow"}
-    tables.write(pd.DataFrame(of_keys), folder / "keys/by_prefix/0.parquet")
+    write_table(folder, "keys/by_prefix/0.parquet", of_keys)
     layers = np.arange(shape.layers)
-    tables.write(pd.DataFrame({"layer": layers, "dead": 0, "firing_median": 0.5}), folder / "keys/activity.csv")
-    agreement = pd.DataFrame({"layer": layers, "source": "trigger", "rate": 0.1})
-    tables.write(agreement, folder / "values/figure_4_agreement.csv")
+    write_table(folder, "keys/activity.csv", {"layer": layers, "dead": 0, "firing_median": 0.5})
+    write_table(folder, "values/figure_4_agreement.csv", {"layer": layers, "source": "trigger", "rate": 0.1})
+
+
+def write_table(folder: Path, name: str, columns: dict, attributes: Mapping[str, Any] | None = None) -> None:
+    """Writes a table of a run. Columns that are not given and that nobody asks for get 0, "" or False."""
+    made_up = {"str": "", "bool": False, "object": None}
+    of_others = {
+        each.name: made_up.get(each.dtype, 0)
+        for each in table_of(name).columns
+        if each.name not in columns and not each.optional
+    }
+    tables.write(tables.identify(pd.DataFrame({**columns, **of_others}), attributes or {}), folder / name)

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.planted_keys import PREFIXES, Planter, make_corpus, make_material
-from ffkv.base.settings import Keys
 from ffkv.branches.keys.key_sample import random_examples
 from ffkv.branches.keys.patterns import Detector, detect_patterns, prepare_detector
-from ffkv.branches.keys.similarity import place_prefixes, topic_p_values
+from ffkv.branches.keys.topics import place_prefixes, topic_p_values
+from ffkv.branches.settings import Keys
 from ffkv.corpus.competing import CompetingPrefixes
 
 PLANTED = (3, 5, 8, 12, 25)

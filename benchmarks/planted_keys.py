@@ -13,10 +13,10 @@ from ffkv.branches.keys.topics import content_words
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.training import BOS_ID, train_tokenizer
 from ffkv.corpus.encode import encode
-from ffkv.corpus.python_docs import documents as python_documents
 from ffkv.corpus.words import words
+from ffkv.model.small import BOS_ID, train_tokenizer
+from ffkv_embedded.python_docs import documents as python_documents
 
 PREFIXES = 25
 HEADING = re.compile(r"= [^=].*[^=] =")  # of an article of WikiText

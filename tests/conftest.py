@@ -10,10 +10,11 @@ os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
 )  # before torch: tests run side by side, see `ffkv.base.process.runtime`
 
+os.environ.setdefault("FFKV_ALONE", "1")  # what else is installed adds nothing
+
 import hypothesis
 import pytest
 import torch
-from fairseq.conftest import write_checkpoint as write_checkpoint
 from filelock import FileLock
 from forks import share
 from support import OFFLINE, ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
@@ -21,11 +22,12 @@ from support import OFFLINE, ROOT, detector_checkpoint, draw_nothing, make_run, 
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.training import train_tokenizer
 from ffkv.corpus.encode import encode
-from ffkv.model.anatomy import Anatomy, write_anatomy
+from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
+from ffkv.model.small import train_tokenizer
+from tests.ffkv_fairseq.conftest import write_checkpoint as write_checkpoint
 
 gc.disable()  # until all tests are collected: imports leave no garbage, and to look for it takes a third of their time
 torch.set_num_threads(2)
@@ -206,6 +208,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line("\n".join(lines))
 
 
+LAYER = Layer(0, "block", [SecondMatrix("second", ["first"], "plain", 1)], signed=False)
+
+
 @pytest.fixture(scope="session")
 def byte_model(tmp_path_factory) -> Path:
     """A model stage's folder with a byte-level tokenizer: whatever the text, its tokens spell it."""
@@ -215,8 +220,8 @@ def byte_model(tmp_path_factory) -> Path:
     tokenizer.save_pretrained(folder)
     anatomy = Anatomy(
         checkpoint="bytes", revision="main", dtype="float32", trust_remote_code=False, architecture="None",
-        activation="relu", parameters=0, model_hash="0", tokenizer_hash="0", vocabulary=300, context=64, width=8,
-        last_block="", returns=0, layers=[], errors={}, versions={},
+        activation="relu", parameters=1, model_hash="0", tokenizer_hash="0", vocabulary=300, context=64, width=8,
+        last_block="", returns=0, layers=[LAYER], errors={}, versions={},
     )  # fmt: skip
     write_anatomy(folder, anatomy)
     write_vocabulary(folder, tokenizer, anatomy)

@@ -7,8 +7,8 @@ import numpy as np
 from support import WORDS
 
 from ffkv.base.files import hdf5
+from ffkv.branches.values.project import project
 from ffkv.branches.values.projections import write_projections
-from ffkv.branches.values.step import project
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values

@@ -6,8 +6,10 @@ from support import random_sentences
 
 import ffkv
 from ffkv.base.files import tables
-from ffkv.base.settings import Settings
 from ffkv.base.steps import Work
+from ffkv.branches.given import Given
+from ffkv.branches.settings import Settings
+from ffkv.branches.values.project import project_values
 
 BATCH_TOKENS = 64
 
@@ -41,7 +43,7 @@ def write_run(folder: Path, checkpoint: Path, bos: str, dtype: str) -> Path:
         folder / "model", folder / "corpus/train.h5", settings.triggers, settings.batches, work=Work("cpu")
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
-    files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
-    _, by_memory = ffkv.project_values(*files, settings.values, work=Work("cpu"))
+    files = {"model": folder / "model", "values": folder / "values.h5", "triggers": folder / "triggers.h5"}
+    _, by_memory = project_values(Given(Work("cpu"), **files), settings.values)
     tables.write(by_memory, folder / "values/by_memory/0.parquet")
     return folder

@@ -1,16 +1,19 @@
 """Helpers of tests in several rooms: tokenizers, tiny checkpoints, sentences, and a model whose answers are known."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
 import yaml
+from click.testing import CliRunner
 from forks import with_forks
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -25,10 +28,13 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
+from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
-from ffkv.model.architectures.tiny import tiny_model
+from ffkv.branches.commands import command_group
+from ffkv.branches.registry import BRANCHES
 from ffkv.model.step import prove
 from ffkv.run.results.expected import TABLES
+from tools.architectures.tiny import tiny_model
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}  # the environment of commands that ask nothing of the hub
@@ -72,6 +78,11 @@ CONFIGS = {
 }
 
 
+def refused(message: str) -> Any:
+    """Inside the `with` statement a person is told: by a `UserError` that a regular expression is found in."""
+    return pytest.raises(UserError, match=message)
+
+
 def tries(full: int) -> int:
     """How many examples of a property are tried: a quarter, drawn anew in each run of the tests; with `FULL`, all of them."""
     return full if FULL else max(1, full // 4)
@@ -84,6 +95,36 @@ def word_tokenizer(words: list[str], bos: bool = True) -> PreTrainedTokenizerFas
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>")
+
+
+def known_words() -> PreTrainedTokenizerFast:
+    """The tokenizer of the random checkpoints: a token each for 59 words."""
+    return word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]])
+
+
+def byte_level(lines: list[str], vocabulary: int, *splits: str, words: bool = True) -> Tokenizer:
+    """A byte-level tokenizer that learns from lines and splits texts by regular expressions, then into `words`, as GPT-2 does."""
+    tokenizer = Tokenizer(models.BPE())
+    parts = [pre_tokenizers.Split(Regex(split), "isolated") for split in splits]
+    parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts) if splits else parts[0]
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    known = {"special_tokens": ["<s>"], "initial_alphabet": alphabet, "show_progress": False}
+    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=vocabulary, **known))
+    return tokenizer
+
+
+def some_ids(seed: int, sentences: int = 2, tokens: int = 9) -> torch.Tensor:
+    """Random tokens of the random checkpoints [sentence, token]."""
+    return torch.randint(1, 60, (sentences, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def edit_json(path: Path, **changes) -> dict:
+    """Changes entries of a JSON file. Returns what was in it."""
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps(before | changes))
+    return before
 
 
 def random_model(config) -> torch.nn.Module:
@@ -107,13 +148,13 @@ def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
             parameter.data if parameter.ndim == 1 else 0
         )
     model.save_pretrained(folder)
-    word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]]).save_pretrained(folder)
+    known_words().save_pretrained(folder)
     return folder
 
 
-def prove_into(folder: Path, checkpoint: Path) -> Path:
-    """Proves a checkpoint. Returns the folder of the model step; values.h5 lies beside it."""
-    proven = prove(Model(checkpoint=str(checkpoint), device="cpu"))
+def prove_into(folder: Path, checkpoint: Path, **more) -> Path:
+    """Proves a checkpoint, with `more` settings. Returns the folder of the model step; values.h5 lies beside it."""
+    proven = prove(Model(checkpoint=str(checkpoint), device="cpu", **more))
     (folder / "model").mkdir(parents=True)
     proven.write(folder / "model", folder / "values.h5")
     return folder / "model"
@@ -253,8 +294,7 @@ def described(folder) -> list[str]:
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Makes the figures of reports, but does not draw them: that takes most of the seconds, and other tests look at drawings."""
-    for module in ("report.sections", "report.overview", "comparison.page"):
-        patch.setattr(f"ffkv.run.{module}.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>')
+    patch.setattr("ffkv.run.report.svg.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>')
 
 
 def obeying_rights(*command: str) -> list[str]:
@@ -263,3 +303,10 @@ def obeying_rights(*command: str) -> list[str]:
         return list(command)
     without = "-dac_override,-dac_read_search"
     return ["setpriv", f"--inh-caps={without}", f"--bounding-set={without}", *command]
+
+
+def call_branch(name: str, line: str) -> str:
+    """What a command of a branch prints, such as "summarize --model ..."."""
+    done = CliRunner().invoke(command_group(BRANCHES[name]), line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from support import OFFLINE
 
 from ffkv.base.errors import UserError
-from ffkv.base.options import command_line, part_options, seed_option, setting, threads_option
-from ffkv.base.parts import Part
-from ffkv.base.settings import Corpus, Keys, Model, Settings, Triggers
+from ffkv.base.options import all_threads_option, command_line, part_options, seed_option, setting, threads_option
+from ffkv.base.steps import Part
+from ffkv.branches.settings import Corpus, Keys, Model, Settings, Triggers
 from ffkv.cli import COMMANDS, ffkv
 
 
@@ -109,10 +109,7 @@ IMPOSSIBLE = [
     (["--minimum-prefixes", "many"], "Invalid value for '--minimum-prefixes': 'many' is not a valid integer"),
     (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
     (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
-    (
-        ["--splitter", "maybe"],
-        "Invalid value for '--splitter': 'maybe' is not one of 'sentence', 'line', 'document'",
-    ),
+    (["--splitter", "maybe"], "Invalid value for '--splitter': 'maybe' is not one of 'sentence', 'line', 'document'"),
     (["--dataset", ""], "Invalid value for '--dataset': '': must be text that is not empty"),
     (["--device", "tpu"], "Invalid value for '--device': 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
     (["--seed", "-1"], "Invalid value for '--seed': -1: must be at least 0"),
@@ -141,7 +138,23 @@ def test_the_number_of_threads_is_applied(monkeypatch):
     monkeypatch.setattr("ffkv.base.process.runtime.configure", seen.append)
     command = threads_option(click.Command("x", callback=lambda threads: None))
     assert CliRunner().invoke(command, ["--threads", "3"]).exit_code == 0
-    assert seen == [3]
+    assert CliRunner().invoke(command).exit_code == 0
+    assert seen == [3, 1]
+
+
+def test_a_command_that_a_person_waits_for_takes_all_cores(monkeypatch):
+    seen = []
+    monkeypatch.setattr("ffkv.base.process.runtime.configure", seen.append)
+    monkeypatch.setattr("ffkv.base.process.runtime.allowed_cores", lambda: 16)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    command = all_threads_option(click.Command("x", callback=lambda threads: None))
+    for job in ("", "1"):  # a job of Snakemake says its threads in this variable
+        monkeypatch.setenv("OMP_NUM_THREADS", job)
+        assert CliRunner().invoke(command).exit_code == 0
+    assert seen == [16, 1]
+    for name in ("trace", "graph", "behaviour", "generate"):
+        told = " ".join(CliRunner().invoke(ffkv, [name, "--help"]).output.split())
+        assert "[default: (one per core; in a job, those of the job); x>=1]" in told, name
 
 
 def test_parts_are_contiguous_even_and_complete(subtests):
@@ -234,10 +247,10 @@ def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:
 
 
 def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_path):
-    (tmp_path / "workflow/schemas/config.schema.json").mkdir(parents=True)  # where a file is to be written
-    done = ffkv_process("settings", cwd=tmp_path)
+    (tmp_path / "profiles").touch()  # where a folder is to be made
+    done = ffkv_process("init", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("ffkv: workflow/schemas/config.schema.json cannot be written: ")
+    assert done.stderr.startswith("ffkv: profiles/default/profile.yaml cannot be written: ")
     assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
@@ -280,18 +293,3 @@ def test_an_unknown_subcommand_is_refused(tmp_path):
     done = ffkv_process("kyes", cwd=tmp_path)
     assert done.returncode == 2
     assert "No such command 'kyes'" in done.stderr
-
-
-def test_settings_writes_its_three_files_into_a_clone_and_nowhere_else(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 42")
-    refused = ffkv_process("settings", cwd=tmp_path)
-    assert refused.returncode == 2 and "is no clone of ffkv" in refused.stderr
-    assert (tmp_path / "config.yaml").read_text() == "seed: 42"
-    (tmp_path / "workflow/schemas").mkdir(parents=True)
-    done = ffkv_process("settings", cwd=tmp_path)
-    assert done.returncode == 0
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
-        "config.yaml",
-        "docs/settings.md",
-        "workflow/schemas/config.schema.json",
-    ]

@@ -1,20 +1,26 @@
 """Which modules numbers depend on, read from the imports: complete, and nothing without need."""
 
+import shutil
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 import grimp
 import pytest
 
+import ffkv
 from ffkv.base import dependencies
-from ffkv.base.dependencies import CHANGES_NO_NUMBER, CHANGES_NUMBERS, PACKAGE, code_files, code_hash
-from ffkv.workflow.steps import STEPS
+from ffkv.base.dependencies import CHANGES_NO_NUMBER, CHANGES_NUMBERS, code_files, code_hash
+from ffkv.base.doors import packages
+from ffkv.workflow.jobs import STEPS
+
+PACKAGE = Path(ffkv.__file__).parent
 
 
 @cache
 def imports() -> grimp.ImportGraph:
-    """All imports of the package, as import-linter finds them."""
-    return grimp.build_graph("ffkv", exclude_type_checking_imports=True, cache_dir=None)
+    """All imports of the packages in src/, as import-linter finds them."""
+    return grimp.build_graph(*packages(), exclude_type_checking_imports=True, cache_dir=None)
 
 
 def module_of(path: Path) -> str:
@@ -23,14 +29,14 @@ def module_of(path: Path) -> str:
 
 
 def source(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split(".")[1:])
+    path = PACKAGE.parent.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def changes_no_number(path: Path) -> bool:
-    name = path.relative_to(PACKAGE).as_posix()
+    name = path.relative_to(PACKAGE.parent).as_posix().removeprefix("ffkv/")
     return name not in CHANGES_NUMBERS and any(
-        name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER
+        fnmatch(name, each) or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER
     )
 
 
@@ -45,22 +51,48 @@ def test_what_a_module_of_the_list_imports_is_on_the_list_or_changes_no_number(s
             needed = {
                 source(name)
                 for path in files - {own}
-                if path.suffix == ".py" and path.name != "step.py"
+                if path.suffix == ".py" and not dependencies._has_steps(path)
                 for name in imports().find_modules_directly_imported_by(module_of(path))
             }
             missing = {str(path) for path in needed - files if not changes_no_number(path) and path != own}
             assert not missing
 
 
+def test_only_steps_and_those_who_start_them_use_what_is_given():
+    """What it imports counts for the steps that ask for it. Of another module's imports, it would not count."""
+    start = {"ffkv.branches.commands", "ffkv.run.ask"}
+    steps = {STEPS[rule].function.split(":")[0] for rule in STEPS}
+    assert start < imports().find_modules_that_directly_import("ffkv.branches.given") <= start | steps
+
+
+def test_what_a_step_asks_for_counts_for_it():
+    """Each step of `composition` opens files through the same class."""
+    measure, summary = (
+        {path.relative_to(PACKAGE.parent).as_posix() for path in code_files(STEPS[f"composition_{name}"].function)}
+        for name in ("measure", "summarize")
+    )
+    assert {
+        "ffkv/branches/values/projections.py",
+        "ffkv/model/head/head_file.py",
+        "ffkv/corpus/corpus_file.py",
+    } <= measure
+    assert {"ffkv/branches/values/projections.py", "ffkv/activations/trigger_file.py"} & summary == set()
+
+
 @pytest.mark.parametrize(
     ("rule", "called"),
     [
         ("translation_read", "ffkv.activations.step:sample_prefixes"),
-        ("translation_measure", "ffkv.branches.values.step:project"),
+        ("translation_measure", "ffkv.branches.values.project:project"),
     ],
 )
 def test_a_function_of_another_step_counts_with_all_that_it_uses(rule, called):
     assert set(code_files(called)) < set(code_files(STEPS[rule].function))
+
+
+def test_a_module_of_steps_that_is_imported_as_a_whole_counts_with_all_that_its_steps_use(tmp_path):
+    (tmp_path / "other.py").write_text("from ffkv.branches.composition import measure\nmade = measure\n")
+    assert PACKAGE / "branches/values/projections.py" in dependencies._used_by(tmp_path / "other.py", "made")
 
 
 def test_the_function_of_a_step_exists(subtests):
@@ -77,41 +109,49 @@ def test_of_a_module_with_several_steps_only_what_a_step_uses_counts():
     )
     assert "branches/keys/topics.py" in patterns - summary
     assert "base/intervals.py" in summary - patterns
-    assert not any(name.startswith("model/") for name in patterns)
+    assert {name for name in patterns if name.startswith("model/")} == {
+        "model/anatomy.py"
+    }  # it tells what belongs together
 
 
 def test_every_listed_path_exists(subtests):
     for name in [*CHANGES_NO_NUMBER, *CHANGES_NUMBERS]:
         with subtests.test(name=name):
-            assert (PACKAGE / name).exists()
+            assert [*PACKAGE.glob(name)]
 
 
 def edited(tmp_path, monkeypatch, name: str) -> set[str]:
     """The rules that an edit of a module repeats."""
-    copy = tmp_path / "ffkv"
-    for path in PACKAGE.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            target = copy / path.relative_to(PACKAGE)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    monkeypatch.setattr(dependencies, "PACKAGE", copy)
+    for package in packages():
+        shutil.copytree(
+            PACKAGE.parent / package,
+            tmp_path / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+            dirs_exist_ok=True,
+        )
+    monkeypatch.setattr(dependencies, "_folder", lambda package: tmp_path / package)
     before = hashes()
-    (copy / name).write_text((copy / name).read_text() + "\n# edited\n")
+    with (tmp_path / "ffkv" / name).open("a") as file:
+        file.write("\n# edited\n")
     after = hashes()
-    code_hash.cache_clear()
+    clear()
     return {rule for rule in before if before[rule] != after[rule]}
 
 
-def hashes() -> dict[str, str]:
-    for cached in (code_hash, dependencies._imports, dependencies._content, dependencies._statements):
+def clear() -> None:
+    for cached in (code_hash, *(each for each in vars(dependencies).values() if hasattr(each, "cache_clear"))):
         cached.cache_clear()
+
+
+def hashes() -> dict[str, str]:
+    clear()
     return {rule: step.code for rule, step in STEPS.items()}
 
 
 def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
     reports = {"report", "comparison_measure", "comparison_report"}
     assert edited(tmp_path, monkeypatch, "run/report/cards.py") == reports
-    assert edited(tmp_path, monkeypatch, "run/report/section_refinement.py") == reports  # imported by its name
+    assert edited(tmp_path, monkeypatch, "branches/refinement/section.py") == reports  # imported by its name
 
 
 def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
@@ -122,11 +162,28 @@ def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
 def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
     repeated = edited(tmp_path, monkeypatch, "base/intervals.py")
     others = {"annotate_agreement", "comparison_measure", "comparison_report", "report"}  # it judges the paper's claims
-    others |= {"translation_fit"}  # its table has an interval of each map's divergence
+    # Their tables have intervals: of each map's divergence, of each memory's contrast, of what graphs keep.
+    others |= {"translation_fit", "behaviours_choose", "behaviours_graph"}
     assert repeated <= {rule for rule in STEPS if rule.endswith("_summarize")} | others
     assert {"keys_summarize", "values_summarize", "refinement_summarize"} <= repeated
+    again = {"composition_summarize", "translation_summarize"}  # which makes figure 8 once more
+    assert edited(tmp_path, monkeypatch, "branches/composition/summarize.py") == again
+
+
+def test_an_edit_of_a_data_file_repeats_what_its_module_decides(tmp_path, monkeypatch):
+    """How a tokenizer of a GGUF file splits texts is data. So an edit of it makes other tokens."""
+    assert {"unpack", "corpus", "model", "triggers"} <= edited(tmp_path, monkeypatch, "model/checkpoint/gguf.toml")
+    assert "keys_patterns" not in edited(tmp_path, monkeypatch, "model/checkpoint/gguf.toml")
+    assert edited(tmp_path, monkeypatch, "commands.toml") == set()
 
 
 def test_an_edit_of_a_command_or_of_an_export_repeats_nothing(tmp_path, monkeypatch):
-    for name in ("branches/commands.py", "apps/export/delphi.py", "plan/commands.py", "base/files/hdf5.py"):
+    for name in ("branches/commands.py", "run/export/store.py", "plan/commands.py", "base/files/hdf5.py"):
         assert edited(tmp_path, monkeypatch, name) == set()
+
+
+def test_a_folder_of_which_another_version_left_its_caches_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "old/__pycache__").mkdir(parents=True)
+    (tmp_path / "old.py").touch()
+    monkeypatch.setattr(dependencies, "_folder", lambda package: tmp_path)
+    assert dependencies._source.__wrapped__("ffkv.old") == tmp_path / "old.py"

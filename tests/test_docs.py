@@ -1,17 +1,51 @@
-"""The pages of the documentation: their links lead somewhere, and what they say of the code is complete."""
+"""The pages of the documentation: their links lead somewhere, and what they say of the code and of the files is complete."""
 
 import ast
+import collections
+import csv
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from docs.write_formats import described_files, with_tables
+from ffkv.base.doors import DOORS
+from ffkv.base.files.datasets import datasets_of
+from ffkv.base.files.hdf5 import FORMAT
 from ffkv.branches.registry import BRANCHES
+from ffkv.branches.settings import Settings
+from ffkv.cli import COMMANDS, ffkv
 from ffkv.run.report.registry import FIGURES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-ROOMS = [path for path in ROOT.glob("src/ffkv/**/__init__.py") if path.parent.name != "ffkv"]
-EVERY_ROOM = {"__init__", "__main__", "step", "steps", "branch", "commands", "tables"}  # files that many rooms have
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *(ROOT / "tests").rglob("README.md"),
+    ROOT / "benchmarks/README.md",
+]
+GENERATED = {"api.md", "formats.md", "settings.md"}
+BY_HAND = [
+    *(page for page in ROOT.glob("docs/*.md") if page.name not in GENERATED),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+]
+MOST_WORDS = 42_000  # of the pages that are written by hand: a fact stands on one page, and others link to it
+ROOMS = [path for path in ROOT.glob("src/ffkv*/**/__init__.py") if path.parent.name != "ffkv"]
+EVERY_ROOM = {
+    "__init__",
+    "__main__",
+    "step",
+    "steps",
+    "branch",
+    "commands",
+    "tables",
+    "door",
+    "settings",
+    "section",
+}  # files that many rooms have
 
 
 def links(page: Path) -> list[str]:
@@ -53,7 +87,7 @@ def test_the_tests_that_the_page_on_security_names_are_there():
 
 
 # What the description of a branch names need not stand in a docstring, too.
-IN_REGISTRIES = {*BRANCHES, *FIGURES, *(f"section_{name}" for name in BRANCHES)}
+IN_REGISTRIES = {*BRANCHES, *FIGURES}
 
 
 def modules_below(folder: Path, pattern: str) -> set[str]:
@@ -69,7 +103,7 @@ def test_a_room_says_which_modules_and_rooms_it_has(subtests):
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             said = {*re.findall(r"`(\w+)`", re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, text))}
             assert modules_below(path.parent, "*") - EVERY_ROOM - IN_REGISTRIES <= said
-            assert said <= modules_below(ROOT / "src/ffkv", "**/*") | {"huggingface_hub"}, (
+            assert said <= modules_below(ROOT / "src", "**/*") | {"huggingface_hub"}, (
                 "it names modules that do not exist"
             )
 
@@ -84,3 +118,139 @@ def test_the_wings_are_named_in_the_order_of_the_contract():
     named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(wings)
     assert [name for name in named if name not in ("plan", "workflow")] == wings[2:]
+
+
+def test_a_room_of_each_wing_is_named(subtests):
+    """The folders of a wing are those that its row of docs/architecture.md names, in code."""
+    table = (ROOT / "docs/architecture.md").read_text().partition("## Wings")[2].partition("What a room does")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
+    for wing in (path for path in ROOT.glob("src/ffkv/*") if path.name in rows):
+        with subtests.test(wing=wing.name):
+            rooms = {path.parent.name for path in wing.glob("*/__init__.py")}
+            assert rooms == {*re.findall(r"`(\w+)`", rows[wing.name])}
+    assert {"model", "base", "branches", "run"} <= {*rows}
+
+
+PICTURES = {"docs/index.md": "```", "docs/architecture.md": "```", "workflow/Snakefile": '"""'}
+
+
+def test_pictures_have_every_branch(subtests):
+    for name, fence in PICTURES.items():
+        with subtests.test(page=name):
+            pictures = [part for part in (ROOT / name).read_text().split(fence)[1::2] if "─►" in part]
+            assert {*BRANCHES} <= {*re.findall(r"\w+", pictures[0])}
+
+
+def test_the_page_on_clusters_names_the_rules_that_ask_for_a_gpu():
+    rules = "\n".join(path.read_text() for path in sorted(ROOT.glob("workflow/rules/*.smk")))
+    asking = {
+        text.partition(":")[0]
+        for text in re.split(r"^rule ", rules, flags=re.MULTILINE)
+        if "gpus(on_cluster=True)" in text
+    }
+    (row,) = re.findall(r"^\| `FFKV_GPU_PARTITION` \| (.*?) \|", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", row)} == asking
+    assert len(asking) > 5
+
+
+SECTIONS = Settings().model_dump()
+# `section.name` (N), the same in a table of settings, and `--option` (N).
+DEFAULT = re.compile(r"`([a-z]+\.\w+|--[a-z-]+)` (?:\(|\| )([\d.,]+(?: %)?)(?:\)| \|)")
+
+
+def commands(command: click.Command | None) -> Iterator[click.Command]:
+    """A command, and all that it has below it."""
+    if command:
+        yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from commands(command.get_command(context, name))
+
+
+def test_numbers_behind_settings_and_options_are_their_defaults(subtests):
+    real = collections.defaultdict(list)
+    for command in commands(ffkv):
+        for option in command.params:
+            for name in option.opts:
+                real[name].append(option.default)
+    for section, values in SECTIONS.items():
+        for name, value in values.items() if isinstance(values, dict) else ():
+            real[f"{section}.{name}"].append(value)
+    said = [(page.name, *found) for page in BY_HAND for found in DEFAULT.findall(page.read_text())]
+    assert len(said) > 15
+    for page, name, number in said:
+        with subtests.test(page=page, name=name):
+            assert float(number.rstrip(" %").replace(",", "")) / (100 if "%" in number else 1) in real[name]
+
+
+def test_the_readme_has_every_command_and_no_other():
+    table = (ROOT / "README.md").read_text().partition("| command | what it does |")[2].partition("\n\n")[0]
+    named = {*re.findall(r"`ffkv ([a-z-]+)", table), *re.findall(r"`([a-z-]+)`", table)}
+    assert named == {*COMMANDS}
+
+
+def test_the_readme_begins_with_its_two_commands():
+    first = (ROOT / "README.md").read_text().splitlines()[:20]
+    assert [line.split("#")[0].strip() for line in first if line.startswith("make ")] == ["make report", "make test"]
+    assert not any(line.startswith("|") for line in first)
+
+
+def test_the_readme_counts_the_model_types_of_the_table():
+    proven = [row["proven"] for row in csv.DictReader((ROOT / "docs/architectures.csv").open())]
+    assert f"{proven.count('yes')} of its {len(proven)} model types" in (ROOT / "README.md").read_text()
+
+
+def test_the_pages_by_hand_stay_short():
+    """A word is what stands between blanks and has a letter or a digit: bars of tables are none."""
+    words = {page.name: len(re.findall(r"\S*[^\W_]\S*", page.read_text())) for page in BY_HAND}
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
+PATH = re.compile(r"(?:src|tests|configs|workflow|docs|envs|profiles|tools|benchmarks)/[\w./-]+")
+
+
+def stands_in(name: str) -> Path:
+    """The module that a dotted name of Python leads to: the longest part of it that is a file."""
+    package, *parts = name.split(".")
+    path = ROOT / "src" / package
+    for part in parts:
+        if (path / part).is_dir():
+            path = path / part
+        elif path.is_dir() and path.joinpath(f"{part}.py").exists():
+            path = path / f"{part}.py"
+    return path if path.is_file() else next(iter(path.glob("__init__.pyi")), path / "__init__.py")
+
+
+def is_there(name: str) -> bool:
+    """Whether a path, a name of Python that begins with `ffkv.`, or a setting of a section exists. Other code counts as there."""
+    if PATH.fullmatch(name):
+        return (ROOT / name).exists()
+    if name.removeprefix("ffkv.") in DOORS:
+        return True
+    if found := re.fullmatch(r"(ffkv(?:_\w+)?(?:\.\w+)+)(?:\(.*\))?", name):
+        module, last = stands_in(found[1]), found[1].split(".")[-1]
+        return last in {module.stem, module.parent.name} or bool(re.search(rf"\b{last}\b", module.read_text()))
+    section, _, setting = name.partition(".")
+    fields = SECTIONS.get(section)
+    return not (isinstance(fields, dict) and fields and re.fullmatch(r"[a-z_]{3,}", setting)) or setting in fields
+
+
+def test_what_pages_name_in_code_is_there(subtests):
+    for page in BY_HAND:
+        with subtests.test(page=page.name):
+            text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+            assert [name for name in re.findall(r"`([^`\n]+)`", text) if not is_there(name)] == []
+
+
+def test_the_tables_of_datasets_are_current():
+    page = (ROOT / "docs/formats.md").read_text()
+    assert page == with_tables(page), "run `make docs`"
+    assert f"`format` ({FORMAT})" in page
+
+
+def test_what_may_be_no_number_says_so_to_readers_and_to_people():
+    """A reader refuses NaN where a description does not allow it (`odd`)."""
+    for name, record in described_files().items():
+        for part in (part for parts in datasets_of(record).values() for part in parts):
+            assert part.odd or "NaN" not in part.about, f"{name}: {part.name}"

@@ -1,6 +1,8 @@
 """One list of versions: the lists for pip, for conda and of pins agree, and the profile reads as it is meant."""
 
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -66,6 +68,48 @@ def test_every_list_agrees_with_the_constraints(name):
     }  # +cpu, +cu: by machine
     assert wanted
     assert {package: constraints.get(package) for package in wanted} == wanted
+
+
+PEERS = ROOT / "benchmarks"
+# Each list, and what `make` gives with it.
+LISTS = {
+    ENVIRONMENTS / "requirements.txt": ["-c", ENVIRONMENTS / "constraints.txt"],
+    ENVIRONMENTS / "requirements-test.txt": ["-c", ENVIRONMENTS / "constraints.txt"],
+    ENVIRONMENTS / "requirements-slurm.txt": ["-c", ENVIRONMENTS / "constraints.txt"],
+    ENVIRONMENTS / "requirements-demo.txt": ["--no-deps", "--only-binary", ":all:"],
+    PEERS / "requirements-peers.txt": [
+        *("-c", ENVIRONMENTS / "constraints.txt"),
+        *("-c", ENVIRONMENTS / "requirements.txt"),
+    ],
+    PEERS / "requirements-delphi.txt": ["--no-deps"],
+}
+
+
+def test_no_list_is_forgotten():
+    assert {*LISTS} == {*ENVIRONMENTS.glob("requirements*.txt"), *PEERS.glob("requirements*.txt")}
+    given = "-c envs/constraints.txt -c envs/requirements.txt -r benchmarks/requirements-peers.txt"
+    assert f"pip install --quiet {given}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_a_version_of_the_peers_is_in_one_place():
+    """A name without a version has that of the lists in envs/, which `make peers` gives as constraints."""
+    lines = (PEERS / "requirements-peers.txt").read_text().splitlines()
+    bare = {line.lower().replace("_", "-") for line in lines if re.fullmatch(r"[\w.-]+", line)}
+    own, others = pins(line for line in lines if "==" in line), listed("constraints.txt") | listed("requirements.txt")
+    assert bare and own
+    assert not own.keys() & others.keys()
+    assert bare <= others.keys()
+
+
+@pytest.mark.many
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
+def test_every_list_of_versions_resolves(path, tmp_path):
+    """Nothing is installed. pip reads what each package asks for, from the package index."""
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--retries", "0"]
+    ran = subprocess.run([*pip, *LISTS[path], "-r", path], capture_output=True, text=True, cwd=tmp_path)
+    if re.search("Connection|NewConnectionError|Temporary failure in name resolution|ProxyError|timed out", ran.stderr):
+        pytest.skip("no package index is reached")
+    assert ran.returncode == 0, ran.stderr
 
 
 def profile(name: str = "slurm") -> dict:

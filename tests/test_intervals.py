@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 from matplotlib.cbook import boxplot_stats
 from scipy.stats import binom, binomtest, poisson
 
-from ffkv.base.intervals import _corrected, box, boxes, difference_of_intervals, mean_interval, shares, wilson
+from ffkv.base.intervals import (
+    _corrected,
+    box,
+    boxes,
+    difference_of_intervals,
+    mean_interval,
+    paired_interval,
+    scatter_of_layers,
+    shares,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
-    "successes, trials, low, high",
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)],
+    "successes, trials, low, high", [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)]
 )
 def test_wilson_as_published(successes, trials, low, high):
     """Newcombe, Statistics in Medicine 17 (1998), table I, method 3: the score interval without continuity correction."""
@@ -96,6 +105,43 @@ def test_the_interval_of_a_skewed_mean_covers_it(size):
 def test_means_of_equal_numbers_and_of_too_few():
     assert mean_interval(np.full(9, 2.5)) == (2.5, 2.5)
     assert all(map(math.isnan, [*mean_interval(np.array([])), *mean_interval(np.array([3.0]))]))
+
+
+def test_shares_have_their_own_interval():
+    """Of 144 memories 2 agree: Hall's correction would go from -0.006 to 0.088."""
+    rare = np.repeat([1.0, 0.0], [2, 142])
+    assert mean_interval(rare, 0, 1) == pytest.approx((0.35536 / 144, 0.0492), abs=1e-4)
+    assert mean_interval(rare)[1] > 0.08  # numbers without bounds are no shares
+    assert mean_interval(np.ones(5), 0, 1) == pytest.approx((float(wilson(5, 5)[0]), 1))
+    assert mean_interval(np.full(8, 0.5), 0, 1) == pytest.approx([*map(float, wilson(4, 8))])
+
+
+def test_a_pair_more_in_each_direction():
+    """Bonett and Price 2012: 1 of 6 pairs differs upwards and 2 downwards, by hand."""
+    half = 1.959964 * math.sqrt((1 / 6 + 2 / 6 - 1 / 36) / 6)
+    assert paired_interval(np.array([-1, 0, 0, 0])) == pytest.approx((-1 / 6 - half, -1 / 6 + half))
+    low, high = paired_interval(np.zeros(144))
+    assert low == -high and high == pytest.approx(1.959964 * math.sqrt(2) / 146)
+
+
+def test_the_scatter_of_layers_covers_no_difference():
+    """Halves of 3 and 15 layers that differ at random: 2.5 % on either side, with a standard error of 0.3 %."""
+    generator = np.random.default_rng(1)
+    for size in (3, 15):
+        halves, drawn = [np.arange(size), np.arange(size, 2 * size)], generator.normal(size=(3000, 2 * size))
+        found = [
+            values[size:].mean() - values[:size].mean() > scatter_of_layers(values, np.ones(2 * size), halves)
+            for values in drawn
+        ]
+        assert 0.015 < np.mean(found) < 0.036
+
+
+def test_the_scatter_of_layers_with_weights_and_gaps_by_hand():
+    """Steps of 0.3 over one layer, and of 0.2: variance (0.09 / 2 + 0.04) / 2 / 2, of means of 2 and of 1 + 3 parts."""
+    values, weights = np.array([0.1, 9, 0.4, 0.5, 0.7]), np.array([2, 0, 2, 1, 3])
+    error = math.sqrt(0.085 / 4 * (1 / 2 + 1 / 16 + 9 / 16))
+    found = scatter_of_layers(values, weights, [np.array([0, 2]), np.array([3, 4])])
+    assert found == pytest.approx(4.30265273 * error)  # t of 2 degrees of freedom
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))

@@ -23,7 +23,6 @@ def test_a_stream_is_numpys_own_of_these_numbers():
 
 
 def test_no_module_makes_a_stream_of_its_own():
-    """But for the training of the embedded model, which has one purpose."""
     from support import ROOT
 
     users = {
@@ -31,4 +30,4 @@ def test_no_module_makes_a_stream_of_its_own():
         for path in (ROOT / "src/ffkv").rglob("*.py")
         if "default_rng" in path.read_text()
     }
-    assert users == {"base/streams.py", "corpus/embedded/training.py"}
+    assert users == {"base/streams.py"}

@@ -1,16 +1,16 @@
 """What strangers wrote sends no command to a terminal."""
 
 import ast
-import json
 import subprocess
 
 import pytest
 from forks import with_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from support import OFFLINE, ROOT, random_checkpoint
+from support import OFFLINE, ROOT, edit_json, random_checkpoint
 
 from ffkv.base import terminal
+from ffkv.base.process.progress import progress
 from ffkv.base.terminal import plain
 
 pytestmark = pytest.mark.slow
@@ -41,6 +41,23 @@ def test_nothing_that_a_terminal_obeys_is_left(text):
     plain(text).encode()
 
 
+@pytest.mark.parametrize("at_terminal", [False, True])
+def test_what_programs_read_is_not_changed_and_a_terminal_obeys_nothing_of_it(monkeypatch, capfdbinary, at_terminal):
+    text = "name,note\nL0.1,caf\u00a0\x7f\x1b[31m é \U000e0041"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: at_terminal)
+    terminal.emit(text)
+    terminal.emit("half a character \ud83d")
+    printed = capfdbinary.readouterr().out.decode()
+    assert printed.startswith((plain(text) if at_terminal else text) + "\n")
+
+
+def test_a_bar_names_a_file_of_strangers(capfd):
+    with progress(3, "prompts", f"a{EVIL}.jsonl") as bar:
+        bar.update(3)
+    shown = capfd.readouterr().err
+    assert plain(EVIL) in shown and not {"\x1b", "\x07", "\x9b", "\u202e"} & {*shown}
+
+
 def test_only_one_function_prints():
     """Whoever prints by another way could forget to spell out what strangers wrote."""
     for path in (ROOT / "src/ffkv").rglob("*.py"):
@@ -56,16 +73,11 @@ def inspected(folder) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
 
 
-def change_config(folder, **values) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
 @pytest.mark.parametrize("field", ["model_type", "architectures", "activation_function"])
 def test_a_strangers_config_reaches_the_terminal_spelled_out(tmp_path, field):
     """The control sequence OSC 52 would write into the clipboard."""
     folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
-    change_config(folder, **{field: [EVIL] if field == "architectures" else EVIL})
+    edit_json(folder / "config.json", **{field: [EVIL] if field == "architectures" else EVIL})
     done = inspected(folder)
     said = done.stdout + done.stderr
     assert not any(one in said for one in "\x1b\x07\x9b\u202e")

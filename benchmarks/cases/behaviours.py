@@ -10,14 +10,14 @@ from benchmarks.cases.smollm2 import prepare
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
 from ffkv.base.batching import batches, pad
 from ffkv.base.settings import Batches
-from ffkv.branches.behaviours.encode import Encoded
-from ffkv.branches.behaviours.states import BLOCK, AtTokens, read_states
+from ffkv.branches.behaviours.states import AtTokens, read_states
+from ffkv.branches.behaviours.stored import BLOCK, Encoded
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import output_gradients
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
+from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.tap import tap
-from ffkv.model.value_vectors import values_in_place
 
 PROMPTS, TOKENS = 200, (6, 14)  # number of pairs; fewest and most tokens of a prompt, BOS included
 
@@ -101,7 +101,7 @@ def everything(scratch: Path) -> Work:
 
     def work(count: int | None = None) -> None:
         prompts = [each for group in found[:count] for each in group]
-        read_states(loaded, head, prompts, np.arange(len(prompts)), mean, "patch", Batches().tokens, {})
+        read_states(loaded, head, prompts, mean, "patch", Batches().tokens, {})
 
     work(1)
     return work

@@ -9,10 +9,10 @@ from benchmarks.cases.values import multiply, random_values
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.base.settings import Composition
-from ffkv.branches.composition.by_prefix import describe_memories
-from ffkv.branches.refinement.step import measure_layer
-from ffkv.branches.values.step import project
+from ffkv.branches.composition.measure import describe_memories
+from ffkv.branches.refinement.measure import measure_layer
+from ffkv.branches.settings import Composition
+from ffkv.branches.values.project import project
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.topk import predictions
 

@@ -8,12 +8,12 @@ from benchmarks.measure import Comparison as Line
 from benchmarks.measure import Contender, Work
 from ffkv.base.settings import Comparison
 from ffkv.model.checkpoint.load import load
-from ffkv.model.key_vectors import keys
-from ffkv.run.comparison import same_memories
-from ffkv.run.comparison.compared import Compared
-from ffkv.run.comparison.matching import match_memories
-from ffkv.run.comparison.same_memories import follow_memories, unit
+from ffkv.model.keys_and_values import keys
 from ffkv.run.results.run import open as open_run
+from ffkv_comparison import same_memories
+from ffkv_comparison.comparison_file import Compared
+from ffkv_comparison.matching import match_memories
+from ffkv_comparison.same_memories import follow_memories, unit
 
 RUNS = Comparison(runs=["first", "second"])
 

@@ -15,12 +15,12 @@ import torch
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.made_up_run import make_run
 from benchmarks.measure import Comparison, Contender, Work, cpu_ratio
-from ffkv.apps.export.selection import select
-from ffkv.apps.export.settings import Export
-from ffkv.apps.export.step import export
 from ffkv.base.batching import batches, pad
 from ffkv.base.settings import Batches
 from ffkv.model.checkpoint.load import load
+from ffkv.run.export.selection import select
+from ffkv.run.export.settings import Export
+from ffkv.run.export.step import export
 from ffkv.run.results.run import Run, open
 
 EVERY = 256  # memories

@@ -8,10 +8,9 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Measurement, Work, same_work
-from ffkv.base.settings import Batches, Intervention
+from ffkv.branches.settings import Batches, Intervention
 from ffkv.model.checkpoint.load import load
-from ffkv.model.effects.changes import choose_kept, keep_few
-from ffkv.model.effects.measured import measure_effects, predict
+from ffkv.model.effects.changes import choose_kept, keep_few, measure_effects, predict
 from ffkv.model.effects.rerun import rerunning, run_unchanged
 from ffkv.model.head.head_file import load_head
 

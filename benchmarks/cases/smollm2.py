@@ -19,19 +19,19 @@ from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ra
 from ffkv.activations.batches import batches_of
 from ffkv.activations.last_token import last_coefficients, lines_of, rows_to_run
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.doors import locate
 from ffkv.base.errors import UserError
-from ffkv.base.packages import locate
 from ffkv.base.process.runtime import configure, torch_with
-from ffkv.base.settings import Batches, Intervention, Model, Triggers
 from ffkv.base.settings import Corpus as CorpusSettings
-from ffkv.branches.intervention.by_layer import Inputs
-from ffkv.branches.intervention.by_layer import keep as keep_few
+from ffkv.branches.intervention.measure import keep as keep_few
+from ffkv.branches.intervention.units import layer_model
 from ffkv.branches.keys.removal import relative_changes
+from ffkv.branches.settings import Batches, Intervention, Model, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.load import LoadedModel, load
-from ffkv.model.effects.rerun import rerunning
+from ffkv.model.effects.rerun import Running, rerunning
 from ffkv.model.head.head_file import load_head
 from ffkv.model.step import prove
 
@@ -147,24 +147,14 @@ def keep(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Wor
     rows = [np.concatenate([corpus.bos, ids]) for ids in random_prefixes(corpus, KEPT)]
     memories = loaded.anatomy.layers[0].memories
     means = SimpleNamespace(mean=np.zeros(memories), rows=lambda layer: slice(memories))
-    inputs = Inputs(
-        loaded,
-        load_head(folder, loaded.device),
-        cast(Any, means),
-        cast(Any, None),
-        corpus,
-        [*enumerate(rows)],
-        True,
-        [rerunning(loaded, layer, batch_tokens, True) for layer in loaded.anatomy.layers],
-        Intervention(),
-        batch_tokens,
-        seed=0,
-    )
+    reruns = [rerunning(loaded, layer, batch_tokens, True) for layer in loaded.anatomy.layers]
+    running = Running(loaded, load_head(folder, loaded.device), True, reruns, batch_tokens)
+    of_layer = partial(layer_model, running, triggers=cast(Any, means), settings=Intervention(), seed=0)
     tokens, total = sum(map(len, rows)), len(loaded.anatomy.layers)
     after = sum(total - layer - 1 for layer in LAYERS)
 
     def work(layers: Sequence[int] = LAYERS) -> dict[str, Any]:
-        keep_few(inputs, layers, lambda count: None)
+        keep_few(running, layers, of_layer, [*enumerate(rows)], lambda count: None)
         return {"token_blocks": tokens * total + KEPT * CHANGES * after}
 
     work(LAYERS[-1:])

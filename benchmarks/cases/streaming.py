@@ -43,7 +43,7 @@ def corpus(scratch: Path, shape: list[int], rows: int, ending: str, limit: int) 
             peak = peak_of([*options, "--dataset=files", f"--train={files}/*"], dict(os.environ))
         else:
             sys.path.append(str(ROOT / "tests"))
-            from hub.emulator import Hub
+            from tests.base.hub.emulator import Hub
 
             with Hub() as hub:
                 hub.dataset(HUB).push({path.name: path.read_bytes() for path in files.iterdir()})

@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 import ffkv as package
 from benchmarks.cases.values import multiply
 from benchmarks.inputs import GPT2, Shape, draw_sentences, prepare_model
+from benchmarks.made_up_run import write_table
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
-from ffkv.base.files import tables
-from ffkv.base.settings import Settings
+from ffkv.branches.settings import Settings
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import read_anatomy
@@ -58,9 +57,9 @@ def make_run(model: Path) -> Run:
             write_corpus(folder / f"corpus/{split}.h5", encoded, [0], True, identity)
         counts = [layer.memories for layer in anatomy.layers]
         memories = {"layer": np.repeat(range(len(counts)), counts), "memory": np.concatenate([*map(np.arange, counts)])}
-        table = pd.DataFrame({**memories, "top_token": 0, "top_probability": 0.5})
         corpus = read_corpus(folder / "corpus/train.h5")
-        tables.write(tables.identify(table, {**identity, **corpus.attributes}), folder / "values/by_memory/0.parquet")
+        columns = {**memories, "top_token": 0, "top_probability": 0.5}
+        write_table(folder, "values/by_memory/0.parquet", columns, {**identity, **corpus.attributes})
         settings = Settings.model_validate({"layer_groups": 1, "model": {"checkpoint": anatomy.checkpoint}})
         (folder / "settings.json").write_text(settings.model_dump_json())
     return package.open(folder)

@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
-from ffkv.branches.values.step import project
-from ffkv.model.head.head import CHUNK_BYTES
+from ffkv.branches.values.project import project
 from ffkv.model.head.head_file import load_head, stored_output_embedding
+from ffkv.model.head.lens import CHUNK_BYTES
 from ffkv.model.values_file import Values
 
 TOKENS = 50  # highest tokens, and lowest tokens, that are kept per value
@@ -65,5 +65,5 @@ COMPARISONS = [
         "times the CPU time of one plain matrix product",
         rounds=2,
         note=f"top and bottom {TOKENS} and the rank of one token",
-    ),
+    )
 ]

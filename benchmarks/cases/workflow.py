@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
-from ffkv.base.process.recover import is_step
 from ffkv.workflow.jobs import libraries_of
+from ffkv.workflow.recover import is_step
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes

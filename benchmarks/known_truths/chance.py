@@ -7,14 +7,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.known_truths import COVERAGE, FALSE, Case, covered
-from ffkv.apps.machine.explain import PER_SET
-from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, summarize
-from ffkv.base.multiple_tests import SIGNIFICANT, q_values
-from ffkv.branches.intervention.significance import permutation_p
-from ffkv.branches.refinement.changes import measure_closeness
-from ffkv.branches.values.summaries import summarize_agreement
-from ffkv.run.comparison.matching import find_partners, standardise
-from ffkv.run.comparison.same_memories import Memories, compare_memories, permute, take, unit
+from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
+from ffkv.branches.refinement.summarize import measure_closeness
+from ffkv.branches.values.summarize import summarize_agreement
+from ffkv_annotation.machine.explain import PER_SET, balanced_accuracy, correlation, intruder_accuracy, summarize
+from ffkv_comparison.matching import find_partners, standardise
+from ffkv_comparison.same_memories import Memories, compare_memories, permute, take, unit
 
 VOCABULARY, KEYS = 2000, 512
 

@@ -15,17 +15,20 @@ import ffkv
 from benchmarks.inputs import word_tokenizer
 from benchmarks.known_truths import FALSE, Case
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
-from ffkv.base.settings import Batches, Corpus, Intervention, Keys, Model, Prefixes, Triggers, Values
-from ffkv.branches.intervention import by_layer
+from ffkv.branches.given import Given
+from ffkv.branches.intervention import units
+from ffkv.branches.intervention.measure import measure_interventions
 from ffkv.branches.keys.key_sample import random_examples
 from ffkv.branches.keys.patterns import detect_patterns, prepare_detector
-from ffkv.branches.keys.similarity import place_prefixes, topic_p_values
+from ffkv.branches.keys.topics import place_prefixes, topic_p_values
+from ffkv.branches.settings import Batches, Corpus, Intervention, Keys, Model, Prefixes, Triggers, Values
+from ffkv.branches.values.project import project_values
 from ffkv.branches.values.projections import write_projections
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.run.comparison.matching import find_partners, standardise
+from ffkv_comparison.matching import find_partners, standardise
 
 WORDS, MEMORIES = 120, 128
 TOPICS, TEXT_WORDS = 15, 1500
@@ -92,7 +95,7 @@ def interventions(repetitions: int, generator: np.random.Generator) -> Iterator[
     settings = Intervention(
         memories=20, examples=2, controls=99, directions=0, similar=0, tokens=3, top_k=[0], top_k_prefixes=1
     )
-    measure = by_layer.measure_units
+    measure = units.measure_units
 
     def measure_others(model: Any, units: Any, tokens: Any, others: Any, *rest: Any) -> Any:
         return measure(model, units, others, tokens, *rest)
@@ -101,11 +104,10 @@ def interventions(repetitions: int, generator: np.random.Generator) -> Iterator[
     found, idle, placebo = {}, 0, 0
     for number in range(models):
         for name in ("GPT-2", "OPT"):
-            with tempfile.TemporaryDirectory() as folder, mock.patch.object(by_layer, "measure_units", measure_others):
+            with tempfile.TemporaryDirectory() as folder, mock.patch.object(units, "measure_units", measure_others):
                 files = _make_inputs(Path(folder), name, int(generator.integers(2**31)), generator)
-                measured = ffkv.measure_interventions(
-                    *files, settings, seed=number, work=ffkv.Work("cpu", batch_tokens=2048)
-                )
+                given = Given(ffkv.Work("cpu", batch_tokens=2048), **files)
+                measured = measure_interventions(given, settings, seed=number)
             for reach, rows in measured.by_memory.groupby("reach"):
                 layers = rows.groupby("layer")["q_value"].min() <= SIGNIFICANT
                 found.setdefault((name, reach), []).append((rows["p_value"] <= 0.05, layers))
@@ -119,8 +121,8 @@ def interventions(repetitions: int, generator: np.random.Generator) -> Iterator[
     yield Case("placebo: removals that cannot change anything", "random weights", "10 prefixes", idle, placebo, (0, 0))
 
 
-def _make_inputs(folder: Path, name: str, seed: int, generator: np.random.Generator) -> list[Path]:
-    """Writes what `ffkv.measure_interventions` reads, of a random model and random sentences."""
+def _make_inputs(folder: Path, name: str, seed: int, generator: np.random.Generator) -> dict[str, Path]:
+    """Writes what `measure_interventions` reads, of a random model and random sentences."""
     model, train, checkpoint = folder / "model", folder / "train.h5", folder / "checkpoint"
     _random_model(name, seed).save_pretrained(checkpoint)
     word_tokenizer(WORDS).save_pretrained(checkpoint)
@@ -134,13 +136,13 @@ def _make_inputs(folder: Path, name: str, seed: int, generator: np.random.Genera
     triggers, projections = folder / "triggers.h5", folder / "projections.h5"
     found = ffkv.find_triggers(model, train, Triggers(per_key=5), Batches(tokens=512), work=ffkv.Work("cpu"))
     ffkv.write_triggers(triggers, found)
-    projected, _ = ffkv.project_values(
-        model, folder / "values.h5", triggers, Values(top_tokens=5), work=ffkv.Work("cpu")
-    )
+    files = {"model": model, "triggers": triggers, "train": train, "validation": folder / "validation.h5"}
+    given = Given(ffkv.Work("cpu"), **files, values=folder / "values.h5")
+    projected, _ = project_values(given, Values(top_tokens=5))
     write_projections(projections, projected)
-    sampled, validation = folder / "sampled.h5", folder / "validation.h5"
-    ffkv.sample_prefixes(model, validation, sampled, Prefixes(count=10), work=ffkv.Work("cpu"))
-    return [model, triggers, projections, sampled, train, validation]
+    sampled = folder / "sampled.h5"
+    ffkv.sample_prefixes(model, files["validation"], sampled, Prefixes(count=10), work=ffkv.Work("cpu"))
+    return files | {"projections": projections, "prefixes": sampled}
 
 
 def patterns(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:

@@ -1,98 +1,43 @@
 """The `ffkv` command. A subcommand is imported only when it is called, so that the help is quick."""
 
-import importlib
 import io
+import signal
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 
 from ffkv import __version__
-from ffkv.base.system.signals import end_in_good_order
+from ffkv.base.doors import load, load_all
+from ffkv.base.process.runtime import configure
+from ffkv.base.signals import TOLD, end_in_good_order, told_no_more
 from ffkv.base.terminal import say
 from ffkv.branches.registry import BRANCHES
+from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
+LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+OF_BRANCHES = {name: ["", branch.about] for name, branch in BRANCHES.items()}  # made from the steps of branches
 # Heading in the help: its subcommands, each with its function, and its line in the help.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Prepare a run": {
-        "init": ("ffkv.workflow.start:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
-        "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
-        "models": ("ffkv.model.architectures.commands:models", "Show which model types can be read."),
-        "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
-    },
-    "Keep runs in order": {
-        "recover": (
-            "ffkv.base.process.commands:recover",
-            "After a hard kill of snakemake: end its running steps, and unlock the folder.",
-        ),
-        "check": (
-            "ffkv.run.results.commands:check",
-            "Read every file of a run and name those that are damaged, unfinished or missing.",
-        ),
-    },
-    "Ask a finished run": {
-        "explore": ("ffkv.apps.explorer.commands:explore", "Open finished runs in a browser."),
-        "trace": (
-            "ffkv.run.trace.commands:trace",
-            "Run one prompt through the model of a run, with memories switched off.",
-        ),
-        "graph": (
-            "ffkv.run.graph.commands:graph",
-            "Show the few memories that make a prediction, and what they do to each other.",
-        ),
-        "behaviour": (
-            "ffkv.run.trace.commands:behaviour",
-            "Ask which memories of a run cause what its model does on a set of prompts.",
-        ),
-        "generate": (
-            "ffkv.run.trace.commands:generate",
-            "Let the model of a run write text, untouched and with memories switched off.",
-        ),
-        "collect": ("ffkv.run.results.commands:collect", "Put memories into a named list of a run, or take them out."),
-        "collections": ("ffkv.run.results.commands:collections", "Print the named lists and notes of a run as CSV."),
-        "annotate": ("ffkv.apps.machine.commands:annotate", "Annotation: what people and machines say about keys."),
-    },
-    "Share a finished run": {
-        "export": ("ffkv.apps.export.commands:export", "Write memories of a run in the format of another tool."),
-        "report": ("ffkv.run.report.commands:report", "Write the HTML report of a run."),
-    },
-    "Steps, which snakemake starts": {
-        "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model, or train it further."),
-        "unpack": ("ffkv.model.commands:unpack", "Unpack a GGUF file once for all later steps."),
-        "model": (
-            "ffkv.model.commands:model",
-            "Prove a checkpoint's feed-forward layers and write its values and head.",
-        ),
-        "resolve-commit": ("ffkv.base.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),
-        "corpus": ("ffkv.corpus.commands:corpus", "Turn documents into sentences of token ids."),
-        "copy-corpus": ("ffkv.corpus.commands:copy_corpus", "Copy a part of a run's corpus for its control."),
-        "triggers": (
-            "ffkv.activations.commands:triggers",
-            "Find the trigger examples of every key in one shard of the corpus.",
-        ),
-        "merge-triggers": ("ffkv.activations.commands:merge_triggers", "Merge the shards' trigger examples."),
-        "sampled-prefixes": (
-            "ffkv.activations.commands:sampled_prefixes",
-            "Store y, o and m of the sampled prefixes in one shard of the corpus.",
-        ),
-        "merge-sampled-prefixes": (
-            "ffkv.activations.commands:merge_sampled_prefixes",
-            "Merge the shards' sampled prefixes.",
-        ),
-        **{name: ("", branch.about) for name, branch in BRANCHES.items()},  # their commands are made from their steps
-        "write-settings": ("ffkv.base.settings.commands:write_settings", "Write the complete settings of a run."),
-        "comparison": (
-            "ffkv.run.comparison.commands:comparison",
-            "Comparison: several finished runs over each other.",
-        ),
-    },
-    "Change ffkv": {
-        "settings": (
-            "ffkv.base.settings.commands:settings",
-            "Check a settings file (--check), or write the settings' JSON schema and reference page.",
-        ),
-        "formats": ("ffkv.workflow.formats:formats", "Write the tables of datasets in docs/formats.md."),
-    },
+GROUPS: dict[str, dict[str, list[str]]] = {
+    heading: dict(
+        each
+        for name, command in listed.items()
+        for each in (OF_BRANCHES if name == "branches" else {name: command}).items()
+    )
+    for heading, listed in LISTED.items()
 }
+_CORE = {name for group in GROUPS.values() for name in group}
+# Those of packages beside the core. They cannot replace one of the core.
+_GOOD, _WRONG = load_all("commands")
+ADDED = {name: command for name, command in _GOOD.items() if name not in _CORE}
+BROKEN = {name: error for name, error in {**BROKEN_BRANCHES, **_WRONG}.items() if name not in _CORE}
+for _name, _added in ADDED.items():
+    _others, _own = GROUPS.get(_added.heading, {}), {_name: [_added.function, _added.about]}
+    GROUPS[_added.heading] = {**_own, **_others} if _added.first else {**_others, **_own}
+if BROKEN:
+    GROUPS["Cannot be used"] = {name: ["", "Call it to be told why."] for name in BROKEN}
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
@@ -104,15 +49,20 @@ class Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Imports the subcommand of that name. None if there is none."""
+        """Imports the subcommand of that name. None if there is none.
+
+        Raises UserError if it is of a package that cannot be imported.
+        """
         if name not in COMMANDS:
             return None
+        if name in BROKEN:
+            raise BROKEN[name]
         if name in BRANCHES:
             from ffkv.branches.commands import command_group
 
             return command_group(BRANCHES[name])
-        module, attribute = COMMANDS[name][0].split(":")
-        return getattr(importlib.import_module(module), attribute)
+        function = COMMANDS[name][0]
+        return load("commands", name, function) if name in ADDED else EntryPoint(name, function, "").load()
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the subcommands without importing them."""
@@ -139,26 +89,34 @@ def main() -> None:
     """Runs the command. SIGTERM ends it in good order.
 
     A `UserError` and a wrong option become a message and exit code 2; an exception that nobody foresaw becomes a
-    sentence and exit code 70, see `ffkv.base.process.defect`.
+    sentence and exit code 70, see `ffkv.base.fault`.
     """
     end_in_good_order()
+    configure()
     try:
-        sys.exit(ffkv(standalone_mode=False) or 0)
-    except click.ClickException as error:
+        code = ffkv(standalone_mode=False) or 0
+    except BaseException as error:  # what libraries in Rust raise where their own code fails is no `Exception`
+        code = _say_why(error)
+    told_no_more()
+    sys.exit(code)
+
+
+def _say_why(error: BaseException) -> int | str | None:
+    """Says why the command ended. Returns its exit code."""
+    if isinstance(error, SystemExit):
+        return error.code
+    if TOLD or isinstance(error, click.Abort | KeyboardInterrupt):  # whatever C code made of the exception of a signal
+        say("stopped.", error=True)
+        return 128 + signal.SIGTERM if signal.SIGTERM in TOLD else 1
+    if isinstance(error, BrokenPipeError):  # whoever reads the output, such as `head`, has enough
+        return 1
+    if isinstance(error, click.ClickException):
         shown = io.StringIO()
         error.show(shown)
         say(shown.getvalue().rstrip("\n"), error=True, name=False)
-        sys.exit(error.exit_code)
-    except click.Abort:
-        say("stopped.", error=True)
-        sys.exit(1)
-    except BrokenPipeError:  # whoever reads the output, such as `head`, has enough
-        sys.exit(1)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # what libraries in Rust raise where their own code fails is no `Exception`
-        from ffkv.base.process.defect import explain
+        return error.exit_code
+    from ffkv.base.fault import explain
 
-        message, code = explain(error)
-        say(message, error=True)
-        sys.exit(code)
+    message, code = explain(error)
+    say(message, error=True)
+    return code

@@ -1,6 +1,6 @@
 """How sentences are cut into batches."""
 
-import itertools
+from itertools import chain, combinations
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ffkv.activations.batches import CACHE, batches_of, blocks, in_cache
 from ffkv.base.batching import PER_BATCH, batches, pad, tight_batches
-from ffkv.base.parts import Part
 from ffkv.base.settings import Batches
+from ffkv.base.steps import Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import find_shared_prefixes
 
@@ -42,9 +42,7 @@ def test_no_cut_takes_less_work_than_a_tight_one(lengths, limit):
 
     cut, order = tight_batches(lengths, limit), np.argsort(lengths, kind="stable")
     np.testing.assert_array_equal(np.concatenate([np.zeros(0, int), *cut]), order)
-    bounds = itertools.chain.from_iterable(
-        itertools.combinations(range(1, len(order)), count) for count in range(len(order))
-    )
+    bounds = chain.from_iterable(combinations(range(1, len(order)), count) for count in range(len(order)))
     if len(order):
         assert work(cut) == min(work(np.split(order, each)) for each in bounds)
 

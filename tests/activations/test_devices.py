@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from ffkv.activations import packing, top_t
+from ffkv.activations import top_t
 from ffkv.activations.batches import Batch
-from ffkv.activations.pass_state import start
+from ffkv.activations.triggers import start
 from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
 
@@ -95,4 +95,4 @@ def test_the_code_for_gpus_finds_the_same_triggers(monkeypatch, one_prefix, sign
         other.enter_whole(m, peaks, gate, places)
     usual.settle()
     assert torch.equal(usual.best, other.best)
-    assert bool((usual.best != packing.NOTHING).all()) == many
+    assert bool((usual.best != top_t.NOTHING).all()) == many

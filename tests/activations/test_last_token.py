@@ -31,10 +31,9 @@ def test_lines_hold_each_token_of_each_row(rows):
         trunk, *others = (run for run, of in zip(runs, line, strict=True) if of == number)
         begins = shared[line == number].tolist()
         assert begins[0] == 0 and all(begin >= LEAST_SHARED for begin in begins[1:])
-        assert all(
-            row[:begin].tolist() == trunk[:begin].tolist() for row, begin in zip(others, begins[1:], strict=True)
-        )
-        assert len(trunk) + sum(len(row) - begin for row, begin in zip(others, begins[1:], strict=True)) <= 12
+        pairs = list(zip(others, begins[1:], strict=True))
+        assert all(row[:begin].tolist() == trunk[:begin].tolist() for row, begin in pairs)
+        assert len(trunk) + sum(len(row) - begin for row, begin in pairs) <= 12
 
 
 @pytest.mark.parametrize("kind", ["bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt"])
@@ -57,9 +56,7 @@ def test_rows_are_read_as_if_each_were_run_alone(load_kind, kind, branching):
     rows = [sentence[:end] for end in (3, 12, 7, 7)] + [np.delete(sentence, at)[:8] for at in (0, 5)] + [sentence[:1]]
     together, alone = {}, {}
     tokens = []
-    loaded.model.get_input_embeddings().register_forward_hook(
-        lambda module, args, output: tokens.append(args[0].numel())
-    )
+    loaded.model.get_input_embeddings().register_forward_hook(lambda module, args, out: tokens.append(args[0].numel()))
 
     def take(numbers, layer, quantity, values, into=together, first=0):
         into.update({(first + number, layer.index, quantity): value for number, value in zip(numbers.tolist(), values)})

@@ -23,8 +23,8 @@ from ffkv.activations.trigger_file import (
 )
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
-from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.datasets import datasets_of
+from ffkv.base.files.stored import verify_sum
 
 entries = st.tuples(
     st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]),

@@ -191,7 +191,6 @@ def test_blocks_of_another_sample_are_made_again(proven, corpus, interrupt):
     interrupt(last_token, len(run) - 1, die)
     call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40")
     interrupt(last_token)
-    assert (
-        call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1").exit_code == 0
-    )
+    again = call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1")
+    assert again.exit_code == 0
     assert is_whole(corpus.parent / "a.h5")

@@ -9,9 +9,9 @@ import os
 import pytest
 import torch
 
-from ffkv.activations import pass_state, scan
+from ffkv.activations import triggers
 from ffkv.activations.batches import Batch
-from ffkv.activations.pass_state import start
+from ffkv.activations.triggers import start
 from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
 
@@ -61,7 +61,7 @@ def test_the_kernel_finds_what_operations_of_torch_find(monkeypatch, signed, gat
         gate = (torch.rand(m.shape, generator=generator) > 0.5).to(device) if gated else None
         own, m = own.on(device), m.to(device)
         for state, scans in zip(states, (False, True)):
-            monkeypatch.setattr(pass_state, "can_scan", lambda device, scans=scans: scans)
+            monkeypatch.setattr(triggers, "can_scan", lambda device, scans=scans: scans)
             state.add(own, layer, m, gate)
     usual, other = states
     for tops in ("highest", "lowest") if signed else ("highest",):
@@ -87,7 +87,12 @@ def test_the_kernel_compiles_for_cards(capability):
     counts = dict.fromkeys(("first_place", "triggers", "total", "fires", "fires_negative", "histogram"), "*i64")
     others = {"histogram_times": "*i32", "maximum": "*fp32", "minimum": "*fp32", "finite": "*u8"}
     sizes = dict.fromkeys(("sentences", "tokens", "keys"), "i32")
-    blocks = {"per_program": scan.SENTENCES, "block_tokens": scan.TOKENS, "block_keys": scan.KEYS, "before": 1}
+    blocks = {
+        "per_program": triggers.SENTENCES,
+        "block_tokens": triggers.TOKENS,
+        "block_keys": triggers.KEYS,
+        "before": 1,
+    }
     for m, times, gated, signed in itertools.product(("fp32", "bf16", "fp16"), ("fp32", "fp64"), (0, 1), (0, 1)):
         tensors = {"m": f"*{m}", "gates": "*u8" if gated else f"*{m}", "multiplicity": f"*{times}"}
         fixed = {"has_gate": bool(gated), "two_sided": bool(signed)} | blocks
@@ -100,7 +105,7 @@ def test_the_kernel_compiles_for_cards(capability):
 
 
 def test_it_runs_on_gpus_only(capsys):
-    assert not scan.can_scan(torch.device("cpu"))
-    scan.can_scan.cache_clear()
-    assert scan.can_scan(torch.device("cuda")) == torch.cuda.is_available()
+    assert not triggers.can_scan(torch.device("cpu"))
+    triggers.can_scan.cache_clear()
+    assert triggers.can_scan(torch.device("cuda")) == torch.cuda.is_available()
     assert ("Triton starts no kernel here" in capsys.readouterr().err) != torch.cuda.is_available()

@@ -5,7 +5,7 @@ from support import word_tokenizer
 from tokenizers import processors
 
 from ffkv.base.errors import UserError
-from ffkv.corpus.beginning import configured_bos, find_beginning
+from ffkv.corpus.step import configured_bos, find_beginning
 from ffkv.model.checkpoint.config import read_config
 
 
@@ -18,10 +18,31 @@ def tokenizer(bos=True, **special):
     return made
 
 
-def test_what_the_tokenizer_puts_there_itself():
-    beginning = find_beginning(tokenizer(bos_token="<bos>"), "auto")
-    assert beginning.ids == [0]
-    assert beginning.reason == "<bos> precedes every sentence: the tokenizer puts it there."
+LOSSES = {"<bos>": 4.1, "</s>": 3.9}
+LOWEST = "lowest mean loss on the passages of the proof (<bos> 4.1, </s> 3.9 nats per token)"
+
+
+@pytest.mark.parametrize(
+    "special, bos, losses, ids, reason",
+    [
+        ({"bos_token": "<bos>"}, "auto", None, [0], "<bos> precedes every sentence: the tokenizer puts it there."),
+        # GPT-2 and Pythia: their BOS token is <|endoftext|>, and their tokenizers do not use it.
+        ({"bos": False, "bos_token": "</s>"}, "auto", None, [1], "</s> precedes every sentence: it is the BOS token."),
+        ({"bos": False, "bos_token": "</s>"}, "auto", None, [1], "corpus.bos 'never'"),
+        ({"bos_token": "<bos>"}, "always", None, [0], "as corpus.bos says"),
+        ({"bos": False, "bos_token": "<bos>"}, "always", LOSSES, [0], "as corpus.bos says"),
+        ({"bos_token": "<bos>"}, "never", None, [], "as corpus.bos says"),
+        ({"bos": False, "bos_token": "<bos>"}, "never", None, [], "as corpus.bos says"),
+        ({"bos_token": "<bos>"}, "</s>", None, [1], "</s> precedes every sentence, as corpus.bos says"),
+        # The lowest loss decides only where the tokenizer does not; of equal ones the first.
+        ({"bos": False, "bos_token": "<bos>"}, "auto", LOSSES, [1], LOWEST),
+        ({"bos": False, "bos_token": "<bos>"}, "auto", {"<bos>": 4, "</s>": 4}, [0], "lowest mean loss"),
+        ({"bos_token": "<bos>"}, "auto", LOSSES, [0], "the tokenizer puts it there"),
+    ],
+)
+def test_what_precedes_a_sentence_and_why(special, bos, losses, ids, reason):
+    beginning = find_beginning(tokenizer(**special), bos, losses=losses)
+    assert beginning.ids == ids and reason in beginning.reason
 
 
 def test_a_tokenizer_that_ends_sentences_too_puts_only_its_first_ones_in_front():
@@ -30,14 +51,6 @@ def test_a_tokenizer_that_ends_sentences_too_puts_only_its_first_ones_in_front()
         "<bos> $A </s>", None, [("<bos>", 0), ("</s>", 1)]
     )
     assert find_beginning(both, "auto").ids == [0]
-
-
-def test_a_tokenizer_that_puts_nothing_there_lends_its_bos_token():
-    """GPT-2 and Pythia: their BOS token is <|endoftext|>, and their tokenizers do not use it."""
-    beginning = find_beginning(tokenizer(bos=False, bos_token="</s>"), "auto")
-    assert beginning.ids == [1]
-    assert "</s> precedes every sentence: it is the BOS token." in beginning.reason
-    assert "corpus.bos 'never'" in beginning.reason
 
 
 @pytest.mark.parametrize(
@@ -57,15 +70,11 @@ def test_without_a_bos_token_the_token_that_separates_documents(special, configu
     assert ("separates documents" in beginning.reason) == bool(expected)
 
 
-@pytest.mark.parametrize("bos", [True, False])
-def test_always_and_never(bos):
-    assert find_beginning(tokenizer(bos, bos_token="<bos>"), "always").ids == [0]
-    assert find_beginning(tokenizer(bos, bos_token="<bos>"), "never").ids == []
-
-
-def test_always_needs_a_bos_token():
+def test_a_token_that_the_tokenizer_lacks_is_refused():
     with pytest.raises(UserError, match=r"corpus\.bos is 'always', but the tokenizer has no BOS token"):
         find_beginning(tokenizer(), "always")
+    with pytest.raises(UserError, match=r"corpus\.bos is '<eot>', which the tokenizer does not have.*<bos>"):
+        find_beginning(tokenizer(bos_token="<bos>"), "<eot>")
 
 
 @pytest.mark.parametrize("content", [None, "", "{"])
@@ -88,20 +97,3 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path, content):
 )
 def test_the_config_names_one_token_or_none(config, expected):
     assert configured_bos(config) == expected
-
-
-def test_a_token_by_name():
-    beginning = find_beginning(tokenizer(bos_token="<bos>"), "</s>")
-    assert beginning.ids == [1] and "</s> precedes every sentence, as corpus.bos says" in beginning.reason
-    with pytest.raises(UserError, match=r"corpus\.bos is '<eot>', which the tokenizer does not have.*<bos>"):
-        find_beginning(tokenizer(bos_token="<bos>"), "<eot>")
-
-
-def test_the_lowest_loss_decides_only_where_the_tokenizer_does_not():
-    losses = {"<bos>": 4.1, "</s>": 3.9}
-    beginning = find_beginning(tokenizer(bos=False, bos_token="<bos>"), "auto", losses=losses)
-    assert beginning.ids == [1]
-    assert "lowest mean loss on the passages of the proof (<bos> 4.1, </s> 3.9 nats per token)" in beginning.reason
-    assert find_beginning(tokenizer(bos=False, bos_token="<bos>"), "auto", losses={"<bos>": 4, "</s>": 4}).ids == [0]
-    assert find_beginning(tokenizer(bos_token="<bos>"), "auto", losses=losses).ids == [0]
-    assert find_beginning(tokenizer(bos=False, bos_token="<bos>"), "always", losses=losses).ids == [0]

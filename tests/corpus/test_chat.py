@@ -1,6 +1,8 @@
 """Chats become text by the template of the tokenizer, with every special token once."""
 
 import json
+import random
+from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
@@ -11,15 +13,15 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.settings import Corpus
 from ffkv.corpus import sources
-from ffkv.corpus.beginning import find_beginning
-from ffkv.corpus.chat import chat_renderer, row_text
+from ffkv.corpus.chat import chat_renderer
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.training import BOS, train_tokenizer
 from ffkv.corpus.encode import encode
+from ffkv.corpus.rows import row_text
 from ffkv.corpus.sources import read_documents
-from ffkv.corpus.step import encode_corpus
+from ffkv.corpus.step import encode_corpus, find_beginning
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.small import BOS, train_tokenizer
 
 TURNS = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
@@ -97,10 +99,34 @@ def test_every_window_of_a_long_chat_begins_with_the_bos_of_the_template():
 @pytest.mark.parametrize("front", ["", "\n", " ", "  {% if true %}x{% endif %}\n", "\n\n  {{ bos_token }}"])
 def test_todays_date_does_not_matter(front):
     """It stands where the template writes it, and nothing else changes."""
-    now = "{{ strftime_now('%d %b %Y, %-d.%m.%y') if strftime_now is defined }}"
-    fixed, plain = (chat_tokenizer(front + date + TURNS) for date in (now, "26 Jul 2024, 26.07.24"))
-    assert "26 Jul 2024, 26.07.24<|start|>user" in chat_renderer(fixed, CHAT)(CHATS[1])
+    codes = "%d %b %Y, %-d.%m.%y, %e, %F, %D, %T, %R, %p, %j, %%Y, %A, %B, [%z]"
+    day = "26 Jul 2024, 26.07.24, 26, 2024-07-26, 07/26/24, 00:00:00, 00:00, AM, 208, %Y, Friday, July, []"
+    now = "{{ strftime_now(format='" + codes + "') if strftime_now is defined }}"
+    fixed, plain = (chat_tokenizer(front + date + TURNS) for date in (now, day))
+    assert f"{day}<|start|>user" in chat_renderer(fixed, CHAT)(CHATS[1])
     assert chat_renderer(fixed, CHAT)(CHATS[1]) == plain.apply_chat_template(CHATS[1], tokenize=False)
+    today = datetime.now()
+    assert f"{today:%Y}" in fixed.apply_chat_template(CHATS[1], tokenize=False)  # it is changed for a moment only
+
+
+@pytest.mark.parametrize("drawn", ["{{ range(10**5) | random }}", "{{ lipsum(html=false) }}"])
+def test_what_a_template_draws_is_always_the_same(drawn):
+    """So is the next number that somebody else draws."""
+    tokenizer = chat_tokenizer(drawn + TURNS)
+    random.seed(7)
+    texts = {chat_renderer(tokenizer, CHAT)(CHATS[1]) for _ in range(5)}
+    assert len(texts) == 1
+    found = random.random()
+    random.seed(7)
+    assert found == random.random()
+    assert len({tokenizer.apply_chat_template(CHATS[1], tokenize=False) for _ in range(5)}) > 1
+
+
+def test_a_template_that_leaves_out_what_a_user_says_is_refused():
+    """Templates of models with pictures may read contents in parts only: of a text they make nothing."""
+    parts = "{% for m in messages %}{{ m.role }}: {% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    with pytest.raises(UserError, match="leaves out a text that a user says"):
+        chat_renderer(chat_tokenizer(parts), CHAT)
 
 
 def test_of_several_templates_the_default_counts():
@@ -131,6 +157,8 @@ def test_every_format_gives_the_same_chats(tmp_path, name):
     expected = [WITH_BOS.apply_chat_template(chat, tokenize=False) for chat in CHATS]
     assert "more0.5<|end|>" in expected[1]
     assert read(write(tmp_path / name, [*CHATS, None, []])) == [*expected, "", ""]
+    in_parts = [[{**one, "content": [{"type": "text", "text": one["content"]}]} for one in chat] for chat in CHATS]
+    assert read(write(tmp_path / name, in_parts)) == expected
 
 
 def test_so_does_a_hub_data_set(monkeypatch):
@@ -148,12 +176,16 @@ def test_so_does_a_hub_data_set(monkeypatch):
         ({"role": "user"}, "contains dict, not a list of messages"),
         (["hello"], r"message 0: it is str, not an object with fields"),
         ([*CHATS[0], {"from": "human", "value": "x"}], r"message 3: it has no role.*Its fields: 'from', 'value'"),
-        ([{"role": "user", "content": 3}], r"message 0: its content is int, not text"),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "message 0: its content is list, not text"),
+        ([{"role": "user", "content": 3}], r"message 0: its content is int, not one text"),
+        ([{"role": "user", "content": ["x"]}], "message 0: its content is \\['str'\\], not one text"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "message 0: its content is \\['text'\\], not one text"),
         (
-            [{"role": "tool", "content": "x"}],
-            "The chat template of the tokenizer refuses these messages: no tools here",
+            [*CHATS[0], {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            "message 3: its content is \\['text', 'image_url'\\], not one text",
         ),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * 2}], "its content is \\['text', 'text'\\]"),
+        ([{"role": "user", "content": []}], "message 0: its content is \\[\\], not one text"),
+        ([{"role": "tool", "content": "x"}], "refuses these messages: no tools here"),
     ],
 )
 def test_a_row_that_is_no_chat_is_refused_with_its_place(tmp_path, row, message):
@@ -175,8 +207,8 @@ def test_files_without_fields_and_tokenizers_without_template_are_refused(tmp_pa
 
 def test_text_that_is_asked_for_is_no_chat():
     with pytest.raises(UserError, match=r"row 3: field 'text' contains list, not text\. Set corpus\.text_field or"):
-        row_text([], "text", "row 3", None)
-    assert [row_text(value, "text", "row 3", None) for value in ("a", None)] == ["a", ""]
+        row_text({"text": []}, Corpus(), "row 3")
+    assert [row_text({"text": value}, Corpus(), "row 3") for value in ("a", None)] == ["a", ""]
 
 
 @pytest.mark.parametrize(

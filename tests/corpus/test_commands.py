@@ -33,10 +33,7 @@ def run(detector, tmp_path):
 def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
     path, printed = run("a b c\n\nd e\na b c\n", "--validation", str(tmp_path / "text.txt"))
     made = read_corpus(path, read_anatomy(detector).identity)
-    assert [[WORDS[token] for token in made.ids(sentence)] for sentence in range(len(made))] == [
-        ["a", "b", "c"],
-        ["d", "e"],
-    ]
+    assert [[WORDS[token] for token in made.ids(sentence)] for sentence in range(len(made))] == [[*"abc"], [*"de"]]
     assert (made.bos, made.multiplicity[:].tolist(), made.pretokenized) == ([0], [2, 1], False)
     assert json.loads(made.attributes["settings"])["splitter"] == "line"
     assert "documents: 4; left out documents: 0; empty documents: 1;" in printed
@@ -88,9 +85,7 @@ def test_a_shorter_context_bounds_the_windows(run, context, lengths):
 
 
 def test_a_context_without_room_for_a_prefix_is_refused(run):
-    with pytest.raises(
-        UserError, match=r"corpus\.context is 2, and a sentence of two tokens with the 1 in front of it has 3"
-    ):
+    with pytest.raises(UserError, match=r"context is 2, and a sentence of two tokens with the 1 in front of it has 3"):
         run("a b\n", "--context", "2", "--validation", "x")
     path, _ = run("a b\nc d\n", "--context", "2", "--bos", "never", "--validation", "x")
     assert read_corpus(path).lengths.tolist() == [2, 2]

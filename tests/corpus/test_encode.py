@@ -1,54 +1,41 @@
-"""Sentences to token ids: nothing is lost uncounted, and every token knows where its characters end."""
+"""Sentences to token ids, in any number of processes: nothing is lost uncounted, and every token knows where its characters end."""
 
+import json
+import os
+import signal
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import tries, word_tokenizer
 
+from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
 from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.training import train_tokenizer
-from ffkv.corpus.encode import COUNTS, encode, flatten
-from ffkv.corpus.rows import Rows
+from ffkv.corpus.encode import COUNTS, Rows, encode, flatten
+from ffkv.corpus.step import encode_corpus
+from ffkv.model.small import train_tokenizer
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
 BYTES = train_tokenizer(["the cat and the hat", "naïve café 😀 👩‍👧"], 300, 64)
 
 
-def encoded(
-    *texts,
-    tokenizer=LETTERS,
-    longest=100,
-    splitter="line",
-    pretokenized=True,
-    long_sentences="windows",
-    deduplicate=True,
-    white_space="collapse",
-    beginning=(),
-    processes=1,
-    sentences_per_document=0,
-):
+def encoded(*texts, tokenizer=LETTERS, longest=100, **settings):
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
-    settings = Corpus(
-        splitter=splitter,
-        pretokenized=pretokenized,
-        long_sentences=long_sentences,
-        deduplicate=deduplicate,
-        white_space=white_space,
-        sentences_per_document=sentences_per_document,
-    )
-    return encode(documents, tokenizer, longest, settings, beginning, processes)
+    return encode(documents, tokenizer, longest, Corpus(**{"splitter": "line", "pretokenized": True} | settings))
 
 
-def counts(result) -> dict[str, int]:
+def counts(result) -> str:
     """The counts that are not zero."""
     assert list(result.counts) == list(COUNTS)
-    return {name: count for name, count in result.counts.items() if count}
+    return ", ".join(f"{count} {name}" for name, count in result.counts.items() if count)
 
 
 def test_a_sentence_is_its_tokens_and_where_each_one_ends():
@@ -57,7 +44,7 @@ def test_a_sentence_is_its_tokens_and_where_each_one_ends():
     assert [ends.tolist() for ends in result.ends] == [[1, 3], [1, 4, 6]]
     assert (result.text, result.document, result.multiplicity) == (["a b", "c  d e"], [0, 0], [1, 1])
     assert {array.dtype for array in (*result.ids, *result.ends)} == {np.dtype(np.int32)}
-    assert counts(result) == {"documents": 1, "sentences": 2}
+    assert counts(result) == "1 documents, 2 sentences"
 
 
 def test_only_the_first_sentences_of_each_document_are_read():
@@ -66,14 +53,8 @@ def test_only_the_first_sentences_of_each_document_are_read():
     result = encoded(*texts, sentences_per_document=2, longest=2)
     assert result.text == ["a b", "c d", " e f", "b c"]
     assert (result.document, result.multiplicity) == ([0, 0, 0, 1], [2, 1, 2, 1])
-    assert counts(result) == {
-        "documents": 3,
-        "sentences": 5,
-        "left_out_sentences": 2,
-        "empty_sentences": 2,
-        "long_sentences": 1,
-        "duplicate_sentences": 2,
-    }
+    sentences = "2 left_out_sentences, 2 empty_sentences, 1 long_sentences, 2 duplicate_sentences"
+    assert counts(result) == f"3 documents, 5 sentences, {sentences}"
 
 
 @given(st.lists(st.text(st.sampled_from("ab \n"), max_size=20), max_size=6), st.integers(1, 4))
@@ -90,15 +71,8 @@ def test_every_kind_of_what_is_left_out_is_counted():
     result = encoded("a b\n\na", "", "  ", "b\ufffd c", "a b", longest=3)
     assert result.text == ["a b", "b\ufffd c"]
     assert result.names == ["d0", "d3", "d4"]  # those with text
-    assert counts(result) == {
-        "documents": 5,
-        "empty_documents": 2,
-        "undecodable_documents": 1,
-        "sentences": 4,
-        "empty_sentences": 2,
-        "one_token_sentences": 1,
-        "duplicate_sentences": 1,
-    }
+    sentences = "4 sentences, 2 empty_sentences, 1 one_token_sentences, 1 duplicate_sentences"
+    assert counts(result) == f"5 documents, 2 empty_documents, 1 undecodable_documents, {sentences}"
 
 
 def test_identical_sentences_count_once_and_say_how_many_they_stand_for():
@@ -106,18 +80,15 @@ def test_identical_sentences_count_once_and_say_how_many_they_stand_for():
     assert (result.text, result.multiplicity, result.document) == (["a b", "b a"], [3, 1], [0, 1])
     assert result.counts["duplicate_sentences"] == 2
     apart = encoded("a b", "b a", "a b", deduplicate=False)
-    assert (apart.text, apart.multiplicity, apart.counts["duplicate_sentences"]) == (
-        ["a b", "b a", "a b"],
-        [1, 1, 1],
-        0,
-    )
+    assert (apart.text, apart.multiplicity) == (["a b", "b a", "a b"], [1, 1, 1])
+    assert apart.counts["duplicate_sentences"] == 0
 
 
 def test_a_long_sentence_is_cut_into_windows():
     result = encoded("a b c d e f g", longest=3)
     assert result.text == ["a b c", " d e f"]
     assert [ends.tolist() for ends in result.ends] == [[1, 3, 5], [2, 4, 6]]
-    assert counts(result) == {"documents": 1, "sentences": 1, "long_sentences": 1, "one_token_sentences": 1}
+    assert counts(result) == "1 documents, 1 sentences, 1 one_token_sentences, 1 long_sentences"
 
 
 def test_or_is_dropped():
@@ -229,7 +200,7 @@ def test_the_last_window_has_what_no_token_covers():
 
 def test_no_documents_give_nothing():
     result = encoded()
-    assert (len(result.ids), counts(result)) == (0, {})
+    assert (len(result.ids), counts(result)) == (0, "")
     assert flatten(result.ids).tolist() == []
 
 
@@ -255,7 +226,7 @@ def test_large_and_odd_documents_take_seconds(text, splitter):
 
 @pytest.mark.parametrize("block", [1, 3, 100])
 def test_rows_are_kept_as_they_came(block, monkeypatch):
-    monkeypatch.setattr("ffkv.corpus.rows.BLOCK", block)
+    monkeypatch.setattr("ffkv.corpus.encode.BLOCK", block)
     rows, given = Rows(), [[1, 2], [], [2**31 - 1, -1, 0], [5]]
     assert len(rows) == 0 and rows.joined().tolist() == []
     for number, row in enumerate(given):
@@ -268,3 +239,68 @@ def test_rows_are_kept_as_they_came(block, monkeypatch):
         rows.append(np.array([1]))
     with pytest.raises(IndexError):
         rows[4]
+
+
+WORDS = ["the cat", "sat.", "The mat!", "\n", "  ", "é😀", "on", "a b c. A b d.", "<|bos|>", "\ufffd"]
+
+
+def made(model: Path, folder: Path, processes: int, **settings) -> bytes:
+    """The bytes of the file that so many processes write."""
+    corpus = Corpus(dataset="files", train=[str(folder / "a.jsonl")], validation_share=0.2, **settings)
+    encode_corpus(model, "train", corpus, folder / "train.h5", processes)
+    return (folder / "train.h5").read_bytes()
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join), min_size=30, max_size=60),
+    st.sampled_from(["sentence", "line", "document"]),
+    st.sampled_from(["collapse", "keep"]),
+    st.sampled_from([0, 7, 20]),
+    st.booleans(),
+    st.integers(1, 5),
+)
+@hypothesis_settings(max_examples=tries(8))
+def test_processes_change_no_byte(byte_model, tmp_path_factory, texts, splitter, white_space, limit, deduplicate, size):
+    folder = tmp_path_factory.mktemp("processes")
+    texts = [*texts, "the cat sat. The cat sat. On the mat.", "One more. The cat sat on a mat."] * 2
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    settings = {"splitter": splitter, "white_space": white_space, "limit": limit, "deduplicate": deduplicate}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode_module, "DOCUMENTS_PER_CHUNK", size)
+        try:
+            alone = made(byte_model, folder, 1, **settings)
+        except UserError as error:  # the first documents may hold too little
+            assert "at least 2 are needed" in str(error)
+            return
+        assert {made(byte_model, folder, processes, **settings) for processes in (2, 3)} == {alone}
+        patch.setattr(encode_module, "DOCUMENTS_PER_CHUNK", 1000)
+        assert made(byte_model, folder, 2, **settings) == alone
+
+
+def test_progress_tells_documents_sentences_and_the_time_left(byte_model, tmp_path, capfd):
+    lines = "".join(json.dumps({"text": f"Document {number}. And more."}) + "\n" for number in range(80))
+    (tmp_path / "a.jsonl").write_text(lines)
+    made(byte_model, tmp_path, 2, limit=40)
+    told = capfd.readouterr().err
+    assert "train: 100%" in told and "40.0/40.0" in told and "documents/s" in told and "80 sentences" in told
+    made(byte_model, tmp_path, 1)
+    assert "%" not in capfd.readouterr().err  # nobody knows how many there are
+
+
+def test_a_killed_process_leaves_no_file(byte_model, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "The cat sat. " * 20_000}) + "\n")
+    earlier = set(psutil.Process().children())  # such as the tracker of multiprocessing, which another test started
+
+    def kill():
+        while len(processes := set(psutil.Process().children()) - earlier) < 2:
+            time.sleep(0.01)
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(UserError, match="One of the processes that encode documents was killed by SIGKILL"):
+        made(byte_model, tmp_path, 2)
+    thread.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

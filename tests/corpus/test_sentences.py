@@ -12,7 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
 from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
-from ffkv.corpus.text_files import texts
+from ffkv.corpus.sources import texts
 
 SPLITTERS = ["sentence", "line", "document"]
 

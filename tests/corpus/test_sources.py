@@ -53,23 +53,19 @@ def test_names_say_which_file_and_row(file):
     assert list(read_documents(corpus, "train")) == [Document(f"{path}:0", "one"), Document(f"{path}:1", "two")]
 
 
-def test_a_row_of_a_json_file_is_a_document(file):
-    assert texts(file("a.jsonl", '{"text": "a\\nb"}\n{"text": null}\n{"text": "\\ud83d\\ude00"}\n')) == [
-        "a\nb",
-        "",
-        "😀",
-    ]
-    assert texts(file("a.json", '[{"text": "a"}, {"text": "b"}]')) == ["a", "b"]
-
-
-def test_a_row_of_a_csv_file_is_a_document(file):
-    assert texts(file("a.csv", 'text,n\n"a, ""b""\nc",1\nnull,2\nNA,\n=1+1,4\n,5\n')) == [
-        'a, "b"\nc',
-        "null",
-        "NA",
-        "=1+1",
-        "",
-    ]
+@pytest.mark.parametrize(
+    "name, content, rows",
+    [
+        ("a.jsonl", '{"text": "a\\nb"}\n{"text": null}\n{"text": "\\ud83d\\ude00"}\n', ["a\nb", "", "😀"]),
+        ("a.json", '[{"text": "a"}, {"text": "b"}]', ["a", "b"]),
+        ("a.csv", 'text,n\n"a, ""b""\nc",1\nnull,2\nNA,\n=1+1,4\n,5\n', ['a, "b"\nc', "null", "NA", "=1+1", ""]),
+        ("wiki.train.tokens", " \n = A = \n", [" ", " = A = "]),  # WikiText's own names
+        ("a.txt", b"ok\n\xff bad\n", ["ok", "\ufffd bad"]),  # bytes that are no UTF-8
+        ("b.csv", b"text\nok\n\xff bad\n", ["ok", "\ufffd bad"]),
+    ],
+)
+def test_a_row_of_a_file_is_a_document(file, name, content, rows):
+    assert texts(file(name, content)) == rows
 
 
 def test_numbers_dates_and_truth_values_of_a_csv_file_stay_as_they_are_written(file):
@@ -98,9 +94,7 @@ def test_a_compressed_parquet_file_is_unpacked(tmp_path, file):
     packed = (tmp_path / "a.parquet").read_bytes()
     assert texts(file("b.parquet.gz", gzip.compress(packed))) == ["a", "b"]
     assert texts(file("b.parquet.zst", zstandard.compress(packed))) == ["a", "b"]
-    with pytest.raises(
-        UserError, match=r"c\.parquet\.zst cannot be read: it is not a parquet file that was compressed"
-    ):
+    with pytest.raises(UserError, match=r"parquet\.zst cannot be read: it is not a parquet file that was compressed"):
         texts(file("c.parquet.zst", zstandard.compress(b"something else")))
 
 
@@ -130,7 +124,7 @@ def damaged() -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", damaged())
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.parquet.zst"])
 def test_a_damaged_zst_file_is_named_in_one_sentence(file, capfd, kind, name):
-    with pytest.raises(UserError, match=rf"The corpus .*{name} cannot be read.*: ") as refused:
+    with pytest.raises(UserError, match=rf".*{name} cannot be read.*: ") as refused:
         texts(file(name, damaged()[kind]), txt_document="line")
     assert "\n" not in str(refused.value)
     assert capfd.readouterr().err == ""
@@ -150,17 +144,13 @@ def test_a_bomb_is_read_in_bounded_memory(tmp_path):
             bomb.write(packer.compress(b"one line of text\n" * 61_680))
         bomb.write(packer.flush())
     script = (
-        "import resource; from ffkv.base.settings import Corpus; from ffkv.corpus.text_files import texts; "
+        "import resource; from ffkv.base.settings import Corpus; from ffkv.corpus.sources import texts; "
         f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = texts({str(tmp_path / 'a.txt.zst')!r}, 'text', Corpus(txt_document='line')); "
         "[next(rows) for _ in range(3_000_000)]; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 150_000  # KiB, most of them pyarrow's own
-
-
-def test_wikitexts_own_files_are_read(file):
-    assert texts(file("wiki.train.tokens", " \n = A = \n")) == [" ", " = A = "]
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "a*.txt", "with blank é.txt", ".hidden/.a.txt", "__a/b.txt"])
@@ -179,18 +169,9 @@ def test_folders_are_no_files(file, tmp_path):
     assert find_files([str(tmp_path / "**")]) == [str(tmp_path / "a.txt" / "b.txt")]
 
 
-def test_an_empty_file_has_no_documents(file):
+def test_an_empty_file_has_no_documents_and_a_changed_one_is_read_anew(file):
     assert texts(file("empty.txt", ""), file("a.txt", "one\n")) == ["one"]
-
-
-def test_a_changed_file_is_read_anew(file):
-    assert texts(file("a.txt", "one\n")) == ["one"]
     assert texts(file("a.txt", "two, and more\n")) == ["two, and more"]
-
-
-@pytest.mark.parametrize("name, content", [("a.txt", b"ok\n\xff bad\n"), ("a.csv", b"text\nok\n\xff bad\n")])
-def test_bytes_that_are_no_utf8_are_replaced_not_refused(file, name, content):
-    assert texts(file(name, content)) == ["ok", "\ufffd bad"]
 
 
 @pytest.mark.parametrize(
@@ -198,25 +179,13 @@ def test_bytes_that_are_no_utf8_are_replaced_not_refused(file, name, content):
     [
         ("a.docx", b"x", r"a\.docx: ffkv cannot read files whose name ends in '\.docx'. It reads csv, json, jsonl"),
         ("noending", b"x", r"noending: ffkv cannot read files whose name ends in ''"),
-        ("a.parquet", b"PAR1 and no more", r"The corpus .*a\.parquet cannot be read: "),
-        (
-            "a.jsonl",
-            b'{"text": "a"}\n{"text":\n',
-            r"The corpus .*a\.jsonl cannot be read \(line 2\): not JSON: Expecting value",
-        ),
-        ("a.txt.gz", b"no gzip", r"The corpus .*a\.txt\.gz cannot be read: Not a gzipped file"),
-        (
-            "a.txt.gz",
-            gzip.compress(b"one\n" * 1000, mtime=0)[:-20],
-            r"The corpus .*a\.txt\.gz cannot be read: Compressed file ended",
-        ),
+        ("a.parquet", b"PAR1 and no more", r".*a\.parquet cannot be read: "),
+        ("a.jsonl", b'{"text": "a"}\n{"text":\n', r".*a\.jsonl cannot be read \(line 2\): not JSON: Expecting value"),
+        ("a.txt.gz", b"no gzip", r".*a\.txt\.gz cannot be read: Not a gzipped file"),
+        ("a.txt.gz", gzip.compress(b"one\n" * 1000, mtime=0)[:-20], r".*a\.txt\.gz cannot be read: Compressed file"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl cannot be read \(line 1\): bytes that are not UTF-8 text"),
         ("a.csv", b"title,n\na,1\n", r"a\.csv has no field 'text'; it has 'title', 'n'\. Set corpus\.text_field"),
-        (
-            "a.jsonl",
-            b'{"text": 1}\n',
-            r"a\.jsonl, line 1: field 'text' contains int, not text\. Set corpus\.text_field",
-        ),
+        ("a.jsonl", b'{"text": 1}\n', r"line 1: field 'text' contains int, not text\. Set corpus\.text_field"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_message(file, capfd, name, content, message):
@@ -235,9 +204,7 @@ def test_a_pattern_that_matches_nothing_is_refused(tmp_path, monkeypatch, patter
 def test_the_hub_that_cannot_be_reached_is_said_in_one_message(capfd, caplog):
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(
-            UserError, match="The data set nobody/nothing cannot be read: HF_HUB_OFFLINE is set, and not all of"
-        ),
+        pytest.raises(UserError, match="The data set nobody/nothing cannot be read: HF_HUB_OFFLINE is set, and not"),
     ):
         list(read_documents(Corpus(dataset="nobody/nothing"), "train"))
     assert capfd.readouterr().err == ""
@@ -279,9 +246,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, pattern):
     script = f"from ffkv.corpus.sources import find_files; print(find_files([{pattern!r}]))"
     found = subprocess.run(obeying_rights(sys.executable, "-c", script), cwd=tmp_path, capture_output=True, text=True)
     (tmp_path / "closed").chmod(0o700)
-    assert re.search(
-        r"closed\S* cannot be read \(Permission denied\), and corpus files below it may match", found.stderr
-    )
+    assert re.search(r"closed\S* cannot be read \(Permission denied\), and corpus files below it may", found.stderr)
 
 
 @pytest.mark.parametrize("pattern", ["**/*.txt", "*/*.txt", "lin?/a.txt", "link/*", "[ab]*"])
@@ -320,17 +285,8 @@ def test_what_cannot_be_looked_up_is_named(tmp_path, monkeypatch, pattern, denie
 )
 def test_a_pattern_matches_as_in_python(tmp_path, monkeypatch, pattern):
     monkeypatch.chdir(tmp_path)
-    for name in [
-        "x.txt",
-        ".x.txt",
-        "a/x.txt",
-        "a/b/x.txt",
-        "a/b/c/x.txt",
-        "a/c/y.txt",
-        ".h/x.txt",
-        "a/.h/x.txt",
-        "b/b/x.txt",
-    ]:
+    names = "x.txt .x.txt a/x.txt a/b/x.txt a/b/c/x.txt a/c/y.txt .h/x.txt a/.h/x.txt b/b/x.txt"
+    for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     for form in (pattern, f"{tmp_path}/{pattern}"):
@@ -343,9 +299,7 @@ def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("train*.txt", "train1.txt", "train2.txt"):
         (tmp_path / name).write_text("a")
-    with pytest.raises(
-        UserError, match=r"'train\*\.txt' is the name of a file, and a pattern that matches 2 other files"
-    ):
+    with pytest.raises(UserError, match=r"'train\*\.txt' is the name of a file, and a pattern that matches 2 other"):
         find_files(["train*.txt"])
     assert find_files(["train[*].txt"]) == ["train*.txt"]
     (tmp_path / "train1.txt").unlink()

@@ -25,8 +25,8 @@ from ffkv.base.files.atomic import PARTIAL
 
 # With less memory torch multiplies in another order, zlib does not pack a chunk, and HDF5 writes it later.
 FRUGAL = ("libtorch", "libz", "libhdf5")
-# The end of the name of a journal: the host and the process, or kept answers.
-JOURNAL = re.compile(r"(?:\.[^.]+\.\d+|(?<=/answers))\.jsonl$")
+# The end of the name of a journal: the host, the process and a random part, or kept answers.
+JOURNAL = re.compile(r"(?:\.[^.]+\.\d+\.[0-9a-f]{8}|(?<=/answers))\.jsonl$")
 LONGEST = 120  # seconds of a command
 LONGEST_WITHOUT_MEMORY = 30  # libraries wait for ever for a thread that could not start
 

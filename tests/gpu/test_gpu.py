@@ -1,22 +1,32 @@
-"""A GPU gives the numbers of the CPU, but for rounding. Without a GPU these tests skip."""
+"""A GPU gives the numbers of the CPU, but for rounding.
+
+Without a GPU, a pretended card takes the ways of a GPU, and the tests that need a real one skip.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from behaviours.conftest import write_prompts
 from support import LAYER_KINDS, OFFLINE, random_checkpoint, random_sentences, snakemake
 
 import ffkv
-from ffkv.base.files import tables
-from ffkv.base.settings import (
+from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
+from ffkv.base.steps import Work
+from ffkv.branches.behaviours.branch import BRANCH
+from ffkv.branches.behaviours.tables import GRAPHS
+from ffkv.branches.composition.measure import measure_composition
+from ffkv.branches.given import Given
+from ffkv.branches.intervention.measure import measure_interventions
+from ffkv.branches.keys.removal import measure_precision, remove_tokens
+from ffkv.branches.refinement.measure import measure_refinement
+from ffkv.branches.settings import (
     Batches,
     Behaviour,
-    Composition,
     Corpus,
     Intervention,
     Keys,
@@ -26,17 +36,21 @@ from ffkv.base.settings import (
     Triggers,
     Values,
 )
-from ffkv.base.steps import Work
-from ffkv.branches.behaviours import step as behaviours
-from ffkv.branches.behaviours.graph_tables import GRAPHS
+from ffkv.branches.translation.fit import fit_maps
 from ffkv.branches.translation.maps import write_maps
+from ffkv.branches.translation.measure import measure_translation
+from ffkv.branches.translation.states import read_states
+from ffkv.branches.values.project import project_values
 from ffkv.branches.values.projections import write_projections
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
-from ffkv.model.placement.spread import parts_of
+from ffkv.model.placement import parts_of
+from ffkv.run.ask import call
+from tests.branches.behaviours.conftest import write_prompts
 
 GPU = "cuda"
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+REAL = torch.cuda.is_available()
+needs_gpu = pytest.mark.skipif(not REAL, reason="there is no GPU here")
 
 # Sums of some hundred products in float32, in another order: 1e-5. Two norms and a softmax behind each other let it grow.
 RELATIVE = 2e-3
@@ -78,23 +92,25 @@ def tables_of(folder: Path, inputs: Path, work: Work) -> dict[str, pd.DataFrame 
     found = ffkv.find_triggers(model, train, Triggers(per_key=4), Batches(tokens=64), work=work)
     triggers, projections, sampled = (folder / name for name in ("triggers.h5", "projections.h5", "prefixes.h5"))
     ffkv.write_triggers(triggers, found)
-    projected, by_memory = ffkv.project_values(model, values, triggers, Values(top_tokens=5), work=work)
+    files = {"model": model, "values": values, "triggers": triggers, "train": train, "validation": validation}
+    projected, by_memory = project_values(Given(work, **files), Values(top_tokens=5))
     write_projections(projections, projected)
     states = Prefixes(count=20, extra_states=["x", "factor"])
     ffkv.sample_prefixes(model, validation, sampled, states, Batches(tokens=64), 0, work)
+    files |= {"projections": projections, "prefixes": sampled}
+    given = Given(work, **files)
     made: dict[str, pd.DataFrame | np.ndarray] = {
         "values": by_memory,
-        "removal": ffkv.remove_tokens(model, triggers, train, FEW, 0, work=work),
-        "precision": ffkv.measure_precision(model, triggers, train, FEW, 0, work=work).drop(columns=ROUNDING),
-        "composition": ffkv.measure_composition(model, sampled, projections, validation, Composition(), work),
-        "refinement": ffkv.measure_refinement(model, sampled, work),
+        "removal": remove_tokens(given, FEW),
+        "precision": measure_precision(given, FEW).drop(columns=ROUNDING),
+        "composition": measure_composition(given),
+        "refinement": measure_refinement(given),
     }
-    files = (model, triggers, projections, sampled, train, validation)
-    effects = ffkv.measure_interventions(*files, FEW_EFFECTS, work=work)
+    effects = measure_interventions(given, FEW_EFFECTS)
     made |= {f"effects {name}": table for name, table in effects._asdict().items()}
     made |= {f"triggers {name}": np.sort(getattr(found, name)) for name in ("coefficient", "mean", "maximum")}
     made |= behaviour_tables(folder, inputs, files, work)
-    made |= translation_tables(folder, inputs, files, work)
+    made |= translation_tables(folder, files, work)
     with h5py.File(sampled) as file:
         names: list[str] = []
         file.visit(names.append)
@@ -102,8 +118,7 @@ def tables_of(folder: Path, inputs: Path, work: Work) -> dict[str, pd.DataFrame 
     return made
 
 
-def behaviour_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: Work) -> dict[str, pd.DataFrame]:
-    model, triggers, _, sampled, train, validation = files
+def behaviour_tables(folder: Path, inputs: Path, files: dict[str, Path], work: Work) -> dict[str, pd.DataFrame]:
     its = Behaviour(
         prompts=str(inputs / "prompts.jsonl"),
         minimum_accuracy=0,
@@ -118,42 +133,28 @@ def behaviour_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: 
         flips=200,
         graph_prompts=4,
     )
-    encode, paths = folder / "prompts.parquet", {}
-    tables.write(behaviours.encode_behaviour(model, train, its, "it"), encode)
-    states = folder / "states.h5"
-    behaviours.write_states(states, behaviours.read_behaviour(model, encode, triggers, its, "it", work))
-    chosen = dict(zip(("memories", "answers", "stability"), behaviours.choose_memories(encode, [states], its, "it")))
-    for name, table in chosen.items():
-        paths[name] = folder / f"{name}.parquet"
-        tables.write(table, paths[name])
-    measured = behaviours.measure_behaviour(
-        model,
-        encode,
-        paths["memories"],
-        paths["answers"],
-        triggers,
-        sampled,
-        validation,
-        its,
-        "it",
-        work=work,
-    )
+
+    def take(step: str) -> Any:
+        return call(BRANCH, BRANCH.steps[step], Given(work, "it", **files), {"behaviours": its, "seed": 0})
+
+    files = files | {"encode": take("encode")}
+    files["read"] = [take("read")]
+    chosen = dict(zip(("memories", "answers", "stability"), take("choose")))
+    files |= chosen
+    measured = take("measure")
     named = dict(zip(("effects", "sets", "side effects"), measured)) | {"answers": chosen["answers"]}
-    graph = behaviours.graph_behaviour(model, encode, paths["answers"], triggers, its, "it", work=work)
+    graph = take("graph")
     named |= {table.name: found for table, found in zip(GRAPHS, graph, strict=True)}
     return {f"behaviour {name}": table for name, table in named.items()}
 
 
-def translation_tables(folder: Path, inputs: Path, files: tuple[Path, ...], work: Work) -> dict[str, pd.DataFrame]:
-    model, triggers, projections, sampled, train, _ = files
+def translation_tables(folder: Path, files: dict[str, Path], work: Work) -> dict[str, pd.DataFrame]:
     settings = Translation(prefixes=150, fit="divergence")
     states, maps = folder / "translation.h5", folder / "maps.h5"
-    ffkv.read_states(model, train, settings, work=work)(states)
-    fitted, judged = ffkv.fit_maps(model, [states], sampled, settings, work=work)
+    read_states(Given(work, **files), settings)(states)
+    fitted, judged = fit_maps(Given(work, **files, states=[states]), settings)
     write_maps(maps, fitted)
-    _, by_memory, by_prefix = ffkv.measure_translation(
-        model, maps, inputs / "values.h5", triggers, projections, sampled, work
-    )
+    _, by_memory, by_prefix = measure_translation(Given(work, **files, maps=maps))
     return {"translation": judged, "translation by memory": by_memory, "translation by prefix": by_prefix}
 
 
@@ -181,14 +182,20 @@ def too_far(expected: dict, found: dict) -> dict[str, dict[str, float]]:
     return {name: bad for name, own in off.items() if (bad := {key: x for key, x in own.items() if x > 1})}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind != "fairseq"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind != "fairseq"] if REAL else ["gpt2", "mixtral"])
 def test_every_step_gives_the_numbers_of_the_cpu(tmp_path, kind):
     inputs = write_inputs(tmp_path / "inputs", random_checkpoint(tmp_path / "checkpoint", kind))
     expected = tables_of(tmp_path / "cpu", inputs, Work("cpu", batch_tokens=64))
-    found = tables_of(tmp_path / "gpu", inputs, Work(GPU, batch_tokens=64))
+    if REAL:
+        found = tables_of(tmp_path / "gpu", inputs, Work(GPU, batch_tokens=64))
+    else:
+        with as_device(), PretendedCard():
+            found = tables_of(tmp_path / "gpu", inputs, Work(DEVICE, batch_tokens=64))
     assert not too_far(expected, found)
 
 
+@needs_gpu
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_is_proven_on_the_gpu(tmp_path, kind, dtype):
@@ -204,6 +211,7 @@ def test_a_model_is_proven_on_the_gpu(tmp_path, kind, dtype):
     assert on_gpu.model_hash == on_cpu.model_hash
 
 
+@needs_gpu
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
 def test_a_model_spread_over_gpu_and_memory_gives_the_same_numbers(tmp_path, kind):
     inputs = write_inputs(tmp_path / "inputs", random_checkpoint(tmp_path / "checkpoint", kind))
@@ -217,6 +225,7 @@ def test_a_model_spread_over_gpu_and_memory_gives_the_same_numbers(tmp_path, kin
     assert not too_far(expected, found)
 
 
+@needs_gpu
 def test_a_run_of_the_workflow_uses_the_gpu(tmp_path):
     """A run through Snakemake, its report, and a trace of it."""
     checkpoint = random_checkpoint(tmp_path / "checkpoint", "llama")

@@ -5,21 +5,23 @@ import shutil
 from pathlib import Path
 
 import pytest
-from explorer.conftest import Visitor
 from support import draw_nothing
 
 import ffkv
-from ffkv.apps.explorer.shelf import open_shelf
-from ffkv.apps.export.settings import FORMATS, Export
-from ffkv.apps.export.step import export
+import ffkv_annotation
+import ffkv_comparison
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.settings import Comparison
 from ffkv.run.annotation_tables import TABLES
-from ffkv.run.comparison.comparison_file import write_comparison
-from ffkv.run.comparison.page import write_page
+from ffkv.run.export.settings import FORMATS, Export
+from ffkv.run.export.step import export
 from ffkv.run.results.memory_name import memory_name
+from ffkv_comparison.comparison_file import write_comparison
+from ffkv_comparison.page import write_page
+from ffkv_explorer.shelf import open_shelf
+from tests.ffkv_explorer.conftest import Visitor
 
 LABELS = ["costs $5 and $6", r"$$ \foo$"]  # of the two runs of a comparison
 SHOWN = 3  # memories per layer whose pages are asked for
@@ -68,7 +70,7 @@ def show_all(folder: Path, other: Path | None = None) -> list[str]:
 
 def compare(folders: list[Path], settings: Comparison, output: Path) -> None:
     """Measures a comparison and writes its report."""
-    found = ffkv.compare_runs(folders, settings, "both", 0)
+    found = ffkv_comparison.compare_runs(folders, settings, "both", 0)
     write_comparison(found, output)
     write_page(found, output / "index.html")
 
@@ -76,8 +78,8 @@ def compare(folders: list[Path], settings: Comparison, output: Path) -> None:
 def annotate(folder: Path, annotations: Path) -> None:
     """Makes sheets, and measures the agreement of people of whom nobody has said anything."""
     run = ffkv.open(folder)
-    ffkv.make_sheets(run, annotations, ffkv.Sheets(annotators=["anna"]))
-    found = ffkv.compare_annotators(run, annotations)
+    ffkv_annotation.make_sheets(run, annotations, ffkv_annotation.Sheets(annotators=["anna"]))
+    found = ffkv_annotation.compare_annotators(run, annotations)
     for table in TABLES:
         tables.write(found[table.name], folder / table.path)
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from forks import with_forks
 from pydantic import ValidationError
-from support import OFFLINE, random_checkpoint
+from support import OFFLINE, edit_json, random_checkpoint
 
 from ffkv.base.files.journal import read_journal
-from ffkv.base.settings import Corpus, Settings
+from ffkv.branches.settings import Corpus, Settings
 from ffkv.corpus.sources import read_documents
 from ffkv.run.report.page_tables import MAX_CELL_CHARACTERS, _text
 from ffkv.run.results.text import LONGEST_TOKEN, token
@@ -71,7 +71,7 @@ def test_no_expression_takes_memory_or_time(tmp_path):
     script += "try: compile_expression(case).search(b'ab' * 20_000)\n"
     script += "except ValueError: pass\n"
     script += "print('in time' if time.monotonic() - start < 10 else 'late')"
-    imports = "import time; from ffkv.base.expressions import compile_expression"
+    imports = "import time; from ffkv.base.settings.section import compile_expression"
     found = limited(tmp_path, imports, script, {each: each for each in EXPRESSIONS})
     assert {each: said for each, said in found.items() if said != "in time\n"} == {}
 
@@ -114,11 +114,11 @@ def test_what_fills_the_memory_is_refused(tmp_path):
         path.parent.mkdir()
         path.symlink_to("/dev/zero") if content is None else path.write_bytes(content)
         cases[name] = [reader, str(path), 100_000_000 if name == "blank rows" else 1_050_000_000]  # each could be kept
-    imports = "from pathlib import Path; from ffkv.apps.annotation.csv_sheets import KEY_COLUMNS, _rows\n"
-    imports += "from ffkv.base.errors import UserError; from ffkv.base.files.bounded import read_json\n"
-    imports += "from ffkv.base.files.checksums import read_sums; from ffkv.base.files.journal import read_journal\n"
+    imports = "from pathlib import Path; from ffkv_annotation.csv_sheets import KEY_COLUMNS, _rows\n"
+    imports += "from ffkv.base.errors import UserError; from ffkv.base.lookup import read_json\n"
+    imports += "from ffkv.base.files.stored import read_sums; from ffkv.base.files.journal import read_journal\n"
     imports += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"
-    imports += "from ffkv.corpus.row_files import csv_texts"
+    imports += "from ffkv.corpus.rows import csv_texts"
     readers = ", ".join(f"{name!r}: lambda: {call}" for name, call in READERS.items())
     script = "path, most = Path(case[1]), used + case[2]\n"
     script += "resource.setrlimit(resource.RLIMIT_DATA, (most, most))\n"
@@ -181,7 +181,7 @@ def test_a_dump_without_end_takes_no_memory(tmp_path):
         (tmp_path / f"{kind}.xml.bz2").write_bytes(content)
         cases[kind] = str(tmp_path / f"{kind}.xml.bz2")
     imports = "from ffkv.base.errors import UserError; from ffkv.base.settings import Corpus\n"
-    imports += "from ffkv.corpus.text_files import texts"
+    imports += "from ffkv.corpus.sources import texts"
     script = "try: print('read', sum(1 for _ in texts(case, 'dump', Corpus())))\n"
     script += "except UserError as error: print(error)\n"
     found = limited(tmp_path, imports, script, cases, data=100_000_000)
@@ -213,14 +213,6 @@ def test_a_bomb_that_is_called_parquet_is_refused_early(byte_model, tmp_path):
         assert not (tmp_path / f"{name}.h5").exists()
 
 
-def test_a_parquet_file_that_gzip_compressed_is_read(tmp_path):
-    table = pa.table({"text": ["w1 w2", "w3"]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
-    corpus = Corpus(dataset="files", train=[str(tmp_path / "a.parquet.gz")], validation=["x"])
-    assert [document.text for document in read_documents(corpus, "train")] == ["w1 w2", "w3"]
-
-
 def test_a_column_with_a_dot_beside_a_column_of_structures_is_read(tmp_path):
     pq.write_table(pa.table({"a": [{"b": "inner"}], "a.b": ["outer"]}), tmp_path / "a.parquet")
     corpus = Corpus(dataset="files", train=[str(tmp_path / "a.parquet")], validation=["x"], text_field="a.b")
@@ -250,7 +242,7 @@ def test_a_config_of_absurdly_many_layers_is_refused_soon(tmp_path):
     cases = {}
     for kind, name in (("gpt2", "n_layer"), ("llama", "num_hidden_layers")):
         path = random_checkpoint(tmp_path / kind, kind) / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {name: 20_000}))
+        edit_json(path, **{name: 20_000})
         cases[kind] = ["inspect", "--checkpoint", str(path.parent)]
     start = time.monotonic()
     for said in limited(tmp_path, LIBRARIES, COMMAND, cases, data=2**30).values():

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import random_checkpoint, random_sentences, snakemake
+from support import random_checkpoint, random_sentences, refused, snakemake
 
-from ffkv.base.errors import UserError
-from ffkv.base.settings.runs import resolve
 from ffkv.corpus.corpus_file import read_corpus
+from ffkv.workflow.runs import resolve
 
 NASTY = """it's "a" $(touch pwned) `touch pwned`; touch pwned & {run} {{x}} * ~ \\ -rf é"""
 FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""
@@ -19,21 +18,26 @@ FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""
 RUN_NAMES = [
         "a; rm -rf x", "../x", "a/b", "/etc", "-rf", "--help", "$(touch pwned)", "`touch pwned`", "a\nb", "a\tb", "a b",
         "a" * 1000, "é", "ａ", "\u202ea", ".", "..", "...", ".snakemake", "~", "a*", "a?", "{run}", "a'b", 'a"b', "a\\b",
-        "a|b", "a&b", "a>b", "#a", "\0", "a\0b", "", " ",
+        "a|b", "a&b", "a>b", "#a", "\0", "a\0b", "", " ", "a; rm -rf x", ".hidden", "-x", "a\n", "x" * 65, 3, None,
     ]  # fmt: skip
 
 
 def test_run_names_that_could_leave_the_folder_or_reach_a_shell_are_refused(subtests):
     for name in RUN_NAMES:
-        with subtests.test(name=name), pytest.raises(UserError, match=r"is not a valid run name"):
-            resolve({"runs": {name: {}}})
+        with subtests.test(name=name):
+            with refused("is not a valid run name") as told:
+                resolve({"runs": {name: {}}})
+            shown = name if isinstance(name, str) and name and name.isprintable() else repr(name)
+            _, line = str(told.value).splitlines()
+            assert line.startswith(f"  runs: {shown} is not a valid run name. ")
+            assert line.endswith("Write it in quotes") == (not isinstance(name, str))
 
 
 @pytest.mark.parametrize("section, key", [("model", "checkpoint"), ("corpus", "text_field"), ("report", "title")])
 def test_texts_that_no_command_line_can_hold_are_refused(section, key):
-    with pytest.raises(UserError, match=rf"{section}\.{key} is 'a\\x00b': must be text without NUL"):
+    with refused(rf"{section}\.{key} is 'a\\x00b': must be text without NUL"):
         resolve({section: {key: "a\0b"}, "runs": {"a": {}}})
-    with pytest.raises(UserError, match=r"corpus\.train is \['a\\x00b'\]: must be text without NUL"):
+    with refused(r"corpus\.train is \['a\\x00b'\]: must be text without NUL"):
         resolve({"corpus": {"dataset": "files", "train": ["a\0b"]}, "runs": {"a": {}}})
 
 

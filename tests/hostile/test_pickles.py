@@ -1,17 +1,17 @@
 """Files that run code when a careless reader opens them: none is run, and a message says why the file is refused."""
 
-import json
 import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from support import edit_json, refused
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Model
 from ffkv.corpus.sources import read_documents
-from ffkv.model.checkpoint.read import load_checkpoint
+from ffkv.model.checkpoint.load import load_checkpoint
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -65,7 +65,7 @@ def test_pickled_weights_run_no_code(checkpoint, marker, form, name):
     weights = load_checkpoint(Model(checkpoint=str(checkpoint))).state_dict()
     (checkpoint / "model.safetensors").unlink()
     saved_as(form, {**weights, "payload": Payload(marker)}, checkpoint / name)
-    with pytest.raises(UserError, match="cannot be loaded as a causal language model: ") as caught:
+    with refused("cannot be loaded as a causal language model: ") as caught:
         load_checkpoint(Model(checkpoint=str(checkpoint)))
     assert str(checkpoint) in str(caught.value)
     assert name == "model.safetensors" or "names code, and ffkv runs none" in str(caught.value)
@@ -88,14 +88,14 @@ def test_a_fairseq_checkpoint_runs_no_code(tmp_path, marker, form, place):
     folder.mkdir()
     (folder / "dict.txt").write_text("the 10\ncat 5\n")
     saved_as(form, {"args": None, "model": {}, place: Payload(marker)}, folder / "model.pt")
-    with pytest.raises(UserError, match=r"model\.pt (needs \S+ to be read: ffkv runs no code|cannot be read)"):
+    with refused(r"model\.pt (needs \S+ to be read: ffkv runs no code|cannot be read)"):
         load_checkpoint(Model(checkpoint=str(folder)))
 
 
 def test_a_fairseq_dictionary_that_is_a_pickle_is_refused(tmp_path, marker):
     (tmp_path / "model.pt").write_bytes(b"")
     (tmp_path / "dict.txt").write_bytes(pickle.dumps(Payload(marker)))
-    with pytest.raises(UserError, match=r"dict\.txt"):
+    with refused(r"dict\.txt"):
         load_tokenizer(tmp_path)
 
 
@@ -105,30 +105,26 @@ def test_a_tokenizer_runs_no_code(checkpoint, marker, name):
         (checkpoint / "tokenizer.json").unlink()
         (checkpoint / "merges.txt").write_text("#version: 0.2\n")
     (checkpoint / name).write_bytes(pickle.dumps(Payload(marker)))
-    with pytest.raises(UserError, match=r"The tokenizer of .* cannot be loaded: "):
+    with refused(r"The tokenizer of .* cannot be loaded: "):
         load_tokenizer(checkpoint)
-
-
-def spoil(path: Path, **changes) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "never-heard-of"])
 def test_model_code_of_a_checkpoint_is_not_imported_unless_trusted(checkpoint, marker, kind):
     (checkpoint / "modeling_own.py").write_text(code(marker))
     own = {"AutoConfig": "modeling_own.Config", "AutoModelForCausalLM": "modeling_own.Model"}
-    spoil(checkpoint / "config.json", auto_map=own, model_type=kind)
+    edit_json(checkpoint / "config.json", auto_map=own, model_type=kind)
     if kind == "gpt2":  # the library's own code reads it
         load_checkpoint(Model(checkpoint=str(checkpoint)))
         return
-    with pytest.raises(UserError, match="trust_remote_code"):
+    with refused("trust_remote_code"):
         load_checkpoint(Model(checkpoint=str(checkpoint)))
 
 
 def test_tokenizer_code_of_a_checkpoint_is_not_imported_unless_trusted(checkpoint, marker):
     (checkpoint / "tokenizing_own.py").write_text(code(marker))
     own = {"AutoTokenizer": [None, "tokenizing_own.Tokenizer"]}
-    spoil(checkpoint / "tokenizer_config.json", auto_map=own, tokenizer_class="Tokenizer")
+    edit_json(checkpoint / "tokenizer_config.json", auto_map=own, tokenizer_class="Tokenizer")
     try:
         load_tokenizer(checkpoint)
     except UserError as error:
@@ -146,7 +142,7 @@ def test_a_folder_given_as_a_data_set_runs_no_code(tmp_path, marker, name):
     content = code(marker).encode() if name == "data.py" else pickle.dumps(Payload(marker))
     (folder / name).write_bytes(content)
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {name}\n---\n")
-    with pytest.raises(UserError, match=r"The corpus .* cannot be read: "):
+    with refused(r" cannot be read: "):
         list(read_documents(Corpus(dataset=str(folder)), "train"))
     with pytest.raises(UserError):
         list(read_documents(Corpus(dataset="files", train=[str(folder / name)]), "train"))

@@ -5,24 +5,91 @@ The seeds are fixed, so that a failure can be repeated: `FFKV_CASES=40 pytest te
 
 import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hostile.degenerate import DEGENERATE, degenerate_checkpoint
 from hostile.shown import show_all
-from support import CONFIGS, FULL, prove_into
+from support import CONFIGS, FULL, detector_checkpoint, prove_into, word_tokenizer
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import ffkv
 from ffkv.base.errors import UserError
-from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
-from ffkv.base.parts import Part
-from ffkv.base.settings import Model, Settings, section
-from ffkv.base.steps import Work
+from ffkv.base.steps import Part, Work
+from ffkv.branches.commands import has_parts, write
 from ffkv.branches.registry import BRANCHES
-from ffkv.branches.values.projections import write_projections
+from ffkv.branches.settings import Model, Settings, section
 from ffkv.run.results.check import check_run
+
+SHAPE = {"n_layer": 2, "n_embd": 16, "n_head": 2, "n_inner": 8, "vocab_size": 60, "n_positions": 32, "bos_token_id": 0,
+         "eos_token_id": 0}  # fmt: skip
+RELU = {"activation_function": "relu"}
+
+
+def _dead(mlp: nn.Module) -> None:
+    mlp.c_fc.bias.fill_(-100.0)
+
+
+def _negative(mlp: nn.Module) -> None:
+    mlp.c_fc.bias.fill_(-1.5)
+    mlp.c_fc.weight.mul_(0.05)
+
+
+def _constant(mlp: nn.Module) -> None:
+    mlp.c_fc.bias.fill_(1.0)
+    mlp.c_fc.weight.zero_()
+
+
+def _equal_keys(mlp: nn.Module) -> None:
+    mlp.c_fc.bias.fill_(0.1)
+    mlp.c_fc.weight.copy_(mlp.c_fc.weight[:, :1].expand_as(mlp.c_fc.weight))
+
+
+def _equal_values(mlp: nn.Module) -> None:
+    mlp.c_proj.weight.copy_(mlp.c_proj.weight[:1].expand_as(mlp.c_proj.weight))
+
+
+# What differs from `SHAPE`, what is done to a feed-forward layer, and to which layers.
+Change = tuple[dict[str, object], Callable[[nn.Module], None] | None, slice]
+EVERY, FIRST, LAST = slice(None), slice(0, 1), slice(-1, None)
+DEGENERATE: dict[str, Change | None] = {
+    "detector": None,  # words that no key detects are in most corpora
+    "dead": (RELU, _dead, EVERY),
+    "dead-first-layer": (RELU, _dead, FIRST),
+    "dead-last-layer": (RELU, _dead, LAST),
+    "never-positive": ({}, _negative, EVERY),
+    "never-positive-first-layer": ({}, _negative, FIRST),
+    "constant": ({}, _constant, EVERY),
+    "equal-keys": ({}, _equal_keys, EVERY),
+    "equal-values": ({}, _equal_values, EVERY),
+    "one-layer": ({"n_layer": 1}, None, EVERY),
+    "one-memory": ({"n_inner": 1}, None, EVERY),
+    "one-layer-of-one-memory": ({"n_layer": 1, "n_inner": 1, **RELU}, None, EVERY),
+    "wide": ({"n_embd": 32}, None, EVERY),
+}
+
+
+def degenerate_checkpoint(folder: Path, kind: str) -> Path:
+    """A tiny GPT-2 of a kind."""
+    if (change := DEGENERATE[kind]) is None:
+        return detector_checkpoint(folder)
+    shape, alter, layers = change
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(**{**SHAPE, **shape}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            bias = parameter.ndim == 1
+            parameter.copy_(torch.randn_like(parameter) * (0.3 if bias else 0.5) + (parameter if bias else 0))
+        for block in model.transformer.h[layers] if alter else ():
+            alter(block.mlp)
+    model.save_pretrained(folder)
+    word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]]).save_pretrained(folder)
+    return folder
+
 
 # Of ordinary models, and as many of degenerate ones: enough that each kind and each corpus has its turn. `make test-failures`
 # tries 40 of each.
@@ -188,7 +255,7 @@ def begin(folder, model) -> None:
 
 def run_all(folder, settings: Settings) -> None:
     """Every step of a run, as the rules call them; the folder has its model, its values and its texts already."""
-    model, values = folder / "model", folder / "values.h5"
+    model = folder / "model"
     settings = settings.model_copy(update={"model": section(Model, checkpoint="somewhere")})
     with atomic(folder / "settings.json") as path:
         path.write_text(settings.model_dump_json())
@@ -196,7 +263,6 @@ def run_all(folder, settings: Settings) -> None:
     for split, path in (("train", train), ("validation", validation)):
         ffkv.encode_corpus(model, split, settings.corpus, path)
     shards = [Part(number, settings.shards) for number in range(settings.shards)]
-    groups = [Part(number, settings.layer_groups) for number in range(settings.layer_groups)]
     paths = [folder / f"triggers/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
         ffkv.write_triggers(
@@ -211,57 +277,13 @@ def run_all(folder, settings: Settings) -> None:
         )
     ffkv.merge_sampled_prefixes(paths, model, prefixes)
 
-    def write(name, part, table):
-        path = folder / name / f"{part.index}.parquet"
-        tables.write(table, path)
-        return path
-
-    seed, written = settings.seed, {}
-    for part in groups:
-        work = Work("cpu", batch_tokens=settings.batches.tokens, part=part)
-        patterns, by_prefix = ffkv.find_patterns(triggers, train, settings.keys, seed, Work(part=part))
-        removal = ffkv.remove_tokens(model, triggers, train, settings.keys, seed, work)
-        projections, by_memory = ffkv.project_values(model, values, triggers, settings.values, work)
-        write_projections(folder / f"values/projections/{part.index}.h5", projections)
-        composed = ffkv.measure_composition(
-            model,
-            prefixes,
-            folder / f"values/projections/{part.index}.h5",
-            validation,
-            settings.composition,
-            work,
-        )
-        refined = ffkv.measure_refinement(model, prefixes, work)
-        found = {"keys/patterns": patterns, "keys/by_prefix": by_prefix, "keys/removal": removal}
-        found |= {"values/by_memory": by_memory, "composition/by_prefix": composed, "refinement/by_prefix": refined}
-        if settings.intervention.memories:
-            changed = ffkv.measure_interventions(
-                model, triggers, folder / f"values/projections/{part.index}.h5", prefixes, train, validation,
-                settings.intervention, seed, work,
-            )  # fmt: skip
-            found |= {f"intervention/{name}": table for name, table in changed._asdict().items()}
-        projected = folder / f"values/projections/{part.index}.h5"
-        roles = ffkv.measure_roles(model, values, projected, triggers, train, settings.roles, seed, Work(part=part))
-        found |= {f"roles/{table.name}": made for table, made in zip(BRANCHES["roles"].tables, roles, strict=True)}
-        for name, table in found.items():
-            written.setdefault(name, []).append(write(name, part, table))
-    summaries = {
-        "keys": ffkv.summarize_keys(
-            triggers, *(written[f"keys/{name}"] for name in ("patterns", "by_prefix", "removal"))
-        ),
-        "values": ffkv.summarize_values(written["values/by_memory"], model, triggers, train, settings.values, seed),
-        "composition": ffkv.summarize_composition(written["composition/by_prefix"], model, settings.composition),
-        "refinement": ffkv.summarize_refinement(
-            written["refinement/by_prefix"], model, prefixes, validation, settings.refinement, seed
-        ),
-    }
-    if settings.intervention.memories:
-        names = [written[f"intervention/{name}"] for name in ("by_prefix", "by_memory", "kept")]
-        projections = [folder / f"values/projections/{part.index}.h5" for part in groups]
-        summaries["intervention"] = ffkv.summarize_interventions(*names, model, projections)
-    for name, frames in summaries.items():
-        for table, frame in frames.items():
-            tables.write(frame, folder / name / f"{table}.csv")
+    work = Work("cpu", batch_tokens=settings.batches.tokens)
+    for branch in BRANCHES.values():
+        for name, step in branch.steps.items() if branch.is_in(settings) else ():
+            for group in range(settings.layer_groups) if has_parts(step) else [None]:
+                made = ffkv.step(f"{branch.name} {name}", folder, group=group, work=work)
+                paths = [folder / each.path.format(group=group) for each in step.writes]
+                write(step, made, paths if has_parts(step) else [folder / branch.name])
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support import OFFLINE, ROOT, tries
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Settings
-from ffkv.base.settings.commands import settings as settings_command
-from ffkv.base.settings.runs import resolve
 from ffkv.base.settings.yaml_file import check_command_line, read_settings
+from ffkv.branches.settings import Settings
+from ffkv.workflow.runs import resolve
+from ffkv.workflow.settings_file import settings as settings_command
 
 RUNS = b"runs: {a: {}}\n"
 MERGES = b"".join(b"%c: &%c {<<: [%s]}\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 10)) for n in range(9))
@@ -107,7 +107,7 @@ def test_a_file_that_is_fine_is_what_yaml_says(subtests):
         with subtests.test(path=path):
             assert read_settings(path) == yaml.safe_load(path.read_text())
             (checked,) = CliRunner().invoke(settings_command, ["--check", str(path)]).output.splitlines()
-            assert checked.startswith(f"{path} is valid. Its runs: ")
+            assert checked.startswith(f"{path} is valid, and the files of text and prompts that it names can be read.")
 
 
 @st.composite

@@ -1,20 +1,169 @@
 """kill -9 at random moments of a whole run: the data are those of an undisturbed one."""
 
+import contextlib
+import json
+import os
 import random
+import re
+import signal
 import subprocess
+import threading
 import time
+from pathlib import Path
 
+import h5py
+import pandas as pd
+import psutil
 import pytest
 import yaml
 from forks import with_forks
-from kills.attempts import Attempt, ended_in
-from kills.watch import Watcher
+from safetensors import safe_open
 from support import OFFLINE, ROOT, assert_same_data, snakemake
 
 pytestmark = pytest.mark.kills
 KILLS = 12  # as many of each way
 LONGEST_WAIT = 4.0  # seconds
 SEED = 20
+# Number and message of a job. The message is the same in every attempt, and no other job has it.
+JOB = re.compile(r"^Job (\d+): (.+)$", re.MULTILINE)
+
+
+def began_in(log: str) -> dict[str, str]:
+    """The jobs that were started: number to message."""
+    return dict(JOB.findall(log))
+
+
+def ended_in(log: str) -> set[str]:
+    """Those of them that Snakemake saw ending well."""
+    began = began_in(log)
+    return {began[job] for job in re.findall(r"Finished jobid: (\d+)", log) if job in began}
+
+
+class Attempt:
+    """A running Snakemake, in a session of its own, and its log."""
+
+    def __init__(self, directory: Path, configfile: Path, number: int):
+        self.log = directory / f"attempt_{number}.log"
+        command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
+        command += ["--workflow-profile", ROOT / "profiles/default", "--cores", "2", "--max-threads", "1"]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether Snakemake itself is alive."""
+        return self.process.poll() is None
+
+    def began(self) -> dict[str, str]:
+        """The jobs that were started: number to message."""
+        return began_in(self.log.read_text())
+
+    def ended(self) -> set[str]:
+        """Those of them that Snakemake saw ending well."""
+        return ended_in(self.log.read_text())
+
+    def under_way(self) -> set[str]:
+        """Those that began and did not end."""
+        return set(self.began().values()) - self.ended()
+
+    def steps(self) -> list[psutil.Process]:
+        """The running `ffkv` processes of its jobs."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True) if self.running else ():
+            try:
+                arguments = process.cmdline()
+            except psutil.Error:
+                continue
+            if len(arguments) > 1 and arguments[1].endswith("/ffkv"):
+                found.append(process)
+        return found
+
+    def kill_snakemake(self) -> None:
+        """Snakemake alone: its jobs live on."""
+        self.process.kill()
+        self.process.wait()
+
+    def kill_group(self) -> None:
+        """Snakemake and everything that it started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait_up_to(self, seconds: float) -> None:
+        """Waits, at most until Snakemake ends."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+
+LIVE = ("logs", "benchmarks")  # written line by line, by the shell and by Snakemake
+
+
+def read_whole(path: Path) -> None:
+    """Reads a file to its end, by means of its own format alone. Raises whatever that raises."""
+    if path.suffix == ".h5":
+        with h5py.File(path) as file:
+            file.visititems(lambda name, item: item[...] if isinstance(item, h5py.Dataset) else None)
+    elif path.suffix == ".parquet":
+        pd.read_parquet(path)
+    elif path.suffix == ".csv":
+        text = path.read_text()
+        assert text.endswith("\n"), "the last line has no end"
+        pd.read_csv(path)
+    elif path.suffix == ".json":
+        json.loads(path.read_text())
+    elif path.suffix == ".safetensors":
+        with safe_open(path, "numpy") as file:
+            [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (it is no dictionary)
+    elif path.suffix in (".html", ".svg"):
+        assert path.read_text().rstrip().endswith(f"</{path.suffix[1:]}>"), "the last tag is missing"
+
+
+class Watcher(threading.Thread):
+    """Reads each new file below some folders, and each that was replaced.
+
+    seen: how many were read. broken: what was not whole, and why.
+    """
+
+    def __init__(self, folders: list[Path]):
+        super().__init__(daemon=True)
+        self.seen, self.broken = 0, []
+        self._folders, self._known, self._end = folders, {}, threading.Event()
+
+    def run(self):
+        while not self._end.is_set():
+            self._look()
+            time.sleep(0.01)
+        self._look()
+
+    def stop(self) -> None:
+        """Ends after a last look."""
+        self._end.set()
+        self.join()
+
+    def _look(self) -> None:
+        for folder in self._folders:
+            for path in folder.rglob("*"):
+                parts = path.relative_to(folder).parts
+                if any(part.startswith(".") for part in parts) or set(LIVE) & set(parts[:-1]):
+                    continue
+                try:
+                    entry = path.stat()
+                    version = (entry.st_ino, entry.st_mtime_ns, entry.st_size)
+                    if not path.is_file() or self._known.get(path) == version:
+                        continue
+                    self._known[path] = version
+                    read_whole(path)
+                    self.seen += 1
+                except FileNotFoundError:  # Snakemake deletes what a failed job had made
+                    continue
+                except Exception as error:
+                    if path.exists() and path.stat().st_ino == entry.st_ino:
+                        self.broken.append((str(path), repr(error)))
 
 
 @pytest.fixture(scope="module")

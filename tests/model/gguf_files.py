@@ -13,13 +13,14 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3_5ForCausalLM,
     Qwen3_5TextConfig,
 )
 
-from ffkv.corpus.embedded.training import train_tokenizer
+from ffkv.model.small import train_tokenizer
 
 LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
 CONTROL, NORMAL = 3, 1  # kinds of tokens
@@ -54,7 +55,7 @@ def tiny_gemma(tokenizer: PreTrainedTokenizerFast) -> Gemma3ForCausalLM:
     """A random Gemma 3, whose two types of layers turn positions by different angles."""
     torch.manual_seed(0)
     config = Gemma3TextConfig(
-        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=LAYERS, head_dim=16,
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=LAYERS, head_dim=256,
         num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
         sliding_window=8,
     )  # fmt: skip
@@ -86,6 +87,7 @@ def write_gguf(
     tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
     entries: Mapping[str, float] = MappingProxyType({}),
     packed: Mapping[str, tuple[str, np.ndarray]] = MappingProxyType({}),
+    name: str = "",
 ) -> None:
     """Writes a model.
 
@@ -98,21 +100,16 @@ def write_gguf(
         tokenizer_kind: what the file says that its tokenizer is.
         tensors: more tensors, by name.
         entries: more numbers about the architecture, by name.
+        name: what the file says that its model is called.
         packed: tensors that stand for those of the model, by their names in the file: their types and their bytes.
     """
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(model.config.intermediate_size)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    gemma = architecture == "gemma3"
+    gemma, turned = architecture == "gemma3", model.config.rope_parameters
+    writer = _begin(path, architecture, model.config, (turned["full_attention"] if gemma else turned)["rope_theta"])
+    if name:
+        writer.add_name(name)
     if gemma:
         writer.add_key_length(model.config.head_dim)
         writer.add_sliding_window(model.config.sliding_window)
-    writer.add_rope_freq_base(1_000_000.0 if gemma else 10_000.0)
     writer.add_vocab_size(len(tokenizer))
     _add_tokenizer(writer, tokenizer, tokenizer_kind)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3 if gemma else gguf.MODEL_ARCH.LLAMA, LAYERS)
@@ -137,16 +134,8 @@ def write_gguf(
 def write_qwen(path: Path, model: Qwen3_5ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Writes a Qwen 3.5 with as many heads of values as of keys, in float32."""
     config, architecture = model.config, "qwen35"
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer = _begin(path, architecture, config, config.rope_parameters["rope_theta"])
     writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     numbers = {
         "full_attention_interval": len(config.layer_types),
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
@@ -201,6 +190,20 @@ def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
     return found[whole][:rows]
 
 
+def _begin(path: Path, architecture: str, config: PreTrainedConfig, base: float) -> gguf.GGUFWriter:
+    """Begins a file with the sizes of a config. `base`: of its rotary angles."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(base)
+    return writer
+
+
 def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, tokenizer_kind: str = "gpt2") -> None:
     stored = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     writer.add_tokenizer_model(tokenizer_kind)
@@ -226,7 +229,5 @@ def _rotate_pairs(weights: np.ndarray, heads: int) -> np.ndarray:
 
 def _add(writer: gguf.GGUFWriter, name: str, kind: str, values: np.ndarray) -> None:
     quantisation = gguf.GGMLQuantizationType[kind]
-    if values.dtype == np.uint8:  # packed already
-        writer.add_tensor(name, values, raw_dtype=quantisation)
-    else:
-        writer.add_tensor(name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)
+    is_packed = values.dtype == np.uint8
+    writer.add_tensor(name, values if is_packed else gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)

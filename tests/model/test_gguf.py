@@ -7,27 +7,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from model.gguf_files import (
-    MEMORIES,
-    UNREAD,
-    WIDTH,
-    random_blocks,
-    tiny_gemma,
-    tiny_llama,
-    tiny_qwen,
-    unpacked,
-    write_gguf,
-    write_qwen,
-)
+from model import gguf_files as made
+from model.gguf_files import tiny_llama, write_gguf
+from safetensors.torch import save_file
+from support import prove_into
 
-from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Corpus, Model, section
-from ffkv.base.steps import Work
-from ffkv.corpus.step import encode_corpus
+from ffkv.base.process.libraries import collected
+from ffkv.base.settings import Model, section
 from ffkv.model.checkpoint.gguf_file import QuickReader, read_once
-from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.load import load, load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import describe, prove
 
@@ -61,7 +50,7 @@ def settings(files, name: str, **more) -> Model:
 def test_the_weights_are_those_that_the_file_stands_for(files, kind):
     plain = load_checkpoint(Model(checkpoint=str(files / "plain")))
     found = load_checkpoint(settings(files, f"tiny.{kind}.gguf"))
-    wanted = unpacked(plain, kind)
+    wanted = made.unpacked(plain, kind)
     state = wanted.state_dict()
     assert found.state_dict().keys() == state.keys()
     for name, tensor in found.state_dict().items():
@@ -73,27 +62,35 @@ def test_the_weights_are_those_that_the_file_stands_for(files, kind):
     form = load_form(settings(files, f"tiny.{kind}.gguf"))
     assert {name: tensor.shape for name, tensor in form.state_dict().items()} == {n: t.shape for n, t in state.items()}
     assert load_checkpoint(settings(files, f"tiny.{kind}.gguf", dtype="bfloat16")).dtype == torch.bfloat16
-    assert load_form(settings(files, f"tiny.{kind}.gguf", dtype="auto")).dtype == load_checkpoint(
-        settings(files, f"tiny.{kind}.gguf", dtype="auto")
-    ).dtype  # fmt: skip
+    auto = settings(files, f"tiny.{kind}.gguf", dtype="auto")
+    assert load_form(auto).dtype == load_checkpoint(auto).dtype
 
 
-PACKED = sorted({kind.name for kind in gguf.quants._type_traits} | {*UNREAD})
+def test_files_of_weights_beside_it_are_none_of_the_models(tmp_path):
+    """A repository often has the weights in several forms."""
+    write_gguf(tmp_path / "a.gguf", *tiny_llama())
+    save_file({"model.x.weight": torch.ones(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    with collected() as remarks:
+        load_checkpoint(settings(tmp_path, "a.gguf"))
+    assert not any("files of weights" in remark for remark in remarks)
+
+
+PACKED = sorted({kind.name for kind in gguf.quants._type_traits} | {*made.UNREAD})
 
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_every_type_of_weights_is_unpacked_or_refused_by_its_name(tmp_path, kind):
     """A tensor of random bytes becomes what the library of the form says that they stand for."""
     name, memories = "blk.0.ffn_down.weight", 256
-    packed = random_blocks(kind, WIDTH, memories)
+    packed = made.random_blocks(kind, made.WIDTH, memories)
     write_gguf(tmp_path / "a.gguf", *tiny_llama(memories=memories), packed={name: (kind, packed)})
-    if kind in UNREAD:
+    if kind in made.UNREAD:
         with pytest.raises(UserError, match=kind):
             load_checkpoint(settings(tmp_path, "a.gguf"))
         return
     found = load_checkpoint(settings(tmp_path, "a.gguf")).model.layers[0].mlp.down_proj.weight
     wanted = gguf.dequantize(packed, gguf.GGMLQuantizationType[kind])
-    assert wanted.shape == (WIDTH, memories) and len(np.unique(wanted)) > 2
+    assert wanted.shape == (made.WIDTH, memories) and len(np.unique(wanted)) > 2
     assert (found.detach().numpy() == wanted).all()
 
 
@@ -109,34 +106,16 @@ def test_the_tokenizer_is_that_of_the_file_and_has_no_token_of_its_own(files, tm
     assert len(again) == len(plain) and again(TEXT).input_ids == found(TEXT).input_ids
 
 
-def test_a_model_is_proven_and_read_again_like_any_other(files, tmp_path):
-    """The triggers of a file of float32 are those of the checkpoint with safetensors."""
-    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nA hat and a cat.\nThe naïve hat.\nThe mat.\n" * 3)
-    found = {}
-    for name, given in (("gguf", settings(files, "tiny.F32.gguf")), ("plain", Model(checkpoint=str(files / "plain")))):
-        folder = tmp_path / name
-        folder.mkdir()
-        anatomy = prove(given).write(folder)
-        corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], bos="always", deduplicate=False)
-        encode_corpus(folder, "train", corpus, folder / "train.h5")
-        found[name] = find_triggers(folder, folder / "train.h5", work=Work("cpu"))
-        assert load(folder, "cpu").anatomy == anatomy
-    assert anatomy.gguf == ""
-    gguf = load(tmp_path / "gguf", "cpu").anatomy
-    assert gguf.gguf == "tiny.F32.gguf" and gguf.identity["gguf"] == "tiny.F32.gguf"
-    assert "file tiny.F32.gguf" in describe(gguf)
-    for name in ("sentence", "position", "coefficient"):
-        assert (getattr(found["gguf"], name) == getattr(found["plain"], name)).all()
-
-
-def test_another_file_of_the_same_name_is_noticed(tmp_path):
+def test_a_model_is_proven_and_loaded_again_and_another_file_of_the_same_name_is_noticed(tmp_path):
+    """Its triggers follow from weights and tokenizer, which are those of the checkpoint with safetensors."""
     model, tokenizer = tiny_llama()
     write_gguf(tmp_path / "a.gguf", model, tokenizer)
-    (tmp_path / "model").mkdir()
-    prove(section(Model, checkpoint=str(tmp_path), gguf="a.gguf")).write(tmp_path / "model")
+    folder = prove_into(tmp_path / "stage", tmp_path, gguf="a.gguf")
+    anatomy = load(folder, "cpu").anatomy
+    assert anatomy.gguf == anatomy.identity["gguf"] == "a.gguf" and "file a.gguf" in describe(anatomy)
     write_gguf(tmp_path / "a.gguf", tiny_llama(1)[0], tokenizer)
     with pytest.raises(UserError, match="have changed since"):
-        load(tmp_path / "model", "cpu")
+        load(folder, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -171,11 +150,15 @@ def test_a_folder_of_such_files_alone_names_the_setting(files):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"tensors": {"blk.1.ffn_up.bias": np.ones(MEMORIES, np.float32)}}, r"holds blk\.1\.ffn_up\.bias, for which"),
+        (
+            {"tensors": {"blk.1.ffn_up.bias": np.ones(made.MEMORIES, np.float32)}},
+            r"holds blk\.1\.ffn_up\.bias, for which",
+        ),
         ({"tensors": {"blk.1.attn_q_norm.weight": np.ones(16, np.float32)}}, r"holds blk\.1\.attn_q_norm\.weight"),
         ({"tensors": {"rope_freqs.weight": np.full(8, 4, np.float32)}}, r"holds rope_freqs\.weight.*check rope_theta"),
         ({"entries": {"rope.scaling.factor": 4.0}}, r"llama\.rope\.scaling\.factor is 4, and transformers makes"),
         ({"entries": {"final_logit_softcapping": 30.0}}, r"llama\.final_logit_softcapping is 30.*no such entry"),
+        ({"entries": {"own.entry": 2.0}}, r"entries that transformers does not read.*: llama\.own\.entry \(2\)"),
     ],
 )
 def test_what_transformers_leaves_out_of_a_file_is_refused_if_it_is_computed_with(tmp_path, more, told):
@@ -187,8 +170,8 @@ def test_what_transformers_leaves_out_of_a_file_is_refused_if_it_is_computed_wit
 def test_an_architecture_of_the_newer_reader_of_transformers_is_proven(tmp_path):
     """The library names what it left out of such files; its older table of names does not know them."""
     _, tokenizer = tiny_llama()
-    model = tiny_qwen(tokenizer)
-    write_qwen(tmp_path / "a.gguf", model, tokenizer)
+    model = made.tiny_qwen(tokenizer)
+    made.write_qwen(tmp_path / "a.gguf", model, tokenizer)
     proven = prove(settings(tmp_path, "a.gguf"))
     # As with Gemma's norms; A_log is stored as -exp(A_log), too.
     torch.testing.assert_close(proven.model(IDS).logits, model(IDS).logits, rtol=0, atol=1e-5)
@@ -198,7 +181,7 @@ def test_an_architecture_of_the_newer_reader_of_transformers_is_proven(tmp_path)
 def test_types_of_layers_may_turn_positions_by_different_angles(tmp_path):
     """A file of Gemma 3 has one entry, which is that of its layers with full attention."""
     _, tokenizer = tiny_llama()
-    model = tiny_gemma(tokenizer)
+    model = made.tiny_gemma(tokenizer)
     angles = {kind: each["rope_theta"] for kind, each in model.config.rope_parameters.items()}
     assert angles == {"full_attention": 1e6, "sliding_attention": 1e4}
     write_gguf(tmp_path / "a.gguf", model, tokenizer, architecture="gemma3")
@@ -206,19 +189,18 @@ def test_types_of_layers_may_turn_positions_by_different_angles(tmp_path):
     # A weight of a norm is stored plus one: rounded to float32, as transformers takes the one off again.
     torch.testing.assert_close(found(IDS).logits, model(IDS).logits, rtol=0, atol=1e-5)
     write_gguf(tmp_path / "b.gguf", model, tokenizer, architecture="gemma3", entries={"rope.scaling.factor": 8.0})
-    with pytest.raises(UserError, match=r"gemma3\.rope\.scaling\.factor is 8, .*factor 1\.0"):
+    with pytest.raises(UserError, match=r"gemma3\.rope\.scaling\.factor is 8, .*factor 1:"):
         load_checkpoint(settings(tmp_path, "b.gguf"))
 
 
 def test_what_is_harmless_in_a_file_is_named(tmp_path):
-    tensors = {"blk.1.ffn_up.bias": np.zeros(MEMORIES, np.float32), "rope_freqs.weight": np.ones(8, np.float32)}
-    write_gguf(
-        tmp_path / "a.gguf", *tiny_llama(), tensors=tensors, entries={"own.entry": 2.0, "rope.scaling.factor": 1.0}
-    )
+    tensors = {"blk.1.ffn_up.bias": np.zeros(made.MEMORIES, np.float32), "rope_freqs.weight": np.ones(8, np.float32)}
+    entries = {"own.entry": 0.0, "rope.scaling.factor": 1.0}
+    write_gguf(tmp_path / "a.gguf", *tiny_llama(), tensors=tensors, entries=entries)
     remarks = prove(settings(tmp_path, "a.gguf")).anatomy.remarks
-    for name in ("ffn_up.bias", "rope_freqs.weight", "entries that are not read: llama.own.entry."):
+    for name in ("ffn_up.bias", "rope_freqs.weight"):
         assert any(name in remark for remark in remarks), name
-    assert len(remarks) == 3
+    assert len(remarks) == 2
 
 
 def test_the_quick_reader_reads_what_the_library_reads(files):
@@ -234,15 +216,27 @@ def test_the_quick_reader_reads_what_the_library_reads(files):
 def test_a_file_is_opened_once_for_config_weights_and_tokenizer(files, monkeypatch):
     opened = []
     original = QuickReader.__init__
-    monkeypatch.setattr(
-        QuickReader, "__init__", lambda self, path, *more: (opened.append(path), original(self, path, *more))[1]
-    )
+    monkeypatch.setattr(QuickReader, "__init__", lambda *given: opened.append(given[1]) or original(*given))
     before = gguf.GGUFReader
     prove(settings(files, "tiny.Q8_0.gguf"))
     assert len(opened) == 1 and gguf.GGUFReader is before
     with read_once():
         pass
     assert gguf.GGUFReader is before
+
+
+def test_what_transformers_cannot_say_is_said(files, tmp_path):
+    """A file whose numbers begin with the largest byte is of "version 50331648"; one with the name "mistral" is "unknown"."""
+    content = (files / "tiny.F32.gguf").read_bytes()
+    (tmp_path / "large.gguf").write_bytes(content[:4] + content[4:8][::-1] + content[8:])
+    with pytest.raises(UserError, match=r"begin with the largest byte .*gguf-convert-endian"):
+        prove(settings(tmp_path, "large.gguf"))
+    model, tokenizer = tiny_llama()
+    write_gguf(tmp_path / "name.gguf", model, tokenizer, name="mistral")
+    with pytest.raises(UserError, match=r"with the name mistral \(general\.name\).*gguf-new-metadata"):
+        prove(settings(tmp_path, "name.gguf"))
+    write_gguf(tmp_path / "name.gguf", model, tokenizer, name="mistral 7B")
+    load_checkpoint(settings(tmp_path, "name.gguf"))
 
 
 def test_a_list_that_is_longer_than_the_file_is_refused(tmp_path):

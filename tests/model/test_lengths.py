@@ -1,23 +1,26 @@
-"""The proof at the lengths that are really read: every type of rotary angles, windows, and neighbours in a batch."""
+"""The texts of the proof: the lengths that are really read, with every type of rotary angles, windows and neighbours; what precedes a text."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from support import random_sentences
+from support import random_checkpoint, random_sentences, word_tokenizer
+from transformers import AutoModelForCausalLM
 
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Batches, Corpus, Model, Triggers
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.model.architectures.tiny import tiny_model
+from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.config import rotary_bounds
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.lengths import lengths_of, steady_length
-from ffkv.model.discover.probe_texts import context_of
+from ffkv.model.discover.probe_texts import context_of, measure_beginnings
 from ffkv.model.discover.prove import observe, prove_layers
+from ffkv.model.step import describe, prove
+from tools.architectures.tiny import tiny_model
 
 FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0, 5.0, 6.0, 7.0]}
 LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
@@ -80,10 +83,15 @@ def test_windows_and_chunks_change_no_prefix(model_type, settings):
     assert steady_length(model, layers, ROW[:64], batch_tokens=300) == 64
 
 
+def test_a_row_that_a_models_code_does_not_take_is_named():
+    model, layers = proven_tiny("gpt2")  # it has 64 positions
+    with pytest.raises(UserError, match=r"it does not run on a row of 65 tokens: IndexError: "):
+        steady_length(model, layers, ROW)
+
+
 def test_lengths_stand_on_both_sides_of_each_boundary_that_a_config_names():
-    config = SimpleNamespace(
-        sliding_window=6, layer_types=["a"], rope_parameters={"original_max_position_embeddings": 30}
-    )
+    rotation = {"original_max_position_embeddings": 30}
+    config = SimpleNamespace(sliding_window=6, layer_types=["a"], rope_parameters=rotation)
     assert lengths_of(64, config) == [4, 6, 7, 16, 30, 31, 64]
     assert lengths_of(1, config) == []
 
@@ -129,3 +137,48 @@ def test_a_run_is_refused_if_its_own_rows_are_not_read_as_their_prefixes_are(pro
     finally:
         handle.remove()
     find_triggers(loaded, corpus, Triggers(), Batches())
+
+
+WORDS = ["<bos>", "<|endoftext|>", "</s>", *[f"w{i}" for i in range(57)]]
+
+
+def tokenizer(bos: bool = False):
+    made = word_tokenizer(WORDS, bos=bos)
+    made.add_special_tokens({"additional_special_tokens": ["<|endoftext|>"]})
+    made.eos_token = "</s>"
+    return made
+
+
+def test_losses_are_those_of_the_model_and_decide_the_beginning(tmp_path):
+    folder = random_checkpoint(tmp_path / "a", "llama")
+    made = tokenizer()
+    made.save_pretrained(folder)
+    proven = prove(Model(checkpoint=str(folder)))
+    losses = proven.anatomy.beginnings
+    model, texts = AutoModelForCausalLM.from_pretrained(folder), torch.arange(3, 23).reshape(2, 10)
+    found = measure_beginnings(model, made, [texts[:1], texts[1:]])
+    assert {*losses} == {*found} == {"<bos>", "</s>", "<|endoftext|>"} and next(iter(losses)) == "<bos>"
+    for name, loss in found.items():
+        read = torch.cat([torch.full((2, 1), WORDS.index(name)), texts], dim=1)
+        # The library's own loss: the mean over all tokens but the first. The result is rounded to three digits.
+        assert loss == pytest.approx(model(read, labels=read).loss.item(), abs=1e-3)
+    assert f"{min(losses, key=losses.get)} {min(losses.values()):.3f}" in describe(proven.anatomy)
+    (tmp_path / "model").mkdir()
+    proven.write(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("w1 w2 w3\nw4 w5 w6\n")
+    text = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], splitter="line")
+    corpus = encode_corpus(tmp_path / "model", "train", text, tmp_path / "train.h5")
+    assert corpus.bos == [WORDS.index(min(losses, key=losses.get))]
+    assert all(f"{name} {loss:g}" in corpus.attributes["beginning"] for name, loss in losses.items())
+    named = text.model_copy(update={"bos": "</s>"})
+    assert encode_corpus(tmp_path / "model", "train", named, tmp_path / "named.h5").bos == [2]
+
+
+def test_nothing_is_measured_where_there_is_no_choice(tmp_path):
+    folder = random_checkpoint(tmp_path / "a", "llama")
+    model, texts = AutoModelForCausalLM.from_pretrained(folder), [torch.arange(3, 13)[None]]
+    assert measure_beginnings(model, tokenizer(bos=True), texts) == {}  # the tokenizer puts one there
+    model.config.bos_token_id = model.config.eos_token_id = None
+    assert measure_beginnings(model, word_tokenizer(WORDS[:1] + WORDS[3:], bos=False), texts) == {}
+    tokenizer().save_pretrained(folder)
+    assert prove(Model(checkpoint=str(folder), weights="random")).anatomy.beginnings == {}

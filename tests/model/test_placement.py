@@ -1,34 +1,41 @@
 """Models that are spread: which part lies where, and that the numbers are those of a model in memory."""
 
+import gc
+
 import h5py
 import pytest
 import torch
-from support import CONFIGS, random_checkpoint, random_sentences, word_tokenizer
+from support import CONFIGS, known_words, prove_into, random_checkpoint, random_sentences
 from transformers import AutoModelForCausalLM
 
 from ffkv.activations.step import find_triggers, sample_prefixes
 from ffkv.activations.trigger_file import write_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Batches, Corpus, Keys, Model, Prefixes, Triggers
 from ffkv.base.steps import Work
-from ffkv.branches.keys.step import measure_precision, remove_tokens
+from ffkv.branches.given import Given
+from ffkv.branches.keys.removal import measure_precision, remove_tokens
+from ffkv.branches.settings import Batches, Corpus, Keys, Prefixes, Triggers
+from ffkv.corpus.corpus_file import write_corpus
+from ffkv.corpus.document import Document
+from ffkv.corpus.encode import encode
+from ffkv.model import placement
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint.fingerprint import weights_hash
 from ffkv.model.checkpoint.load import load
-from ffkv.model.placement import spread
-from ffkv.model.placement.resident import device_of, in_float32, resident
-from ffkv.model.step import prove
+from ffkv.model.checkpoint.tokenizer import tokenizer_hash
+from ffkv.model.checkpoint.weights import weights_hash
+from ffkv.model.placement import device_of, in_float32, resident
+from ffkv.model.tap.tap import tap
 
 NOTHING_FITS = {"cpu": "1"}  # all blocks are on the disk
 FEW = Keys(per_layer=4, removal_triggers=3)
 
 
 def parts(blocks=4, size=10, outside=5):
-    return spread.Parts({"embed": outside}, {f"h.{number}": size for number in range(blocks)})
+    return placement.Parts({"embed": outside}, {f"h.{number}": size for number in range(blocks)})
 
 
 def places(room, **sizes):
-    found = spread.spread(parts(**sizes), {**room, "disk": float("inf")})
+    found = placement.spread(parts(**sizes), {**room, "disk": float("inf")})
     return [found["embed"], *(found[name] for name in found if name != "embed")]
 
 
@@ -48,15 +55,10 @@ def test_gpus_that_hold_a_model_share_it_about_evenly():
 def test_parts_are_whole_blocks_and_the_rest():
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(CONFIGS["gpt2"])
-    found = spread.parts_of(model)
+    found = placement.parts_of(model)
     assert list(found.blocks) == ["transformer.h.0", "transformer.h.1", "transformer.h.2"]
-    assert set(found.outside) == {
-        "transformer.wte",
-        "transformer.wpe",
-        "transformer.drop",
-        "transformer.ln_f",
-        "lm_head",
-    }
+    around = ("wte", "wpe", "drop", "ln_f")
+    assert {*found.outside} == {*(f"transformer.{name}" for name in around), "lm_head"}
     assert found.outside["lm_head"] == 0  # it shares the tensor of wte
     total = sum(tensor.numel() * 4 for tensor in model.parameters())
     assert sum(found.outside.values()) + sum(found.blocks.values()) == total
@@ -65,36 +67,32 @@ def test_parts_are_whole_blocks_and_the_rest():
 def test_a_model_that_fits_is_not_spread(monkeypatch):
     with torch.device("meta"):
         form = AutoModelForCausalLM.from_config(CONFIGS["gpt2"])
-    assert spread.place(lambda: form, "cpu", True, {}) == spread.ON_CPU
-    assert spread.place(lambda: form, "cpu", False, {"cpu": "1GiB"}) == spread.ON_CPU
-    monkeypatch.setattr(spread, "free_memory", lambda: 1.0)
-    assert spread.place(lambda: form, "cpu", False, {}) == spread.ON_CPU  # asked for by name
-    assert spread.place(lambda: form, "cpu", True, {}).is_spread
+    assert placement.place(lambda: form, "cpu", True, {}) == placement.ON_CPU
+    assert placement.place(lambda: form, "cpu", False, {"cpu": "1GiB"}) == placement.ON_CPU
+    monkeypatch.setattr(placement, "free_memory", lambda: 1.0)
+    assert placement.place(lambda: form, "cpu", False, {}) == placement.ON_CPU  # asked for by name
+    assert placement.place(lambda: form, "cpu", True, {}).is_spread
 
 
 def test_gpus_are_counted_and_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (1000 * (gpu + 1), 9000))
-    monkeypatch.setattr(spread, "free_memory", lambda: 500.0)
-    assert list(spread.room_on("cuda", True, {}).items()) == [(0, 800), (1, 1600), ("cpu", 400), ("disk", float("inf"))]
-    assert list(spread.room_on("cuda:1", False, {"cpu": "1KB"})) == [1, "cpu", "disk"]
-    assert spread.room_on("cuda", True, {"0": "0", "1": "7"}) == {1: 7, "cpu": 400, "disk": float("inf")}
-    assert list(spread.room_on("cuda:1", True, {})) == [1, 0, "cpu", "disk"]
-    assert list(spread.room_on("cpu", True, {"3": "1GB"})) == ["cpu", "disk"]
+    monkeypatch.setattr(placement, "free_memory", lambda: 500.0)
+    whole = [(0, 800), (1, 1600), ("cpu", 400), ("disk", float("inf"))]
+    assert [*placement.room_on("cuda", True, {}).items()] == whole
+    assert list(placement.room_on("cuda:1", False, {"cpu": "1KB"})) == [1, "cpu", "disk"]
+    assert placement.room_on("cuda", True, {"0": "0", "1": "7"}) == {1: 7, "cpu": 400, "disk": float("inf")}
+    assert list(placement.room_on("cuda:1", True, {})) == [1, 0, "cpu", "disk"]
+    assert list(placement.room_on("cpu", True, {"3": "1GB"})) == ["cpu", "disk"]
     with pytest.raises(UserError, match="names the GPU 3, but torch finds 2 GPUs"):
-        spread.room_on("cuda", True, {"3": "1GB"})
+        placement.room_on("cuda", True, {"3": "1GB"})
 
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     """A train and a validation split of the random checkpoints' words."""
-    from ffkv.corpus.corpus_file import write_corpus
-    from ffkv.corpus.document import Document
-    from ffkv.corpus.encode import encode
-    from ffkv.model.checkpoint.fingerprint import tokenizer_hash
-
     folder, found = tmp_path_factory.mktemp("corpora"), {}
-    tokenizer = word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]])
+    tokenizer = known_words()
     for seed, split in enumerate(("train", "validation")):
         documents = [Document(f"d{number}", text) for number, text in enumerate(random_sentences(seed, 30))]
         encoded = encode(documents, tokenizer, 31, Corpus(splitter="line", pretokenized=True))
@@ -106,18 +104,15 @@ def corpora(tmp_path_factory):
 
 def results(folder, checkpoint, corpora, dtype, max_memory):
     """Every number that steps make with the model, by name; and the loaded model."""
-    proven = prove(Model(checkpoint=str(checkpoint), dtype=dtype, max_memory=max_memory))
-    (folder / "model").mkdir(parents=True)
-    proven.write(folder / "model", folder / "values.h5")
+    model, train = prove_into(folder, checkpoint, dtype=dtype, max_memory=max_memory), corpora["train"]
     batching = Batches(tokens=60)
-    model, train = folder / "model", corpora["train"]
     found = find_triggers(model, train, Triggers(per_key=4), batching, Work("cpu", max_memory))
     write_triggers(folder / "triggers.h5", found)
     settings = Prefixes(count=20, extra_states=["x", "factor"])
     states = folder / "prefixes.h5"
     sample_prefixes(model, corpora["validation"], states, settings, batching, 0, Work("cpu", max_memory))
-    files, work = (model, folder / "triggers.h5", train, FEW, 0), Work("cpu", max_memory, 60)
-    removal, precision = remove_tokens(*files, work=work), measure_precision(*files, work=work)
+    given = Given(Work("cpu", max_memory, 60), model=model, triggers=folder / "triggers.h5", train=train)
+    removal, precision = remove_tokens(given, FEW), measure_precision(given, FEW)
     data = {"removal": removal.to_csv().encode(), "precision": precision.to_csv().encode()}
     for path in (folder / "values.h5", folder / "triggers.h5", states):
         with h5py.File(path) as file:
@@ -136,7 +131,7 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
 def test_a_model_on_the_disk_gives_the_bytes_of_one_in_memory(tmp_path, checkpoints, corpora, kind, dtype):
     """With all blocks on the disk, and with the first block in memory: two places, as with two devices."""
     expected, whole = results(tmp_path / "memory", checkpoints(kind), corpora, dtype, {})
-    sizes = spread.parts_of(whole.model)
+    sizes = placement.parts_of(whole.model)
     room = sum(sizes.outside.values()) + 2 * max(sizes.blocks.values())  # for the first block, and for one that runs
     for name, limits in {"disk": NOTHING_FITS, "both": {"cpu": str(room)}}.items():
         found, loaded = results(tmp_path / name, checkpoints(kind), corpora, dtype, limits)
@@ -172,8 +167,6 @@ def test_weights_are_there_only_while_they_are_wanted(on_disk, proven):
 
 
 def test_a_pass_that_ends_in_the_middle_leaves_nothing_behind(on_disk):
-    from ffkv.model.tap.tap import tap
-
     seen = []
     with tap(on_disk.model, on_disk.anatomy.layers[:2], "m") as run:
         run(torch.ones(1, 4, dtype=torch.long), lambda *found: seen.append(found[1]))
@@ -182,19 +175,15 @@ def test_a_pass_that_ends_in_the_middle_leaves_nothing_behind(on_disk):
 
 
 def test_the_folder_of_a_model_on_the_disk_is_removed(tmp_path, proven, monkeypatch):
-    monkeypatch.setattr(spread.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(placement.tempfile, "tempdir", str(tmp_path))
     loaded = load(proven("gpt2"), "cpu", NOTHING_FITS)
     assert len(list(tmp_path.glob("ffkv-offload-*"))) == 1
     del loaded
-    import gc
-
     gc.collect()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_weight_on_the_disk_is_noticed(tmp_path):
-    from support import prove_into
-
     folder = prove_into(tmp_path / "stage", random_checkpoint(tmp_path / "checkpoint", "gpt2"))
     assert weights_hash(load(folder, "cpu", NOTHING_FITS).model) == read_anatomy(folder).model_hash
     random_checkpoint(tmp_path / "checkpoint", "gpt2", seed=1)

@@ -1,11 +1,11 @@
-"""The model stage on every family that it promises."""
+"""The model stage on every family that it promises, and its taps: what modules read, whether their code passes it by position or by name."""
 
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from support import CONFIGS, prove_into, random_checkpoint
-from transformers import AutoModelForCausalLM
+from support import CONFIGS, random_checkpoint, random_model, some_ids
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
@@ -14,8 +14,10 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.identities import IDENTITIES
+from ffkv.model.keys_and_values import values
 from ffkv.model.step import prove
-from ffkv.model.value_vectors import values
+from ffkv.model.tap.hooks import after, forward, hidden_input, replace_hidden_argument
+from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values
 
 
@@ -49,9 +51,8 @@ def test_the_anatomy_says_how_the_layers_are_built(proven, kind, expected, befor
 def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     """m from the weights and x by hand; o of the last layer through the model's own tail gives the logits."""
     loaded = load(proven(kind), "cpu")
-    ids = torch.randint(1, 60, (2, 7), generator=torch.Generator().manual_seed(1))
+    ids = some_ids(1, tokens=7)
     seen = {}
-    from ffkv.model.tap.tap import tap
 
     with tap(loaded.model, loaded.anatomy.layers, "xmyo") as run:
         run(ids, lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone()))
@@ -59,11 +60,8 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
         matrices = [loaded.model.get_submodule(name) for name in layer.second_matrices[0].first_matrices]
         pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
         block = loaded.model.get_submodule(layer.block)
-        act = next(
-            module
-            for name, module in block.named_modules()
-            if name.rsplit(".", 1)[-1] in ("act", "act_fn", "activation_fn")
-        )
+        ends = (".act", ".act_fn", ".activation_fn")
+        act = next(module for name, module in block.named_modules() if f".{name}".endswith(ends))
         expected = act(pre[0]) * (pre[1] if len(pre) == 2 else 1)
         torch.testing.assert_close(seen[layer.index, "m"], expected, rtol=1e-5, atol=1e-6)
         v, b = values(loaded.model, layer)
@@ -77,13 +75,6 @@ def test_values_are_rows_of_the_second_matrix(proven, checkpoints):
     torch.testing.assert_close(torch.from_numpy(memories.value), expected, rtol=1e-6, atol=1e-6)
     assert set(memories.layer) == {1}
     assert memories.memory.tolist() == list(range(64))
-
-
-def test_weights_that_changed_after_the_proof_are_refused(tmp_path):
-    folder = prove_into(tmp_path / "stage", random_checkpoint(tmp_path / "checkpoint", "gpt2"))
-    random_checkpoint(tmp_path / "checkpoint", "gpt2", seed=1)
-    with pytest.raises(UserError, match="have changed"):
-        load(folder, "cpu")
 
 
 def test_a_float16_model_whose_coefficients_overflow_is_refused(tmp_path):
@@ -105,9 +96,6 @@ def test_inspect_shows_layers_and_errors(checkpoints):
 
 
 def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
-    from ffkv.model.tap.hooks import after
-    from ffkv.model.tap.tap import tap
-
     loaded, ran = load(proven("gpt2"), "cpu"), []
     blocks = [
         (loaded.model.get_submodule(layer.block), lambda m, a, k, o, i=layer.index: ran.append(i))
@@ -138,10 +126,72 @@ def test_values_of_half_precision_keep_their_digits_beside_a_large_bias(dtype):
     for block in model.transformer.h:
         block.mlp.c_proj.bias.data = 8 * torch.randn(16)
     model = model.to(dtype)
-    ids = torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+    ids = some_ids(0)
     for layer in prove_layers(model, ids, ids.flip(1)).head_spec.layers:
         expected = model.get_submodule(layer.second_matrices[0].module).weight.float()
         v, b = values(model, layer)
         # float32 differences of numbers near 8
         torch.testing.assert_close(v, expected, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(b, model.get_submodule(layer.second_matrices[0].module).bias.float())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_second_matrix_that_is_called_by_name_is_read(kind):
+    """`down_proj(input=x)`: no positional argument. gemma2 has a norm after the layer, which takes another way."""
+    model = random_model(CONFIGS[kind])
+    expected = observe(model, prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers, some_ids(3))
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        mlp.forward = lambda x, mlp=mlp: mlp.down_proj(input=mlp.act_fn(mlp.gate_proj(input=x)) * mlp.up_proj(input=x))
+    found = observe(model, prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers, some_ids(3))
+    for one, other in zip(found, expected, strict=True):
+        for quantity in "myo":
+            torch.testing.assert_close(one[quantity], other[quantity])
+
+
+def test_a_module_that_reads_no_state_is_refused():
+    with pytest.raises(UserError, match="called without a hidden state"):
+        hidden_input((None, torch.zeros(2, dtype=torch.long)), {"mask": None})
+
+
+def test_the_state_is_replaced_where_it_was():
+    state, mask, new = torch.zeros(2), torch.ones(2), torch.full((2,), 7.0)
+    assert replace_hidden_argument((None, state), {"mask": mask}, new) == ((None, new), {"mask": mask})
+    assert replace_hidden_argument((), {"x": state, "mask": mask}, new) == ((), {"x": new, "mask": mask})
+
+
+def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
+    model = random_model(CONFIGS["gpt2"])
+    layers = prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers
+    seen = []
+    for whole in (False, True):
+        with tap(model, layers[:1], "m", whole) as run:
+            output = run(some_ids(3), lambda *found: seen.append(found[1]))
+        if whole:
+            torch.testing.assert_close(output.logits, forward(model, some_ids(3)).logits, rtol=0, atol=0)
+        else:
+            assert output is None
+    assert seen == ["m", "m"]
+    with tap(model, layers, "ms") as run:  # no norm after a layer, so that nothing is left to read
+        assert run(some_ids(3), lambda *found: None) is None
+
+
+class OldNames(torch.nn.Module):
+    """A model whose code calls its cache as before transformers 5.24."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, past_key_values=None, use_cache=False):
+        return forward(self.model, input_ids, cache=past_key_values)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrap", [lambda model: model, OldNames], ids=["new name", "old name"])
+def test_a_cache_is_filled_under_the_name_that_the_model_has_for_it(wrap):
+    model, cache = random_model(CONFIGS["llama"]), DynamicCache()
+    whole = forward(model, some_ids(1)).logits
+    parts = [forward(wrap(model), part, cache=cache).logits for part in some_ids(1).split(5, dim=1)]
+    assert cache.get_seq_length() == 9
+    torch.testing.assert_close(torch.cat(parts, 1), whole)

@@ -1,17 +1,21 @@
-"""Checkpoints that cannot be read are refused, with the reason."""
+"""Checkpoints that cannot be read are refused, with the reason; what the machine denies is named, and no file is blamed for it."""
 
+import errno
 import json
-import shutil
+import os
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import prove_into, random_checkpoint, word_tokenizer
+from support import edit_json, known_words, prove_into, random_checkpoint, word_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, MambaConfig
 
 from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import is_local
 from ffkv.base.settings import Model
-from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint import weights
+from ffkv.model.checkpoint.checks import words_of
+from ffkv.model.checkpoint.load import load, load_checkpoint
 from ffkv.model.step import prove
 
 REFUSED = {
@@ -34,58 +38,42 @@ def test_models_that_cannot_be_read_are_refused_with_the_reason(tmp_path, kind):
     for parameter in model.parameters():
         parameter.data += 0.5 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path / "checkpoint")
-    word_tokenizer(["<bos>", *[f"w{i}" for i in range(59)]]).save_pretrained(tmp_path / "checkpoint")
+    known_words().save_pretrained(tmp_path / "checkpoint")
     with pytest.raises(UserError, match=reason):
         prove_into(tmp_path / "stage", tmp_path / "checkpoint")
     assert not (tmp_path / "stage" / "values.h5").exists()
 
 
-def broken(tmp_path, change):
-    folder = shutil.copytree(random_checkpoint(tmp_path / "good", "gpt2"), tmp_path / "bad")
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
-    folder = broken(tmp_path, lambda weights: weights["transformer.h.1.mlp.c_fc.weight"][0, 0].fill_(float("nan")))
-    with pytest.raises(UserError, match=r"not finite in transformer\.h\.1\.mlp\.c_fc\.weight"):
-        prove_into(tmp_path / "stage", folder)
-
-
-def test_a_missing_tensor_is_refused_by_name(tmp_path):
-    folder = broken(tmp_path, lambda weights: weights.pop("transformer.h.1.mlp.c_fc.weight"))
-    with pytest.raises(UserError, match=r"lacks the weights transformer\.h\.1\.mlp\.c_fc\.weight"):
-        prove_into(tmp_path / "stage", folder)
-
-
-def test_a_misshapen_tensor_is_refused(tmp_path):
-    folder = broken(tmp_path, lambda weights: weights.__setitem__("transformer.h.1.mlp.c_fc.weight", torch.zeros(3, 3)))
-    with pytest.raises(
-        UserError, match=r"c_fc\.weight of shape \(3, 3\), where a GPT2LMHeadModel of its config has \(16, 64\)"
-    ):
-        prove_into(tmp_path / "stage", folder)
+WEIGHT = "transformer.h.1.mlp.c_fc.weight"
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("change", "told"),
     [
-        ("./nowhere", "no checkpoint folder"),
-        ("/nowhere/at/all", "no checkpoint folder"),
-        ("a/b/c", "no checkpoint folder"),
+        (lambda stored: stored[WEIGHT][0, 0].fill_(float("nan")), rf"not finite in {WEIGHT}"),
+        (lambda stored: stored.pop(WEIGHT), rf"lacks the weights {WEIGHT}"),
+        (
+            lambda stored: stored.update({WEIGHT: torch.zeros(3, 3)}),
+            r"c_fc\.weight of shape \(3, 3\), where a GPT2LMHeadModel of its config has \(16, 64\)",
+        ),
     ],
 )
-def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
-    with pytest.raises(UserError, match=reason):
-        from ffkv.model.checkpoint.read import load_checkpoint
+def test_a_broken_tensor_is_refused_by_its_name(tmp_path, change, told):
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    stored = load_file(folder / "model.safetensors")
+    change(stored)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=told):
+        prove_into(tmp_path / "stage", folder)
 
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
+def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name):
+    with pytest.raises(UserError, match="no checkpoint folder"):
         load_checkpoint(Model(checkpoint=name))
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    from ffkv.model.checkpoint.read import load_checkpoint
-
     with pytest.raises(UserError, match=r"neither config\.json"):
         load_checkpoint(Model(checkpoint=str(tmp_path)))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
@@ -102,9 +90,8 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
 
 def test_a_quantised_checkpoint_that_hides_its_weights_is_refused_by_its_method(tmp_path):
     folder = random_checkpoint(tmp_path / "checkpoint", "llama")
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    (folder / "config.json").write_text(json.dumps(config))
+    packing = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    edit_json(folder / "config.json", quantization_config=packing)
     with pytest.raises(UserError, match=r"is quantised \(bitsandbytes\)"):
         prove_into(tmp_path / "stage", folder)
     assert not (tmp_path / "stage").exists()
@@ -113,8 +100,6 @@ def test_a_quantised_checkpoint_that_hides_its_weights_is_refused_by_its_method(
 def test_packed_weights_are_refused_by_name(tmp_path, monkeypatch):
     """A quantisation that loads, but whose parameters are packed integers."""
     folder = random_checkpoint(tmp_path / "checkpoint", "llama")
-    from transformers import AutoModelForCausalLM
-
     original = AutoModelForCausalLM.from_pretrained
 
     def packed(*args, **kwargs):
@@ -128,30 +113,6 @@ def test_packed_weights_are_refused_by_name(tmp_path, monkeypatch):
         prove_into(tmp_path / "stage", folder)
 
 
-def changed_config(folder, **values):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-
-
-def test_layers_that_the_config_does_not_have_are_not_left_out_silently(tmp_path):
-    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
-    changed_config(folder, num_hidden_layers=1)
-    with pytest.raises(
-        UserError, match=r"feed-forward layers that its config does not have, model\.layers\.1\.mlp\.down_proj\.weight"
-    ):
-        prove(Model(checkpoint=str(folder)))
-
-
-def test_layers_of_another_part_than_the_one_that_is_read_are_left_out_rightly(tmp_path):
-    """An encoder, a vision tower: no layers that the model itself would have."""
-    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
-    weights = load_file(folder / "model.safetensors")
-    weights["vision_tower.layers.0.mlp.fc2.weight"] = torch.zeros(16, 24)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    anatomy = prove(Model(checkpoint=str(folder))).anatomy
-    assert [layer.block for layer in anatomy.layers] == ["model.layers.0", "model.layers.1"]
-
-
 def test_the_embedded_model_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is not trained yet"):
@@ -162,6 +123,41 @@ def test_a_config_that_changed_after_the_proof_is_refused(tmp_path):
     folder = random_checkpoint(tmp_path / "checkpoint", "llama")
     stage = prove_into(tmp_path / "stage", folder)
     load(stage, "cpu")
-    changed_config(folder, hidden_act="relu")
+    edit_json(folder / "config.json", hidden_act="relu")
     with pytest.raises(UserError, match="have changed"):
         load(stage, "cpu")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_folder_that_cannot_be_looked_up_is_not_sought_on_the_hub(monkeypatch, code):
+    def fail(path, **options):
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(os, "stat", fail)
+    with pytest.raises(UserError, match=f"gpt2 cannot be looked up: {os.strerror(code)}"):
+        is_local("gpt2")
+
+
+def test_a_name_that_no_file_can_have_is_not_local():
+    assert not is_local("a" * 5000) and not is_local("a\0b")
+
+
+def test_a_part_of_a_model_that_is_there_and_cannot_be_opened_is_named(tmp_path, monkeypatch):
+    """safetensors calls it missing, whatever the system says."""
+    part = tmp_path / "model-00001-of-00002.safetensors"
+    part.touch()
+
+    def fail(file, framework):
+        raise FileNotFoundError(f"No such file or directory: {file}")
+
+    monkeypatch.setattr(weights, "safe_open", fail)
+    with pytest.raises(UserError, match=rf"{part.name} is there, but it cannot be opened\. Check the memory"):
+        weights.tensors_in(part)
+
+
+def test_what_the_system_said_is_not_lost_behind_the_words_of_a_library():
+    error = OSError("Unable to load vocabulary from file.")
+    assert words_of(error) == "Unable to load vocabulary from file."
+    error.__context__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "tiny.gguf")
+    assert words_of(error) == "Unable to load vocabulary from file. (Too many open files)"
+    assert words_of(error.__context__) == str(error.__context__)

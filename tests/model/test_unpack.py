@@ -1,7 +1,8 @@
-"""GGUF files that are unpacked once: the same model as the file's, whole or not there, and refused if it is another's."""
+""" "a.gguf" files that are unpacked once, and those in an installed Python package: the model of the file, whole or not there."""
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,23 +11,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
+from forks import with_forks
 from model.gguf_files import MEMORIES, tiny_gemma, tiny_llama, tiny_qwen, write_gguf, write_qwen
 from peft import LoraConfig, get_peft_model
+from support import OFFLINE, snakemake
+from workflow.dry_run import planned
 
 from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import sum_path
-from ffkv.base.settings import Corpus, Model, section
+from ffkv.base.files.stored import sum_path
 from ffkv.base.steps import Work
+from ffkv.branches.settings import Corpus, Model, Settings, section
 from ffkv.corpus.step import encode_corpus
-from ffkv.model.checkpoint.fingerprint import weights_hash
-from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_checkpoint
-from ffkv.model.checkpoint.unpack import in_place, unpack
-from ffkv.model.step import prove
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.load import in_place, load, load_checkpoint, unpack
+from ffkv.model.checkpoint.weights import weights_hash
+from ffkv.model.step import describe, prove
+from ffkv.plan.facts import inspect_run
+from ffkv.workflow.inputs import checkpoint_files, hub_repositories
+from ffkv.workflow.jobs import Job
 
 
-def settings(folder: Path, **more) -> Model:
+def settings(folder: Path | str, **more) -> Model:
     return section(Model, checkpoint=str(folder), gguf="a.gguf", **more)
 
 
@@ -38,8 +45,8 @@ def write(folder: Path, kind: str) -> None:
     elif kind == "gemma":
         write_gguf(folder / "a.gguf", tiny_gemma(tokenizer), tokenizer, architecture="gemma3")
     else:
-        ones = {"rope_freqs.weight": np.ones(8, np.float32)}
-        write_gguf(folder / "a.gguf", model, tokenizer, "Q8_0", tensors=ones)
+        harmless = {"rope_freqs.weight": np.ones(8, np.float32)}
+        write_gguf(folder / "a.gguf", model, tokenizer, "Q8_0", tensors=harmless)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,7 @@ def test_a_copy_of_another_file_or_type_is_refused(tmp_path):
     write(tmp_path, "llama")
     unpack(settings(tmp_path), tmp_path / "copy")
     shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
-    other = section(Model, checkpoint=str(tmp_path), gguf="b.gguf", dtype="float16")
+    other = settings(tmp_path, dtype="float16").model_copy(update={"gguf": "b.gguf"})
     with pytest.raises(UserError, match=r"gguf is 'a\.gguf', not 'b\.gguf'; dtype is 'float32', not 'float16'"):
         prove(other, unpacked=tmp_path / "copy")
     (tmp_path / "none").mkdir()
@@ -135,7 +142,7 @@ def test_a_killed_unpacking_leaves_nothing_under_the_final_name(tmp_path):
 import os, signal
 from transformers import PreTrainedTokenizerFast
 from ffkv.base.settings import Model
-from ffkv.model.checkpoint.unpack import in_place, unpack
+from ffkv.model.checkpoint.load import in_place, unpack
 PreTrainedTokenizerFast.save_pretrained = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 unpack(Model(checkpoint={str(tmp_path)!r}, gguf="a.gguf"), {str(tmp_path / "copy")!r})
 """
@@ -144,3 +151,85 @@ unpack(Model(checkpoint={str(tmp_path)!r}, gguf="a.gguf"), {str(tmp_path / "copy
     assert left.suffix == ".partial" and (left / "model.safetensors").is_file() and not (tmp_path / "copy").exists()
     unpack(settings(tmp_path), tmp_path / "copy")
     assert [*tmp_path.glob(".copy*")] == [sum_path(tmp_path / "copy")]
+
+
+ADDRESS, TARGET = "package:tiny_model", "results/packed/model"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """The folder of an importable package with a "a.gguf" file."""
+    folder = tmp_path / "installed" / "tiny_model"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('this package ran')")
+    write_gguf(folder / "a.gguf", *tiny_llama())
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    return folder
+
+
+def test_the_address_of_a_package_is_kept_and_its_folder_is_read(package, tmp_path):
+    (tmp_path / "model").mkdir()
+    anatomy = prove(settings(ADDRESS)).write(tmp_path / "model")
+    assert (anatomy.checkpoint, anatomy.gguf, anatomy.identity["model"]) == (ADDRESS, "a.gguf", ADDRESS)
+    assert describe(anatomy).startswith(f"{ADDRESS} (LlamaForCausalLM")
+    assert anatomy.model_hash == prove(settings(package)).anatomy.model_hash
+    assert load(tmp_path / "model", "cpu").anatomy == anatomy
+
+
+def test_an_adapter_in_a_package_is_found(package):
+    located = Model(checkpoint="gpt2", adapter=f"{ADDRESS}/adapter").located()
+    assert (located.checkpoint, located.adapter) == ("gpt2", str(package / "adapter"))
+
+
+def test_the_plan_and_the_workflow_find_the_files_of_a_package(package, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
+    corpus = Corpus(
+        dataset="files", train=[str(tmp_path / "a.txt")], validation=[str(tmp_path / "a.txt")], deduplicate=False
+    )
+    given = Settings(model=settings(ADDRESS), corpus=corpus)
+    jobs = {"unpack": [Job("unpack", "packed", 1, "", [], ["results/packed/checkpoint"], done=False)]}
+    facts = inspect_run(given, jobs, None)
+    assert facts.shape.memories == (96, 96) and facts.unpacking > 0
+    assert facts.packed == (package / "a.gguf").stat().st_size and inspect_run(given, {}, None).packed == 0
+    assert checkpoint_files(given.model_dump()) == [str(package / "a.gguf")], "no other file of the package counts"
+    assert hub_repositories(given.model_dump()) == {}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda given: prove(given.model),
+        lambda given: inspect_run(given, {}, None),
+        lambda given: hub_repositories(given.model_dump()),
+    ],
+)
+def test_a_missing_package_is_told_before_anything_is_read(read):
+    with pytest.raises(UserError, match="Python finds no package 'no_such_model'"):
+        read(Settings(model=Model(checkpoint="package:no_such_model")))
+
+
+@pytest.mark.workflow
+def test_a_run_reads_a_package(package, tmp_path):
+    """The file is unpacked once. A change of it repeats that and the model; a lack of the copy repeats nothing."""
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nThe hat.\n" * 9)
+    config = {"model": {"checkpoint": ADDRESS, "gguf": "a.gguf"}, "runs": {"packed": {}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    environment = {**with_forks(OFFLINE), "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{package.parent}"}
+
+    def start(*arguments: str) -> str:
+        done = snakemake(
+            tmp_path, tmp_path / "config.yaml", "results/packed/model", *arguments, environment=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    assert planned(start()) == {"unpack": 1, "model": 1}
+    anatomy, copy = read_anatomy(tmp_path / TARGET), tmp_path / "results/packed/checkpoint"
+    assert (anatomy.checkpoint, anatomy.gguf, anatomy.unpacked) == (ADDRESS, "a.gguf", "results/packed/checkpoint")
+    assert anatomy.model_hash == prove(settings(package)).anatomy.model_hash
+    assert (copy / "model.safetensors").is_file()
+    assert "Nothing to be done" in start("-n")
+    shutil.rmtree(copy)
+    assert "Nothing to be done" in start("-n")
+    write_gguf(package / "a.gguf", *tiny_llama(1))
+    assert planned(start("-n")) == {"unpack": 1, "model": 1}

@@ -1,6 +1,6 @@
 """A run that is known without a look at files."""
 
-from ffkv.base.settings import Settings
+from ffkv.branches.settings import Settings
 from ffkv.model.shape import Shape
 from ffkv.plan.facts import RunFacts, Split
 from ffkv.workflow.jobs import Job

@@ -4,15 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from support import (
-    ROOT,
-    described,
-    described_columns,
-    make_run,
-    random_checkpoint,
-    random_sentences,
-    settings_file,
-)
+from support import ROOT, described, described_columns, make_run, random_checkpoint, random_sentences, settings_file
 
 import ffkv
 from ffkv.base.files import tables

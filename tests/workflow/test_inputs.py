@@ -3,12 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 import yaml
 from support import obeying_rights, random_checkpoint, random_sentences, snakemake
-from workflow.dry_run import planned
+from workflow.dry_run import jobs_to_do
 
 from ffkv.workflow import inputs
 
@@ -36,12 +35,6 @@ def made(tmp_path_factory):
     done = snakemake(folder, folder / "config.yaml", TARGET)
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def replan(folder) -> dict[str, int]:
-    dry = snakemake(folder, folder / "config.yaml", TARGET, "-n")
-    assert dry.returncode == 0, dry.stderr
-    return planned(dry.stdout + dry.stderr)
 
 
 def rewrite_older(path):
@@ -77,7 +70,7 @@ def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
     folder = tmp_path / "copy"
     shutil.copytree(made, folder, symlinks=True)
     change(folder / name)
-    jobs = {rule: count for rule, count in replan(folder).items() if rule != "all"}
+    jobs = {rule: count for rule, count in jobs_to_do(folder, folder / "config.yaml", TARGET).items() if rule != "all"}
     assert jobs == reruns
 
 
@@ -108,9 +101,9 @@ def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):
     path.write_text("w1 w2\n")
     done = snakemake(folder, folder / "config.yaml", TARGET)
     assert done.returncode == 0, done.stderr
-    assert replan(folder) == {}
+    assert jobs_to_do(folder, folder / "config.yaml", TARGET) == {}
     path.write_text("w1 w3\n")
-    assert replan(folder) == CORPUS
+    assert jobs_to_do(folder, folder / "config.yaml", TARGET) == CORPUS
 
 
 def test_a_checkpoint_that_may_not_be_entered_is_named(made, tmp_path):
@@ -129,16 +122,4 @@ def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
     """Run b names the checkpoint that run a trains."""
     config = {"embedded": {"steps": 1}, "runs": {"a": {}, "b": {"model": {"checkpoint": "results/a/checkpoint"}}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "results/b/model")
-    assert dry.returncode == 0, dry.stderr
-    assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
-
-
-def test_without_a_temporary_folder_the_message_names_the_remedy(made, tmp_path):
-    """This happens when the disk of temporary files is full."""
-    script = "import tempfile, sys; tempfile._get_default_tempdir = lambda: (_ for _ in ()).throw(FileNotFoundError(2, 'No usable temporary directory'))\n"
-    script += "from ffkv.base.errors import UserError\nfrom ffkv.base.system.disk import temporary_folder\n"
-    script += "try:\n    temporary_folder()\nexcept UserError as error:\n    print(error)\n"
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
-    assert "No folder for temporary files can be written" in said
-    assert "TMPDIR" in said
+    assert jobs_to_do(tmp_path, tmp_path / "config.yaml", "results/b/model") == {"train": 1, "model": 1}

@@ -13,10 +13,10 @@ import yaml
 from forks import with_forks
 from support import OFFLINE, ROOT, snakemake
 
-from ffkv.base.settings import Settings
+from ffkv.branches.settings import Settings
 from ffkv.cli import COMMANDS, ffkv
-from ffkv.workflow.rules import Runs
-from ffkv.workflow.steps import STEPS
+from ffkv.workflow.jobs import STEPS
+from ffkv.workflow.rules import Runs, tables
 
 pytestmark = pytest.mark.workflow
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
@@ -39,10 +39,8 @@ def dry_run(tmp_path_factory) -> str:
         "corpus": {"validation": ["a b", "c"]},
         "prefixes": {**config["prefixes"], "extra_states": ["x"]},
         "embedded": {**config["embedded"], "keep_steps": [0], "text": ["a.txt"]},
-        "behaviours": {"agreement": {"prompts": "a b.jsonl"}},
-        "comparisons": {
-            "both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]},
-        },
+        "behaviours": {"agreement": {"prompts": "a b.jsonl", "fields": {"clean_prefix": "clean"}}},
+        "comparisons": {"both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]}},
         "runs": {
             "tiny": {"model": {"max_memory": {}}, "report": {"control": "auto"}},
             "hub": {
@@ -137,11 +135,11 @@ def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     of_control = (
         "--per-key 20 --one-prefix-per-sentence --shared-prefixes-compete once --no-include-empty-prefix --negative "
-        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --model "
+        "--batch-tokens 1024 --block-sentences 2048 --device auto --no-trust-remote-code --shards 2 --model "
     )
     assert of_control in commands["triggers"]  # jobs come in any order
     assert "--shards 2 --max-memory cpu=60GiB --model " in commands["triggers"]
-    assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
+    assert "--second-matrix 'it'\"'\"'s (a|b)' --" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
     assert (
         commands["keys_summarize"].count("--by-prefix=") == 7
@@ -156,6 +154,14 @@ def test_each_rule_says_what_it_does(dry_run):
         wildcards = set(re.findall(r"\{(run|split|shard|group|kind|comparison|behaviour)\}", outputs))
         assert wildcards == set(re.findall(r"\{wildcards\.(\w+)\}", message[1])), rule
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
+
+
+def test_the_tables_of_a_rule_are_those_that_its_step_writes():
+    """Whatever the step is called: `roles` has no step `summarize`."""
+    assert tables("roles_measure")[1:2] == ["results/{run}/roles/by_layer/{group}.parquet"]
+    assert tables("refinement_summarize") == [
+        f"results/{{run}}/{each.path}" for each in STEPS["refinement_summarize"].writes
+    ]
 
 
 def test_no_shell_writes_under_the_name_of_an_output():

@@ -1,5 +1,6 @@
 """The workflow outside the clone: `ffkv init`, the installed wheel, and as a module of another workflow."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,10 +16,10 @@ from support import OFFLINE, ROOT
 from workflow.dry_run import planned
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings.runs import resolve
 from ffkv.base.settings.yaml_file import read_settings
 from ffkv.cli import ffkv
-from ffkv.workflow.start import start_files, write_start
+from ffkv.workflow.runs import resolve
+from ffkv.workflow.settings_file import start_files, write_start
 
 
 def run(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
@@ -67,7 +68,10 @@ def test_the_same_command_goes_on_after_an_interruption(tmp_path):
 def test_the_command_says_what_to_do_next(tmp_path):
     done = CliRunner().invoke(ffkv, ["init", str(tmp_path / "mine")])
     assert done.exit_code == 0, done.output
-    assert f"Edit {tmp_path / 'mine/config.yaml'}, then run `snakemake`" in done.output
+    assert f"Edit {tmp_path / 'mine/config.yaml'}, then go to {tmp_path / 'mine'} and run `snakemake`." in done.output
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(ffkv, ["init", "."])
+    assert done.output.splitlines()[-1] == "Edit config.yaml, then run `snakemake`."
 
 
 @pytest.mark.workflow
@@ -216,6 +220,7 @@ def test_an_edit_of_a_module_repeats_the_rules_whose_numbers_depend_on_it(tiny, 
         dry = run(*command, folder=tmp_path, PYTHONPATH=str(source))
         path.write_text(text)
         said = dry.stdout + dry.stderr
+        print(said)  # the reasons, if it fails
         return set(planned(said)) if "Nothing to be done" not in said else set()
 
     assert repeated("plan/commands.py") == set()

@@ -11,6 +11,8 @@ rule behaviours_encode:
         runs.files("prompts"),
         model="results/{run}/model",
         train="results/{run}/corpus/train.h5",
+        prefixes="results/{run}/sampled_prefixes.h5",
+        validation="results/{run}/corpus/validation.h5",
     output:
         prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
     log:
@@ -31,6 +33,8 @@ rule behaviours_encode:
             --name {wildcards.behaviour} \
             --model {input.model:q} \
             --train {input.train:q} \
+            --prefixes {input.prefixes:q} \
+            --validation {input.validation:q} \
             --output {output.prompts:q} \
             >{log:q} 2>&1
         """
@@ -235,7 +239,7 @@ rule behaviours_summarize:
             "results/{run}/values/projections/{group}.h5"
         ),
     output:
-        tables("behaviours"),
+        tables("behaviours_summarize"),
     log:
         "results/{run}/logs/behaviours_summarize.log",
     benchmark:

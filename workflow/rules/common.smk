@@ -2,21 +2,28 @@
 
 import atexit
 import shutil
+from functools import cache
 from os import environ
 from pathlib import Path
+from signal import SIGTERM
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import is_quiet_about
+from snakemake.settings.types import ExecMode
 
+from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
-from ffkv.base.process.recover import note_owner
+from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
 from ffkv.base.settings.yaml_file import typed
-from ffkv.base.system.disk import check_disk, describe_full, full, temporary_folders
+from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
 from ffkv.branches.behaviours.prompt_file import read_prompts
+from ffkv.branches.registry import BROKEN
 from ffkv.workflow import SOURCE
+from ffkv.workflow.changed import changes, rules_of
 from ffkv.workflow.inputs import find_corpus_files, moves
 from ffkv.workflow.live import hide_progress, show_progress
+from ffkv.workflow.recover import note_owner
 from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
 
 if shutil.which("ffkv") is None:
@@ -29,6 +36,9 @@ if shutil.which("ffkv") is None:
 environ.setdefault("FFKV_SOURCE", SOURCE)
 
 PLACES = (Path("results"), Path("reports"))
+RESULTS = Path(
+    "results"
+).absolute()  # Snakemake leaves its folder (--directory) before it ends
 
 try:
     check_disk([Path(), Path(".snakemake"), *temporary_folders()])
@@ -63,6 +73,12 @@ def gpus(on_cluster):
     return count
 
 
+def say_broken():
+    """Before a run: which packages beside ffkv cannot be used. Their rules are left out."""
+    for error in [*BROKEN.values(), *load_all("rules")[1].values()]:
+        say(str(error), error=True)
+
+
 def check_places():
     """Before a run: the folders of its results can be written."""
     tops = [place / run for place in PLACES for run in runs.settings]
@@ -72,6 +88,40 @@ def check_places():
         )
     except UserError as error:
         raise WorkflowError(plain(str(error)))
+
+
+@cache
+def say_other_settings():
+    """Before a run, or where there is nothing to do: which settings are others than those that results are made with.
+
+    Snakemake repeats what they are for, unless its own notes on these results are gone.
+    """
+    if workflow.exec_mode != ExecMode.DEFAULT or workflow.scheduler is None:
+        return  # inside a job, or the jobs are not known: the settings were refused, a file is missing
+    made = {}
+    for run, settings in runs.settings.items():
+        commits = RESULTS / runs.controls.get(run, run) / "commits"
+        if changed := changes(RESULTS / run, settings, commits):
+            told = "; ".join(map(str, changed))
+            say(f"results/{run} was made with other settings: {told}.", error=True)
+            made[run] = rules_of(changed)
+    kept = [
+        job
+        for job in workflow.dag.jobs
+        if getattr(job.wildcards, "run", None) in made and not workflow.dag.needrun(job)
+    ]
+    unknown = {job.wildcards.run for job in kept if job.rule.name == "write_settings"}
+    for run in sorted(unknown):
+        rules = {job.rule.name for job in kept if job.wildcards.run == run} & made[run]
+        say(
+            f"Snakemake has no notes on how results/{run} was made, and keeps it. To make it with the new settings, with the options of your run:"
+            f" snakemake reports/{runs.controls.get(run, run)}/index.html --forcerun {' '.join(sorted(rules))}",
+            error=True,
+        )
+
+
+# Snakemake calls no `onstart` for a dry run, nor if there is nothing to do.
+atexit.register(say_other_settings)
 
 
 def check_texts():
@@ -87,7 +137,8 @@ def check_texts():
             if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
                 find_corpus_files(settings, job.wildcards.split)
             if job.rule.name == "behaviours_encode":
-                read_prompts(settings["behaviours"][job.wildcards.behaviour]["prompts"])
+                its = settings["behaviours"][job.wildcards.behaviour]
+                read_prompts(its["prompts"], its["fields"])
         except UserError as error:
             raise WorkflowError(plain(str(error)))
 

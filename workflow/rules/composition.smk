@@ -48,7 +48,7 @@ rule composition_summarize:
         ),
         model="results/{run}/model",
     output:
-        tables("composition"),
+        tables("composition_summarize"),
     log:
         "results/{run}/logs/composition_summarize.log",
     benchmark:

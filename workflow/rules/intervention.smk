@@ -66,7 +66,7 @@ rule intervention_summarize:
             "results/{run}/values/projections/{group}.h5"
         ),
     output:
-        tables("intervention"),
+        tables("intervention_summarize"),
     log:
         "results/{run}/logs/intervention_summarize.log",
     benchmark:

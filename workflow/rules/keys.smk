@@ -115,7 +115,7 @@ rule keys_summarize:
         by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
         removal=runs.every_layer_group("results/{run}/keys/removal/{group}.parquet"),
     output:
-        tables("keys"),
+        tables("keys_summarize"),
     log:
         "results/{run}/logs/keys_summarize.log",
     benchmark:

@@ -46,7 +46,7 @@ rule refinement_summarize:
         prefixes="results/{run}/sampled_prefixes.h5",
         validation="results/{run}/corpus/validation.h5",
     output:
-        tables("refinement"),
+        tables("refinement_summarize"),
     log:
         "results/{run}/logs/refinement_summarize.log",
     benchmark:

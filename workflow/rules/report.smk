@@ -45,8 +45,10 @@ rule report:
         triggers="results/{run}/triggers.h5",
         branches=runs.branches,
         control=runs.control,
+        # One table of annotate_agreement stands for all.
         annotation_tables=branch(
-            runs.found("annotations"), then=rules.annotate_agreement.output
+            runs.found("annotations"),
+            then="results/{run}/annotation/agreement.csv",
         ),
     output:
         page=report(

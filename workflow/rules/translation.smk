@@ -132,7 +132,7 @@ rule translation_summarize:
         triggers="results/{run}/triggers.h5",
         train="results/{run}/corpus/train.h5",
     output:
-        tables("translation"),
+        tables("translation_summarize"),
     log:
         "results/{run}/logs/translation_summarize.log",
     benchmark:

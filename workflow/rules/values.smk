@@ -51,7 +51,7 @@ rule values_summarize:
         triggers="results/{run}/triggers.h5",
         train="results/{run}/corpus/train.h5",
     output:
-        tables("values"),
+        tables("values_summarize"),
     log:
         "results/{run}/logs/values_summarize.log",
     benchmark:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.errors import UserError
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.settings import Batches
+from ffkv.base.steps import WHOLE, Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY

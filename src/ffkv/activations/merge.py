@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 
 from ffkv.activations.prefix_file import KIND, write_linked
-from ffkv.activations.ties import rough
-from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers, row_ranges, write_parts
+from ffkv.activations.trigger_file import (
+    Negative,
+    TriggerExamples,
+    Triggers,
+    read_triggers,
+    rough,
+    row_ranges,
+    write_parts,
+)
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.atomic import link
 from ffkv.base.files.datasets import datasets_of
-from ffkv.base.parts import WHOLE
+from ffkv.base.steps import WHOLE
 from ffkv.model.anatomy import read_anatomy
 
 
@@ -62,7 +69,7 @@ def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: 
 def combine_triggers(shards: Sequence[Triggers]) -> Triggers:
     """Combines the triggers of parts of one corpus, in whatever order and grouping. Attributes are those of the first.
 
-    Order within a key: the coefficient furthest from zero first, tied ones (see `ties`) by sentence and position. Raises
+    Order within a key: the coefficient furthest from zero first, tied ones (see `trigger_file`) by sentence and position. Raises
     UserError if the shards were made with different settings.
     """
     first = shards[0]

@@ -20,7 +20,7 @@ import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
-from ffkv.base.files.datasets import LAYER_OFFSET, dataset, datasets_of
+from ffkv.base.files.datasets import LAYER_OFFSET, Checked, dataset, datasets_of
 from ffkv.model.anatomy import Anatomy
 
 KIND = "sampled prefixes"
@@ -37,11 +37,13 @@ class SampledPrefixes:
     """What `sampled_prefixes.h5` holds. The residual r is o - y."""
 
     layer_offset: np.ndarray = dataset(
-        "layer_boundary", "int64", unit="memory", about=LAYER_OFFSET.replace("row", "column")
+        "layer_boundary", "int64", unit="memory", about=LAYER_OFFSET.replace("row", "column"), of="memory"
     )
-    sentence: np.ndarray = dataset("prefix", "int32", unit="sentence", about="sentence of the prefix")
+    sentence: np.ndarray = dataset("prefix", "int32", unit="sentence", about="sentence of the prefix", of="sentence")
     position: np.ndarray = dataset("prefix", "int32", unit="token", about="length of the prefix, BOS not counted")
-    next_token: np.ndarray = dataset("prefix", "int32", unit="token", about="id of the token that follows")
+    next_token: np.ndarray = dataset(
+        "prefix", "int32", unit="token", about="id of the token that follows", of="token_id"
+    )
     y: np.ndarray | None = dataset(
         "layer prefix width",
         "float32",
@@ -119,9 +121,13 @@ def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> St
 def write_linked(path: Path | str, parts: Sequence[Path], attributes: Mapping[str, Any]) -> None:
     """Writes a file that reads the prefixes of other files, `parts`, one behind the other. There is at least one.
 
-    Raises UserError if a part is damaged, or is not of the same model and sample.
+    Raises UserError if a part is damaged, is not of the same model and sample, or lies neither beside the file nor below its folder.
     """
     names = [os.path.relpath(part, Path(path).parent) for part in parts]
+    if outside := [name for name in names if name.startswith("..")]:
+        raise UserError(
+            f"{path} cannot read {outside[0]}: write it into a folder that the file lies in, or one above that."
+        )
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for part in parts:  # one at a time: there may be more than a process can open
         with hdf5.open(part, KIND, attributes) as file:
@@ -148,7 +154,12 @@ class PrefixLayer:
     m: np.ndarray  # memory coefficients [prefix, memory]
 
 
-def read_layer(file: h5py.File, layer: int, quantities: str = "yrom") -> PrefixLayer:
+def read_end(file: h5py.File | Checked) -> np.ndarray:
+    """Reads what the head reads on the prefixes of an open file [prefix, d]: `end`, or o of the last layer."""
+    return file["end"][...] if "end" in file else read_layer(file, len(file["layer_offset"]) - 2, "o").o
+
+
+def read_layer(file: h5py.File | Checked, layer: int, quantities: str = "yrom") -> PrefixLayer:
     """Reads one layer of an open `sampled_prefixes.h5`. `quantities`: some of "yrom".
 
     Raises UserError if a state is not a number, because a file that the file reads from is not what it was.

@@ -6,23 +6,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.activations.pass_state import PassState
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import PROGRESS, remove
-from ffkv.base.files.checksums import sum_path
 from ffkv.base.files.datasets import dataset
-from ffkv.base.files.provenance import versions
+from ffkv.base.files.stored import sum_path, versions
 from ffkv.base.lookup import exists
-from ffkv.base.system.signals import stop, stoppable
+from ffkv.base.signals import stop, stoppable
 from ffkv.base.terminal import say
+
+if TYPE_CHECKING:
+    from ffkv.activations.triggers import PassState
 
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
@@ -80,7 +81,7 @@ def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[Callable[[], None]]:
+def resuming(progress_file: ProgressFile | None, state: "PassState") -> Iterator[Callable[[], None]]:
     """Brings a state to the point that an earlier process has saved.
 
     Yields `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C
@@ -107,7 +108,7 @@ def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[C
         yield save_if_due
 
 
-def save(progress_file: ProgressFile, state: PassState) -> None:
+def save(progress_file: ProgressFile, state: "PassState") -> None:
     """Saves a state. Raises UserError if the file cannot be written."""
     state.settle()
     counts = {name: getattr(state, name) for name in COUNTS}
@@ -118,7 +119,7 @@ def save(progress_file: ProgressFile, state: PassState) -> None:
         datasets.write(file, saved)
 
 
-def load(progress_file: ProgressFile, state: PassState) -> None:
+def load(progress_file: ProgressFile, state: "PassState") -> None:
     """Fills a state in place with what `save` wrote. If nothing of it can be used, it says why and changes nothing."""
     if not exists(progress_file.path):
         return
@@ -141,7 +142,7 @@ def load(progress_file: ProgressFile, state: PassState) -> None:
     say(f"going on after {state.tokens:,} tokens that are done.", error=True)
 
 
-def _tensors(state: PassState) -> dict[str, list[Tensor]]:
+def _tensors(state: "PassState") -> dict[str, list[Tensor]]:
     """Returns every tensor of a state, by field of `SavedState` and by layer."""
     tops = {"highest": state.highest} | ({"lowest": state.lowest} if state.lowest else {})
     return {name: [top.best for top in layers] for name, layers in tops.items()} | {

@@ -5,13 +5,12 @@
 import triton
 import triton.language as tl
 
-from ffkv.activations import packing, statistics, ties
-from ffkv.activations.trigger_file import FIXED_POINT
+from ffkv.activations import statistics, top_t, trigger_file
 
-FINE, FINE_BITS = tl.constexpr(ties.FINE), tl.constexpr(ties.FINE_BITS)
-PLACES = tl.constexpr(packing.PLACES)
-PLACE_SHIFT, ROUGH_SHIFT = tl.constexpr(packing.PLACE_SHIFT), tl.constexpr(packing.ROUGH_SHIFT)
-PER_UNIT = tl.constexpr(1 / FIXED_POINT)
+FINE, FINE_BITS = tl.constexpr(trigger_file.FINE), tl.constexpr(trigger_file.FINE_BITS)
+PLACES = tl.constexpr(top_t.PLACES)
+PLACE_SHIFT, ROUGH_SHIFT = tl.constexpr(top_t.PLACE_SHIFT), tl.constexpr(top_t.ROUGH_SHIFT)
+PER_UNIT = tl.constexpr(1 / trigger_file.FIXED_POINT)
 MANTISSA, LEAST_BIN = tl.constexpr(statistics.MANTISSA), tl.constexpr(statistics.BEFORE)
 BINS = tl.constexpr(statistics.LAST_BIN + 1)
 
@@ -33,7 +32,7 @@ def compete(value, token, tokens, best, at):
 
 @triton.jit
 def store_packed(triggers, m, gates, chosen, place, exists, is_key, sign: tl.constexpr, has_gate: tl.constexpr):
-    """Writes what `packing.pack` says of the chosen coefficients [key], or 0 where none exists."""
+    """Writes what `top_t.pack` says of the chosen coefficients [key], or 0 where none exists."""
     gate = tl.load(gates + chosen, mask=is_key, other=0).to(tl.int64) if has_gate else 0
     value = sign * tl.load(m + chosen, mask=is_key, other=0).to(tl.float32)
     bits = value.to(tl.int32, bitcast=True).to(tl.int64)

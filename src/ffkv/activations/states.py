@@ -15,11 +15,11 @@ from ffkv.activations.resume import has_identity, identity
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import remove
-from ffkv.base.files.checksums import block_folder, sum_path
+from ffkv.base.files.stored import block_folder, sum_path
 from ffkv.base.lookup import exists, find
-from ffkv.base.parts import Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Batches
+from ffkv.base.steps import Part
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.corpus.corpus_file import Corpus

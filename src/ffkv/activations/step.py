@@ -102,7 +102,7 @@ def sample_prefixes(
 
 
 def _load(model: Path | str, corpus: Path | str, work: Work) -> tuple[LoadedModel, Corpus]:
-    loaded = load(Path(model), work.device, work.max_memory)
+    loaded = load(Path(model), work.device, work.max_memory, work.trust_remote_code)
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
 
 

@@ -1,15 +1,15 @@
 """The steps of the wing `activations`."""
 
-from ffkv.base.steps import Step
+from ffkv.base.steps import MODULES, Step
 
 TRIGGERS = Step(
     "ffkv.activations.step:find_triggers",
-    settings=("triggers", "batches", "model/device", "model/max_memory", "shards"),
+    settings=("triggers", "batches", *MODULES, "model/max_memory", "shards"),
     imports="model",
 )
 SAMPLED_PREFIXES = Step(
     "ffkv.activations.step:sample_prefixes",
-    settings=("prefixes", "batches", "model/device", "model/max_memory", "seed", "shards"),
+    settings=("prefixes", "batches", *MODULES, "model/max_memory", "seed", "shards"),
     imports="model",
 )
 STEPS = {

@@ -1,4 +1,9 @@
-"""`triggers.h5`: trigger examples and statistics of every key."""
+"""`triggers.h5`: trigger examples and statistics of every key, in an order that does not depend on batches, threads and device.
+
+The last digits of a coefficient depend on the shape of the batch and on the machine. So the order of triggers looks at
+the first 15 significant binary digits only: coefficients that agree in them differ by less than 0.01 % and are tied.
+Tied prefixes come in the order of the corpus, also where the list of a key ends.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from ffkv.base.files import datasets, hdf5
-from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.datasets import LAYER_OFFSET, constant, dataset, group
+from ffkv.base.lookup import parse_json
 from ffkv.base.settings import Triggers as TriggerSettings
 
 PART_BYTES = 2**25  # of the memories that are read and written together
 NONE = -1  # no sentence, no token
+# Digits of a float32 that do not count for the order, of the 23 after its first one.
+FINE_BITS = 9
+FINE = 2**FINE_BITS - 1
 RANKED: dict[str, Any] = {"dimensions": "memory rank", "dtype": "int32"}
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
@@ -30,7 +38,7 @@ class TriggerExamples:
         "memory rank", "float32", unit="1", about="memory coefficient, furthest from 0 first; 0 if there is no trigger"
     )
     sentence: np.ndarray = dataset(
-        **RANKED, unit="sentence", about="sentence of the trigger prefix; -1 if there is none"
+        **RANKED, unit="sentence", about="sentence of the trigger prefix; -1 if there is none", of="sentence"
     )
     position: np.ndarray = dataset(
         **RANKED, unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
@@ -39,6 +47,7 @@ class TriggerExamples:
         **RANKED,
         unit="token",
         about="id of the token that follows the prefix, most often if several do; -1 if there is none",
+        of="token_id",
     )
     multiplicity: np.ndarray = dataset(
         **RANKED,
@@ -81,7 +90,7 @@ class Triggers(TriggerExamples):
         attributes: what the file says of itself.
     """
 
-    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET, of="memory")
     total: np.ndarray = dataset(
         "memory", "int64", unit="2^-20", about="sum of the coefficient over all prefixes, in fixed point"
     )
@@ -122,6 +131,21 @@ class Triggers(TriggerExamples):
     def rows(self, layer: int) -> slice:
         """Returns the rows of a layer's memories."""
         return slice(int(self.layer_offset[layer]), int(self.layer_offset[layer + 1]))
+
+
+def rough(coefficient: np.ndarray) -> np.ndarray:
+    """Returns whole numbers that sort as the sizes of float32 coefficients do, and are equal for tied ones; -1 for 0."""
+    digits = np.abs(coefficient).view(np.int32) >> FINE_BITS
+    return np.where(coefficient == 0, -1, digits)
+
+
+def tied_first(coefficient: np.ndarray) -> np.ndarray:
+    """Tells for which keys other trigger examples are tied with the first one [key].
+
+    `coefficient`: that of each trigger example, 0 where there is none [key, rank].
+    """
+    digits = rough(coefficient[:, :2])
+    return (digits.shape[1] > 1) & (digits[:, 0] >= 0) & (digits[:, 0] == digits[:, -1])
 
 
 def write_triggers(path: Path | str, triggers: Triggers) -> None:
@@ -192,5 +216,5 @@ def read_triggers(
         ((256, 20), (256, 20))
     """
     with hdf5.open(path, "triggers", belongs_to) as file:
-        own = {"prefixes": int(file.attrs["prefixes"]), "attributes": dict(file.attrs)}
+        own: dict[str, Any] = {"prefixes": int(file.attrs["prefixes"]), "attributes": dict(file.attrs)}
         return datasets.read(file, Triggers, "memory", memories, **own)

@@ -1,26 +1,41 @@
-"""Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
+"""Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t.
 
+On a GPU, one kernel adds what a batch says to the statistics, and finds the triggers in it: it reads each coefficient once.
+Operations of torch, one after the other, would read and write the coefficients some forty times, and the processor would
+take longer to start them than the GPU takes for a layer of a small model. Triton comes with torch for CUDA.
+"""
+
+import contextlib
 import functools
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from ffkv.activations import packing
-from ffkv.activations.batches import Batch, batches_of, check_longest, describe
-from ffkv.activations.pass_state import PassState, start, triggers_of
+from ffkv.activations.batches import Batch, batches_of, check_longest, describe, in_cache
 from ffkv.activations.resume import ProgressFile, resuming
-from ffkv.activations.trigger_file import Triggers
+from ffkv.activations.statistics import Statistics, sums
+from ffkv.activations.top_t import PLACES, TopT, unpack
+from ffkv.activations.trigger_file import NONE, Negative, Triggers
 from ffkv.base.errors import UserError
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as TriggerSettings
+from ffkv.base.steps import WHOLE, Part
+from ffkv.base.terminal import say
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.tap.quantities import OnTensor
-from ffkv.model.tap.tap import tap
+from ffkv.model.tap.tap import OnTensor, tap
+
+# A program of the kernel reads so many keys of so many sentences, one sentence after the other, so many tokens at a time. It is
+# one warp: each thread has keys of its own.
+KEYS, SENTENCES, TOKENS = 128, 4, 8
 
 
 def find_triggers(
@@ -70,10 +85,141 @@ def check(corpus: Corpus, settings: TriggerSettings) -> None:
         raise UserError(
             "triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'."
         )
-    if len(corpus.tokens) + len(corpus) >= packing.PLACES:
+    if len(corpus.tokens) + len(corpus) >= PLACES:
         raise UserError(
             f"The corpus has {len(corpus.tokens):,} tokens; at most 2^31 can be told apart. Set corpus.limit."
         )
+
+
+@functools.cache
+def can_scan(device: torch.device) -> bool:
+    """Tells whether the kernel runs on a device: a GPU, with Triton, which needs a C compiler to start a kernel."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from ffkv.activations.scan_kernel import nothing
+
+        nothing[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        say(
+            f"Triton starts no kernel here ({reason}). Operations of torch find triggers, which takes longer.",
+            error=True,
+        )
+        return False
+    return True
+
+
+def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_sided: bool) -> Tensor:
+    """Adds the coefficients of one layer on one batch to its statistics; returns the best prefix of each sentence.
+
+    Args:
+        found: the statistics.
+        batch, m, gate: see `PassState.add`. Only prefixes that compete are read.
+        two_sided: whether negative coefficients are counted, and the lowest of each sentence are returned, too.
+    Returns:
+        Packed triggers, see `top_t`: of the highest coefficients, and of the lowest [1 or 2, sentence, key].
+    """
+    from ffkv.activations.scan_kernel import kernel  # Triton is not on every machine
+
+    sentences, tokens, keys = m.shape
+    triggers = m.new_empty(2 if two_sided else 1, sentences, keys, dtype=torch.int64)
+    kernel[(-(-keys // KEYS), -(-sentences // SENTENCES))](
+        m.contiguous(),
+        m if gate is None else gate.contiguous().view(torch.uint8),
+        batch.multiplicity,
+        batch.histogram_times,
+        batch.place,
+        triggers,
+        found.total,
+        found.fires,
+        found.fires_negative,
+        found.maximum,
+        found.minimum,
+        found.finite.view(torch.uint8),
+        found.histogram,
+        sentences,
+        tokens,
+        keys,
+        before=batch.competing.start or 0,
+        has_gate=gate is not None,
+        two_sided=two_sided,
+        per_program=SENTENCES,
+        block_tokens=TOKENS,
+        block_keys=KEYS,
+        num_warps=1,
+    )
+    return triggers
+
+
+@dataclass
+class PassState:
+    """The state of a trigger pass."""
+
+    highest: list[TopT]  # the top t of positive coefficients [layer]
+    lowest: list[TopT]  # the top t of negative coefficients [layer]; empty if they are not kept
+    statistics: list[Statistics]  # the statistics [layer]
+    batches: int = 0  # number of batches of the shard that have been seen
+    tokens: int = 0  # number of their tokens
+    prefixes: int = 0  # number of prefixes of the corpus that they stand for
+
+    def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
+        """Adds the coefficients of one layer on one batch, which is on the layer's device.
+
+        `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, of the shape of m; None if the layer
+        has no gates.
+        """
+        statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
+        tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
+        if can_scan(m.device) and tops[0].one_prefix:
+            for top, triggers in zip(tops, scan(statistics, batch, m, gate, two_sided)):
+                top.merge(triggers)
+            return
+        m, gate = m.float(), None if gate is None else gate[:, batch.competing]
+        with zeroed(m, batch.left_out):
+            extremes = self._count(batch, layer, m, two_sided)
+            for top, of_sentences in zip(tops, extremes):
+                top.enter(m[:, batch.competing], of_sentences, gate, batch.place)
+
+    def _count(self, batch: Batch, layer: Layer, m: Tensor, two_sided: bool) -> list[Tensor]:
+        """Adds to sums and extremes; returns the largest and, if asked, the smallest coefficient of each sentence."""
+        peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
+        statistics, parts = self.statistics[layer.index], []
+        for rows in in_cache(m):
+            parts.append(sums(m[rows].flatten(0, 1), batch.multiplicity[rows].flatten(), two_sided))
+            torch.amax(m[rows, batch.competing], 1, out=peaks[rows])
+            if two_sided:
+                torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
+        statistics.add(torch.stack(parts), peaks, troughs if two_sided else None)
+        # Weights take long, and few prefixes need them.
+        for counted, times in ((batch.in_histogram, None), (batch.in_histogram_again, batch.times_again)):
+            if counted is not None and len(counted):
+                statistics.add_histogram(m.flatten(0, 1).index_select(0, counted), times)
+        return [peaks, troughs]
+
+    def count(self, batch: Batch) -> None:
+        """Notes that every layer of a batch has been added."""
+        self.batches += 1
+        self.tokens += batch.tokens
+        self.prefixes += batch.prefixes
+
+    def settle(self) -> None:
+        """Inserts all pending candidates."""
+        for top in [*self.highest, *self.lowest]:
+            top.settle()
+
+
+def start(layers: Sequence[Layer], settings: TriggerSettings, devices: Sequence[torch.device]) -> PassState:
+    """Returns the state before any batch. The state of a layer is on the layer's own device [layer]."""
+
+    def tops(sign: int) -> list[TopT]:
+        one_prefix = settings.one_prefix_per_sentence
+        placed = zip(layers, devices, strict=True)
+        return [TopT(layer.memories, settings.per_key, sign, one_prefix, device) for layer, device in placed]
+
+    negative = settings.negative and any(layer.signed for layer in layers)
+    statistics = [Statistics(layer.memories, device) for layer, device in zip(layers, devices, strict=True)]
+    return PassState(tops(1), tops(-1) if negative else [], statistics)
 
 
 def adding(state: PassState, batch: Batch) -> OnTensor:
@@ -89,3 +235,76 @@ def adding(state: PassState, batch: Batch) -> OnTensor:
         state.add(own, layer, tensor, gates.pop(layer.index, None))
 
     return add
+
+
+def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedModel) -> Triggers:
+    """Returns the triggers and statistics of a finished pass. Raises UserError if coefficients overflowed."""
+    state.settle()
+    counted = {
+        name: torch.cat([getattr(layer, name).cpu() for layer in state.statistics]).numpy()
+        for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
+    }
+    if not all(bool(layer.finite.all()) for layer in state.statistics):
+        raise UserError(
+            f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in"
+            f" {loaded.anatomy.dtype}. Use model.dtype float32."
+        )
+    fires_negative, minimum = counted.pop("fires_negative"), counted.pop("minimum")
+    matrices = [matrix for layer in loaded.anatomy.layers for matrix in layer.second_matrices]
+    gated = np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])  # [memory]
+    negative = None
+    if state.lowest:
+        negative = Negative(**_examples(competing, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
+    return Triggers(
+        layer_offset=np.asarray(loaded.anatomy.layer_offset),
+        prefixes=state.prefixes,
+        attributes={},
+        negative=negative,
+        **_examples(competing, state.highest, 1, gated),
+        **counted,
+    )
+
+
+def _examples(competing: CompetingPrefixes, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the fields of `TriggerExamples`, all but `fires`."""
+    ends = np.cumsum([len(top.best) for top in tops])[:-1]
+    # A layer at a time: unpacked triggers are several times as large as packed ones.
+    layers = [_layer_examples(competing, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)]
+    return {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
+
+
+def _layer_examples(competing: CompetingPrefixes, top: TopT, sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+    corpus = competing.corpus
+    starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
+    size, place, gate = (tensor.cpu().numpy() for tensor in unpack(top.best))
+    exists = place >= 0
+    sentence = np.searchsorted(starts, np.where(exists, place, 0), side="right") - 1
+    position = np.where(exists, place - starts[sentence], 0)
+    w, count, multiplicity = competing.next_token(sentence, position)
+    return {
+        "coefficient": np.where(exists, sign * size, size),
+        "sentence": np.where(exists, sentence, NONE).astype(np.int32),
+        "position": position.astype(np.int32),
+        "next_token": np.where(exists, w, NONE).astype(np.int32),
+        "multiplicity": np.where(exists, multiplicity, 0).astype(np.int32),
+        "next_count": np.where(exists, count, 0).astype(np.int32),
+        "gate": np.where(exists & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
+        "count": exists.sum(1).astype(np.int32),
+    }
+
+
+@contextlib.contextmanager
+def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
+    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no
+    position.
+
+    Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
+    """
+    if left_out is None:
+        yield
+        return
+    rows = m.view(-1, m.shape[-1])
+    original = rows.index_select(0, left_out)
+    rows.index_fill_(0, left_out, 0)
+    yield
+    rows.index_copy_(0, left_out, original)

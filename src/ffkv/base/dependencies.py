@@ -1,5 +1,6 @@
-"""Finds the code that the numbers of a step depend on: its function, and every module that this imports in turn.
+"""Finds the code that the numbers of a step depend on: its function, every module that this imports in turn, and their data files.
 
+These are modules of ffkv and of the packages behind its doors (`ffkv.base.doors`).
 A change of one of these modules repeats the step's rule, and a saved shard from before the change is not continued. A
 change of any other module does neither. The imports are read from the source, so that no list has to be kept.
 """
@@ -7,51 +8,45 @@ change of any other module does neither. The imports are read from the source, s
 import ast
 import hashlib
 import re
+import tomllib
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from ffkv.base.lookup import is_dir, is_file
+from ffkv.base.doors import entries, is_own, packages
+from ffkv.base.lookup import is_file
 
-PACKAGE = Path(__file__).parents[1]
-
-# Modules that steps import and that change no number, with the reason. What only they import changes none either.
-CHANGES_NO_NUMBER: dict[str, str] = {
-    "__init__.py": "It holds the version and the names of the public functions.",
-    "base/dependencies.py": "It says which modules numbers depend on.",
-    "base/errors.py": "An error ends the step.",
-    "base/files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
-    "base/hub": "What is read is a commit, which Snakemake tracks. What was fetched is checked against its hash.",
-    "base/options.py": "An option carries a setting or a path, which Snakemake tracks.",
-    "base/parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
-    "base/process": "It shows progress, handles signals, and chooses threads and the device.",
-    "activations/steps.py": "It says which settings reach a step. Snakemake tracks their values.",
-    "base/settings": "A setting reaches a step by its value, which Snakemake tracks.",
-    "base/steps.py": "It says how a step is described.",
-    "base/system": "It asks the operating system: disks, memory, signals.",
-    "base/terminal.py": "It prints.",
-}
+# Modules that steps import and that change no number, with the reason.
+CHANGES_NO_NUMBER = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 # Parts of these that do change numbers: how a table writes and reads them.
 CHANGES_NUMBERS = ("base/files/tables.py",)
 
-STEP = "step.py"  # a module with functions of several steps
+STEP = "step.py"  # a module with functions of several steps, as is each module that imports what steps are given
+GIVEN = "given.py"  # the module of a class whose methods open files for steps
 
 TYPES_ALONE = re.compile(r"^if TYPE_CHECKING:.*\n(?:[ \t]+.*\n|\n)+", re.M)
-IMPORT = re.compile(r"^[ \t]*from (ffkv[\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*import (ffkv[\w.]*)", re.M)
+DATA = re.compile(r"[\"'/]([\w-]+\.(?:toml|txt))[\"']")  # the name of a file beside a module, which the module reads
+# A door of what a step reads. Code of ffkv's own behind it counts; that of others in the runs that need it alone.
+OPENED = re.compile(r"\bload(?:_all)?\(\"(readers|corpora)\"")
+IMPORT = re.compile(r"^[ \t]*from ([\w.]+) import (\([^)]*\)|[^\n]*)|^[ \t]*import (\w[\w.]*)", re.M)
 
 
 def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     """Returns the source files that the numbers of a step depend on, sorted.
 
-    `function`: such as "ffkv.branches.keys.step:find_patterns". `also`: folders below the package whose modules are
-    imported by name while the step runs.
+    `function`: such as "ffkv.branches.keys.patterns:find_patterns". `also`: patterns of paths, from the name of a package on, such
+    as "ffkv/run/report/*": modules that are imported by name while the step runs, and their data files. Raises ValueError
+    if the function is neither of ffkv nor of a package behind a door.
     """
     module, name = function.split(":")
-    by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if is_file(path)]
-    used, own = _used_by(module, name), _source(module)
-    found = {own, *(path for path in by_name if "__pycache__" not in path.parts)}
+    own = _known(module)
+    by_name = (_folder(package).glob(rest) for package, _, rest in (pattern.partition("/") for pattern in also))
+    used = _used_by(own, name)
+    found = {own, *(path for paths in by_name for path in paths if is_file(path))}
     waiting = [*used, *(each for path in found - {own} for each in _imports(path))]
-    found |= {path for path in used if path.name == STEP}  # `_used_by` has followed what is called there
+    found |= {path for path in used if _has_steps(path)}  # `_used_by` has followed what is called there
     while waiting:
         path = waiting.pop()
         if path not in found and _changes_numbers(path):
@@ -76,44 +71,79 @@ def _content(path: Path) -> bytes:
 
 @cache
 def _changes_numbers(path: Path) -> bool:
-    """Whether numbers may depend on a file of the package."""
-    name = path.relative_to(PACKAGE).as_posix()
-    aside = any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
+    """Whether numbers may depend on a file."""
+    if not path.is_relative_to(core := _folder("ffkv")):
+        return True
+    name = path.relative_to(core).as_posix()
+    aside = any(fnmatch(name, each) or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
     return name in CHANGES_NUMBERS or not aside
 
 
-def _source(module: str) -> Path:
-    """Returns the file of a module: "ffkv.base" is base/__init__.py."""
-    return _file(PACKAGE, module)
+@cache
+def _folder(package: str) -> Path:
+    """Returns the folder of a package that can be imported without a dot in its name, such as "ffkv"."""
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"{package} is no package with a folder")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _known(module: str) -> Path:
+    if found := _source(module):
+        return found
+    raise ValueError(f"{module} is neither of ffkv nor of a package behind a door of ffkv, see ffkv.base.doors")
 
 
 @cache
-def _file(package: Path, module: str) -> Path:
-    path = package.joinpath(*module.split(".")[1:])
-    return path / "__init__.py" if is_dir(path) else path.with_suffix(".py")
+def _source(module: str, beside: Path | None = None) -> Path | None:
+    """Returns the file of a module: "ffkv.base" is base/__init__.py. None if it is of another library.
+
+    `beside`: the file that names it, for names that begin with dots.
+    """
+    names = module.lstrip(".")
+    if dots := len(module) - len(names):
+        assert beside is not None
+        path = beside.parents[dots - 1].joinpath(*names.split("."))
+    else:
+        package, *rest = names.split(".")
+        if package not in packages():
+            return None
+        path = _folder(package).joinpath(*rest)
+    # A folder of another version, of which caches alone are left, is no package.
+    return start if is_file(start := path / "__init__.py") else path.with_suffix(".py")
 
 
-def _sources(module: str, names: Iterable[str]) -> list[Path]:
-    """Returns the files that `from module import names` reads."""
-    return [_file_of(PACKAGE, module, name) for name in names]
-
-
-@cache
-def _file_of(package: Path, module: str, name: str) -> Path:
-    path = _file(package, f"{module}.{name}")
-    return path if is_file(path) else _file(package, module)
+def _sources(module: str, names: Iterable[str], beside: Path) -> list[Path]:
+    """Returns the files that `from module import names` reads, where it stands in the file `beside`; none of other libraries."""
+    if (own := _source(module, beside)) is None:
+        return []
+    parts = (
+        _source(f"{module.rstrip('.')}.{name}" if module.strip(".") else f"{module}{name}", beside) for name in names
+    )
+    return [part if part and is_file(part) else own for part in parts]
 
 
 @cache
 def _imports(path: Path) -> tuple[Path, ...]:
-    """Returns the files of ffkv that a file imports, anywhere in it, but not for types alone."""
+    """Returns the files of ffkv and of packages behind its doors that a file imports, anywhere in it, but not for types alone.
+
+    And the data files that it reads, and what of ffkv stands behind the doors that it opens.
+    """
     if path.suffix != ".py":
         return ()
-    found: list[Path] = []
-    for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", _content(path).decode())):
+    text = _content(path).decode()
+    found = [beside for name in DATA.findall(text) if is_file(beside := path.with_name(name))]
+    for door in OPENED.findall(text):
+        found += [_known(entry.module) for entry in entries(door).values() if is_own(entry)]
+    for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", text)):
         listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
-        found += [_source(alone)] if alone else _sources(module, listed)
+        found += filter(None, [_source(alone)]) if alone else _sources(module, listed, path)
     return tuple(found)
+
+
+@cache
+def _has_steps(path: Path) -> bool:
+    return path.name == STEP or any(each.name == GIVEN for each in _imports(path))
 
 
 @cache
@@ -121,39 +151,57 @@ def _statements(path: Path) -> list[ast.stmt]:
     return ast.parse(_content(path)).body
 
 
-def _used_by(module: str, function: str) -> set[Path]:
-    """Returns the files of ffkv that a function uses, by itself and by what it calls in its own module.
+def _used_by(own: Path, function: str) -> set[Path]:
+    """Returns the files that a function uses, by itself and by what it calls in its own module, the file `own`.
 
-    Of a module of other steps, these are the module and what the called function uses.
+    Of a module of other steps, these are the module and what the called function uses. Of `ffkv.branches.given`, what the methods
+    use that are named. `function`: "" for all functions of the module.
     """
-    imported: dict[str, tuple[Path, str, str]] = {}
+    imported: dict[str, tuple[Path, str]] = {}
     defined: dict[str, ast.stmt] = {}
-    for statement in _statements(_source(module)):
-        imported |= _imported_by(statement)
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+    for statement in _statements(own):
+        imported |= _imported_by(statement, own)
+        if isinstance(statement, ast.ClassDef) and own.name == GIVEN:
+            defined |= _methods(statement)
+        elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
             defined[statement.name] = statement
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             defined |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
-    used, waiting, seen = set(), [function], set()
+    used, waiting, seen = set(), [function] if function else [*defined], set()
     while waiting:
         name = waiting.pop()
         if name in imported:
-            source, of_module, original = imported[name]
-            used |= {source, *(_used_by(of_module, original) if source.name == STEP else ())}
+            source, original = imported[name]
+            followed = source.name == GIVEN or _has_steps(source)
+            used |= {source, *(_used_by(source, original) if followed else ())}
         if name in defined and name not in seen:
             seen.add(name)
             for node in ast.walk(defined[name]):
                 waiting += [node.id] if isinstance(node, ast.Name) else []
-                imported |= (inside := _imported_by(node))
+                waiting += [f".{node.attr}"] if isinstance(node, ast.Attribute) else []
+                imported |= (inside := _imported_by(node, own))
                 waiting += inside
     return used
 
 
-def _imported_by(node: ast.AST) -> dict[str, tuple[Path, str, str]]:
-    """Returns the names that a statement imports from ffkv: the file and the module that each comes from, and its name there."""
-    if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("ffkv"):
+def _imported_by(node: ast.AST, own: Path) -> dict[str, tuple[Path, str]]:
+    """Returns the names that a statement of the file `own` imports: the file that each comes from, and its name there; "" for all of it."""
+    if not isinstance(node, ast.ImportFrom):
         return {}
-    module, names = str(node.module), [alias.name for alias in node.names]
-    found = zip(node.names, _sources(module, names), strict=True)
-    return {alias.asname or alias.name: (source, module, alias.name) for alias, source in found}
+    module = "." * node.level + (node.module or "")
+    sources = _sources(module, [alias.name for alias in node.names], own)
+    whole = _source(module, own)
+    named = {
+        alias.asname or alias.name: (source, alias.name if source == whole else "")
+        for alias, source in zip(node.names, sources)
+    }
+    for source in {source for source, _ in named.values() if source.name == GIVEN}:
+        classes = [each for each in _statements(source) if isinstance(each, ast.ClassDef)]
+        named |= {method: (source, method) for each in classes for method in _methods(each)}
+    return named
+
+
+def _methods(statement: ast.ClassDef) -> dict[str, ast.stmt]:
+    """Returns the methods of a class by their names, with a point before each."""
+    return {f".{each.name}": each for each in statement.body if isinstance(each, ast.FunctionDef)}

@@ -1,11 +1,14 @@
 """Intervals and summaries that several rooms use."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 Z_95 = 1.959963984540054  # the standard normal's 97.5 % point
 # The means of Poisson distributions in which 1 or more, 2 or more, 3 or more events have the probability 5 %.
 RARE = (0.0512933, 0.3553615, 0.8176914)
+LEAST_GROUPS = 5  # groups from which on there is an interval over groups
 
 
 def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +42,8 @@ def mean_interval(sample: np.ndarray, lowest: float = -np.inf, highest: float = 
 
     A few large numbers make a sample skewed, and then both the t interval and a bootstrap of few numbers are too short
     on that side. The second interval corrects t for the skewness (Hall 1992, "On the removal of skewness by
-    transformation"). The result covers both.
+    transformation"). The result covers both. Between the bounds 0 and 1, numbers that are all 0 or 1, or all alike, are
+    counted instead (`wilson`): rare events are too skewed for the correction, and equal numbers show no scatter.
 
     Args:
         sample: numbers [n].
@@ -54,6 +58,9 @@ def mean_interval(sample: np.ndarray, lowest: float = -np.inf, highest: float = 
     n = len(sample)
     if n < 2:
         return float("nan"), float("nan")
+    if (lowest, highest) == (0, 1) and (np.isin(sample, (0, 1)).all() or np.ptp(sample) == 0):
+        low, high = map(float, wilson(sample.sum(), n))
+        return low, high
     mean, error = sample.mean(), sample.std(ddof=1) / np.sqrt(n)
     deviations = sample - mean
     variance = (deviations**2).mean()
@@ -83,6 +90,43 @@ def difference_of_intervals(
     """Returns a - b of independent estimates and its interval, by the square-and-add method (Newcombe 1998, method 10)."""
     low, high = np.hypot(a - a_low, b_high - b), np.hypot(a_high - a, b - b_low)
     return a - b, float(a - b - low), float(a - b + high)
+
+
+def paired_interval(differences: np.ndarray) -> tuple[float, float]:
+    """Computes the 95 % interval of the difference of two shares of the same units (Bonett and Price 2012).
+
+    It counts one more unit that differs in each direction: without them it would have no length where no unit differs,
+    which does not show that none would.
+
+    Args:
+        differences: 1, 0 or -1 of each unit [n].
+    Returns:
+        Lower and upper bound.
+    """
+    adjusted = np.append(differences, [1.0, -1.0])
+    half = Z_95 * adjusted.std() / np.sqrt(len(adjusted))
+    return float(max(adjusted.mean() - half, -1)), float(min(adjusted.mean() + half, 1))
+
+
+def scatter_of_layers(values: np.ndarray, weights: np.ndarray, halves: Sequence[np.ndarray]) -> float:
+    """Computes half the length of the 95 % interval of a difference of means, from the scatter of neighbouring layers.
+
+    Where layers differ at random, half the mean square of the steps from one to the next is their variance, also if
+    they rise or fall slowly (von Neumann 1941). The steps overlap, so that they have fewer degrees of freedom. A step over
+    a layer that is left out is divided by the root of its length.
+
+    Args:
+        values: the numbers [layer].
+        weights: how much a layer counts in the mean of its half, up to a factor [layer].
+        halves: the layers whose means are compared, ascending; more than one in a half at least.
+    """
+    from scipy.special import stdtrit
+
+    steps, lengths = (np.concatenate([np.diff(each) for each in of]) for of in ([values[h] for h in halves], halves))
+    degrees = 2 * len(steps) ** 2 / sum(3 * len(half) - 4 for half in halves if len(half) > 1)
+    parts = [weights[half] / weights[half].sum() for half in halves]
+    error = np.sqrt((steps**2 / lengths).mean() / 2 * sum((part**2).sum() for part in parts))
+    return float(stdtrit(degrees, 0.975) * error)
 
 
 def box(sample: np.ndarray | pd.Series | list[float]) -> dict[str, float]:
@@ -120,3 +164,28 @@ def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataF
     table["share"] = table[count] / table[total]
     table["low"], table["high"] = wilson(table[count], table[total])
     return table
+
+
+def without_each(group: np.ndarray) -> np.ndarray:
+    """Returns weights for means over prompts: of all prompts, then of all but those of each group [1 + group, prompt].
+
+    With fewer groups than `LEAST_GROUPS` only the former are there. Rows sum up to 1.
+    """
+    names = np.unique(group)
+    rows = [np.ones(len(group), bool), *(group != name for name in names if len(names) >= LEAST_GROUPS)]
+    return np.array([row / row.sum() for row in rows])
+
+
+def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
+    """Returns the 95 % interval of a statistic of prompts whose groups are the draws, by the jackknife over groups.
+
+    Its pseudo-values, one for each group, are what `mean_interval` takes (Miller 1974, "The jackknife: a review"). Of a mean over
+    groups of equal size they are the means of the groups.
+
+    Args:
+        values: the statistic with each row of weights of `without_each` [1 + group].
+    Returns:
+        Lower and upper bound; both NaN with fewer groups than `LEAST_GROUPS`.
+    """
+    whole, rest = values[0], values[1:]
+    return mean_interval(whole + (len(rest) - 1) * (rest.mean() - rest)) if len(rest) else (np.nan, np.nan)

@@ -3,18 +3,19 @@
 import functools
 import shlex
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
-from ffkv.base.parts import Part
-from ffkv.base.settings import Section, Settings, section
+from ffkv.base.process import runtime
+from ffkv.base.settings import Inputs, Jobs, Model, Section, section
 from ffkv.base.settings.messages import refusal
-from ffkv.base.steps import Step, Work
+from ffkv.base.steps import Part, Step, Work
 
 
 class InputPath(click.Path):
@@ -68,7 +69,9 @@ def output_option(about: str, flag: str = "--output") -> Callable:
 
 
 # Settings that tell a step how to work: the attribute of `Work`, which is also the name of the option.
-WORK = {"model/device": "device", "model/max_memory": "max_memory", "batches/tokens": "batch_tokens"}
+WORK = {f"model/{name}": name for name in ("device", "max_memory", "trust_remote_code")} | {
+    "batches/tokens": "batch_tokens"
+}
 
 
 def flag_of(name: str) -> str:
@@ -109,15 +112,21 @@ def _words(name: str, value: Any) -> list[str]:
     return [word for item in items for word in (flag_of(name), str(item))]
 
 
-def setting(model: type[Section], *names: str) -> Callable:
-    """Adds an option for each named setting of a section. The section gives its default, limits and help."""
+def _with(options: Sequence[Callable], hand_over: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Callable:
+    """Adds options to a command. The command gets what `hand_over` makes of all that is given; without it, what is given."""
 
     def decorate(command: Callable) -> Callable:
-        for name in reversed(names):
-            command = _option(model, name)(command)
-        return command
+        decorated = (
+            command if hand_over is None else functools.wraps(command)(lambda **given: command(**hand_over(given)))
+        )
+        return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
 
     return decorate
+
+
+def setting(model: type[Section], *names: str) -> Callable:
+    """Adds an option for each named setting of a section. The section gives its default, limits and help."""
+    return _with([_option(model, name) for name in names])
 
 
 def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
@@ -128,16 +137,15 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
         argument: the command's argument; by default the name of the section in small letters.
     """
     chosen = names or tuple(model.model_fields)
+    of_section = argument or model.__name__.lower()
+    return _with(
+        [_option(model, name) for name in chosen], lambda given: {of_section: _taken(model, chosen, given), **given}
+    )
 
-    def decorate(command: Callable) -> Callable:
-        @functools.wraps(command)
-        def with_section(**options: Any) -> Any:
-            values = {name: options.pop(option_name(model.__name__.lower(), name)) for name in chosen}
-            return command(**{argument or model.__name__.lower(): section(model, **values)}, **options)
 
-        return setting(model, *chosen)(with_section)
-
-    return decorate
+def _taken(model: type[Section], names: Sequence[str], given: dict[str, Any]) -> Section:
+    """Takes the values of some settings out of what is given, and returns the section that they make."""
+    return section(model, **{name: given.pop(option_name(model.__name__.lower(), name)) for name in names})
 
 
 def _option(model: type[Section], name: str) -> Callable:
@@ -183,26 +191,55 @@ def _option(model: type[Section], name: str) -> Callable:
     )
 
 
-seed_option = setting(Settings, "seed")
+def also_argument(name: str, flag: str, metavar: str) -> Callable:
+    """Lets a person write an option's value without its flag, as in `ffkv plan mine.yaml`. `name`: its parameter."""
+
+    def take(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            context.default_map = {**(context.default_map or {}), name: value}
+        return value
+
+    def once(given: dict[str, Any]) -> dict[str, Any]:
+        source = click.get_current_context().get_parameter_source(name)
+        if given.pop("word") is not None and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{metavar} is written twice: as a word, and behind {flag}. Leave out one of them.")
+        return given
+
+    return _with([click.argument("word", required=False, metavar=f"[{metavar}]", is_eager=True, callback=take)], once)
+
+
+ANNOTATIONS = click.option(
+    "--annotations",
+    type=WRITABLE,
+    help="Folder of the run's annotations.  [default: annotations/<run>, beside results]",
+)
+
+
+# Adds options for what a person alone allows a finished run, whatever its files say. The command gets them as `allowed`.
+allowing = _with(
+    [_option(Model, "trust_remote_code"), ANNOTATIONS],
+    lambda given: {"allowed": {name: given.pop(name) for name in ("trust_remote_code", "annotations")}, **given},
+)
+seed_option = setting(Jobs, "seed")
 
 
 def _limit_threads(context: click.Context, parameter: click.Parameter, value: int) -> int:
     """Limits every thread pool, before the command imports torch."""
-    from ffkv.base.process.runtime import configure
-
-    configure(value)
+    runtime.configure(value)
     return value
 
 
-threads_option = click.option(
+_threads = functools.partial(
+    click.option,
     "--threads",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
     callback=_limit_threads,
     is_eager=True,
     help="Number of threads that this process may use.",
 )
+threads_option = _threads(default=1, show_default=True)
+# Of a command that a person waits for. Snakemake and SLURM say how many threads a job of theirs has.
+all_threads_option = _threads(default=runtime.usual_threads, show_default="one per core; in a job, those of the job")
 
 
 def part_options(name: str) -> Callable:
@@ -213,53 +250,44 @@ def part_options(name: str) -> Callable:
     return lambda command: index(count(command))
 
 
-def section_of(name: str) -> type[Section]:
-    """Returns the class of a section of the settings; of a mapping, such as `behaviours`, that of its entries."""
-    annotation: Any = Settings.model_fields[name].annotation
+def section_of(settings: type[Section], name: str) -> type[Section]:
+    """Returns the class of a section of settings; of a mapping, such as `behaviours`, that of its entries."""
+    annotation: Any = settings.model_fields[name].annotation
     return get_args(annotation)[1] if get_origin(annotation) is dict else annotation
 
 
 PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 
 
-def step_options(step: Step) -> Callable:
+def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
     """Adds an option for each setting of a step, and `--threads` if its jobs may have several.
 
     The command gets an object of each section, by the section's name, with what was given; `seed`; and `work`.
+
+    of: the settings that have the sections that the step takes.
     """
     of_work = {name: attribute for name, attribute in WORK.items() if name in step.settings}
     parts = {name: part for name, part in PARTS.items() if name in step.settings}
-    chosen: dict[type[Section], list[str]] = {}
-    names_of: dict[type[Section], str] = {}
+    chosen: dict[str, list[str]] = {}  # the settings of each section
     for name in step.settings:
         section_name, _, key = name.partition("/")
         if section_name not in ("seed", *PARTS) and name not in of_work:
-            model = section_of(section_name)
-            chosen.setdefault(model, []).extend([key] if key else model.model_fields)
-            names_of[model] = section_name
+            chosen.setdefault(section_name, []).extend([key] if key else section_of(of, section_name).model_fields)
 
-    def decorate(command: Callable) -> Callable:
-        @functools.wraps(command)
-        def with_work(**options: Any) -> Any:
-            threads = options.pop("threads", 1)
-            if step.has_threads and step.imports != "tables":
-                from ffkv.base.process.runtime import torch_with
+    options = [_option(section_of(of, name), key) for name, keys in chosen.items() for key in keys]
+    options += [_option(section_of(of, name.partition("/")[0]), name.partition("/")[2]) for name in reversed(of_work)]
+    options += [seed_option] if "seed" in step.settings else []
+    options += [part_options(part) for part in reversed(parts.values())]
+    options += [threads_option] if step.has_threads else []
 
-                torch_with(threads)
-            work = {attribute: options.pop(attribute) for attribute in of_work.values()}
-            for name, part in parts.items():
-                work["part"] = Part(options.pop(part), options.pop(name))
-            return command(**({"work": Work(**work)} if work else {}), **options)
+    def hand_over(given: dict[str, Any]) -> dict[str, Any]:
+        threads = given.pop("threads", 1)
+        if step.has_threads and step.imports != "tables":
+            runtime.torch_with(threads)
+        work = {attribute: given.pop(attribute) for attribute in of_work.values()}
+        for name, part in parts.items():
+            work["part"] = Part(given.pop(part), given.pop(name))
+        sections = {name: _taken(section_of(of, name), keys, given) for name, keys in chosen.items()}
+        return {**({"work": Work(**work)} if work else {}), **sections, **given}
 
-        decorated: Callable = threads_option(with_work) if step.has_threads else with_work
-        for part in parts.values():
-            decorated = part_options(part)(decorated)
-        decorated = seed_option(decorated) if "seed" in step.settings else decorated
-        for name in of_work:
-            section_name, _, key = name.partition("/")
-            decorated = setting(section_of(section_name), key)(decorated)
-        for model, names in reversed(chosen.items()):
-            decorated = takes(model, *names, argument=names_of[model])(decorated)
-        return decorated
-
-    return decorate
+    return _with(options, hand_over)

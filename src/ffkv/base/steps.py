@@ -1,4 +1,4 @@
-"""One step of the workflow: its function, what it reads, the settings that it takes and what it writes.
+"""One step of the workflow: its function, what it reads, the settings that it takes and what it writes; and how its jobs work.
 
 A rule takes its options and its reruns from this description, and the command takes its options from it.
 """
@@ -9,10 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ffkv.base.dependencies import code_hash
+from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table
-from ffkv.base.parts import WHOLE, Part
 
 UNTRACKED = ("model/max_memory",)  # settings that change no number, so that a change repeats no rule
+MODULES = ("model/device", "model/trust_remote_code")  # the settings of a step that runs modules of the model
 EVERY_GROUP = "*"  # after the name of what a step reads: all files of the name
 
 
@@ -35,9 +36,9 @@ class File:
 class Step:
     """A step, which a rule and a command of the same name start."""
 
-    function: str  # "module:function" of the function that a notebook can call, too
+    function: str  # "module:function": a function of what it is given (`ffkv.branches.given`), settings and seed, as far as it takes them
     about: str = ""  # what the command does, for its help
-    # the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for all files of the
+    # the files that it reads, by name, see `ffkv.branches.branch.FILES`. A name with `*` stands for all files of the
     # name: those of all groups of layers, shards or behaviours.
     reads: tuple[str, ...] = ()
     # the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of the top
@@ -45,7 +46,8 @@ class Step:
     settings: tuple[str, ...] = ()
     writes: tuple[Table | File, ...] = ()  # what it returns, in this order
     imports: str = "tables"  # what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`
-    also: tuple[str, ...] = ()  # folders of modules that it imports by name while it runs
+    # patterns of paths, such as "ffkv/run/report/*", of modules that it imports by name while it runs, and of their data
+    also: tuple[str, ...] = ()
     # how much it has to do in a run (`ffkv.plan.facts.RunFacts`): things; or products of two numbers, if it uses
     # `model/device`; of all its jobs. And rows or numbers that it writes. `ffkv plan` takes both beside those of a small
     # run, so that a constant factor of things may be left out. None: neither grows with the run.
@@ -68,6 +70,37 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of several parts.
+
+    Attributes:
+        index: which part this is, from 0.
+        count: how many parts there are.
+    Examples:
+        >>> ffkv.Part(1, 4).of(10)
+        range(2, 5)
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, total: int) -> range:
+        """Returns the numbers of 0..total-1 that belong to this part.
+
+        Parts are contiguous and as even as possible. Some are empty if there are more parts than numbers.
+
+        Raises:
+            UserError: there is no such part.
+        """
+        if not 0 <= self.index < self.count:
+            raise UserError(f"There is no part {self.index} of {self.count}: parts count from 0.")
+        return range(total * self.index // self.count, total * (self.index + 1) // self.count)
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
 class Work:
     """How a step does its work: where, in which batches, and on which part of it. It changes numbers by rounding alone.
 
@@ -76,6 +109,7 @@ class Work:
         max_memory: the setting `model.max_memory`.
         batch_tokens: maximum number of tokens per batch, with padding.
         part: the shard of the corpus, or the group of layers.
+        trust_remote_code: whether the checkpoint's own code may run, if the model needs it.
     Examples:
         >>> ffkv.Work(device="cpu", part=ffkv.Part(0, 2)).part  # the first of two groups of layers
         Part(index=0, count=2)
@@ -85,3 +119,4 @@ class Work:
     max_memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     batch_tokens: int = 1024
     part: Part = WHOLE
+    trust_remote_code: bool = False

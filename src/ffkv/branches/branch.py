@@ -1,20 +1,33 @@
 """One description per branch of the analysis: its steps, its tables, and its words in the report."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ffkv.base.files.columns import WILD, Table
 from ffkv.base.steps import Step
 
 if TYPE_CHECKING:
-    from ffkv.base.settings import Settings
+    from ffkv.branches.settings import Settings
+
+
+# The files that steps of several branches read, below the folder of a run, by their names in `Step.reads`.
+FILES = {
+    "model": "model",
+    "values": "values.h5",
+    "triggers": "triggers.h5",
+    "prefixes": "sampled_prefixes.h5",
+    "train": "corpus/train.h5",
+    "validation": "corpus/validation.h5",
+    "projections": "values/projections/{group}.h5",
+}
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch. Its folder below `ffkv.branches`, its section of settings and its folder in a run have its name.
+    """A branch. Its folder below `ffkv.branches`, its section of the settings and its folder in a run have its name.
 
     From it come the command group, the options and reruns of its rules, the files of a finished run, its section of the
     report, `docs/formats.md` and the plan.
@@ -27,10 +40,23 @@ class Branch:
     steps: Mapping[str, Step]  # its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
     heading: str  # heading of its section in the report
     introduction: str  # the paragraph below the heading
-    # the figures of this section, by their names in `ffkv.run.report.section_<name>`: their titles
+    # the figures of this section, by their names there: their titles
     figures: Mapping[str, str] = field(default_factory=dict)
+    # "module:name" of its section of settings: a class; or a type with its default, as pydantic takes them. "" if it has none
+    settings: str = ""
+    section: str = ""  # "module:name" of its `ffkv.run.report.section.Section`; "" if the report shows nothing of it
+    # numbers of samples in its settings, of which a control has a third, or this many if a third is less
+    samples: Mapping[str, int] = field(default_factory=dict)
+    # the settings that a control has in place of those of its run
+    of_control: Mapping[str, Any] = field(default_factory=dict)
     # whether a run with such settings has the branch; None: every run has it
     applies: "Callable[[Settings], bool] | None" = None
+
+    @property
+    def field(self) -> tuple[Any, Any]:
+        """The type of its settings, and their default."""
+        found = load(self.settings)
+        return found if isinstance(found, tuple) else (found, found())
 
     @property
     def rules(self) -> dict[str, Step]:
@@ -42,20 +68,42 @@ class Branch:
         """All tables that the steps of the branch write."""
         return [each for step in self.steps.values() for each in step.writes if isinstance(each, Table)]
 
+    def path(self, name: str) -> str:
+        """Returns the path of what a step reads, below the folder of a run: one of `FILES`, or what a step of the branch writes.
+
+        `name`: the name of the file; or of the step if it writes one file.
+        """
+        of_steps = {key: step.writes[0].path for key, step in self.steps.items()}
+        return (of_steps | {each.name: each.path for step in self.steps.values() for each in step.writes} | FILES)[name]
+
     def is_in(self, settings: "Settings") -> bool:
-        """Tells whether a run with such settings has the branch."""
-        return self.applies is None or self.applies(settings)
+        """Tells whether a run with such settings has the branch. A run has none that came after the ffkv that made it."""
+        return settings.knows(self.name) and (self.applies is None or self.applies(settings))
 
     def files(self, settings: "Settings") -> Iterator[str]:
         """Yields the files of a run with such settings, below its folder."""
         for each in (each for step in self.steps.values() for each in step.writes):
             if self.is_in(settings) and (not isinstance(each, Table) or each.applies(settings)):
-                yield from _paths(each.path, settings)
+                yield from paths(each.path, parts_of(settings))
 
 
-def _paths(path: str, settings: "Settings") -> Iterator[str]:
+def load(name: str) -> Any:
+    """Returns what a name "module:name" stands for. Its module is imported."""
+    module, attribute = name.split(":")
+    return getattr(import_module(module), attribute)
+
+
+def parts_of(settings: "Settings") -> dict[str, Sequence[Any]]:
+    """Returns the groups of layers, the shards and the behaviours of a run."""
+    return {
+        "group": range(settings.layer_groups),
+        "shard": range(settings.shards),
+        "behaviour": list(settings.behaviours),
+    }
+
+
+def paths(path: str, parts: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """Yields the files that a path with wild parts stands for."""
-    parts = {"group": range(settings.layer_groups), "shard": range(settings.shards), "behaviour": settings.behaviours}
     names = WILD.findall(path)
     for values in itertools.product(*(parts[name] for name in names)):
         yield path.format(**dict(zip(names, values)))

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from ffkv.base.options import COMMIT, CORPUS, MODEL, output_option, setting, takes
-from ffkv.base.settings import Corpus, Settings
+from ffkv.base.process.runtime import configure
+from ffkv.base.settings import Corpus, Jobs, Model
 from ffkv.base.terminal import say
 
 
@@ -13,7 +14,8 @@ from ffkv.base.terminal import say
 @MODEL
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @takes(Corpus, argument="settings")
-@setting(Settings, "corpus_processes")
+@setting(Jobs, "corpus_processes")
+@setting(Model, "trust_remote_code")
 @COMMIT
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
@@ -21,13 +23,12 @@ def corpus(
     split: str,
     settings: Corpus,
     corpus_processes: int,
+    trust_remote_code: bool,
     commit_file: Path | None,
     output: Path,
 ) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
-
-    from ffkv.base.process.runtime import configure
 
     configure(1)  # each process has one thread
     from ffkv.base.hub.commit import read_commit
@@ -35,7 +36,7 @@ def corpus(
     from ffkv.corpus.step import encode_corpus
 
     commit = read_commit(commit_file) if commit_file else None
-    encoded = encode_corpus(model_folder, split, settings, output, corpus_processes, commit)
+    encoded = encode_corpus(model_folder, split, settings, output, corpus_processes, commit, trust_remote_code)
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))
@@ -46,6 +47,6 @@ def corpus(
 @output_option("File to write, corpus/<split>.h5 of the control.")
 def copy_corpus(corpus_file: Path, output: Path) -> None:
     """Copy a split of a run for its control: a third of the train split, the validation split whole."""
-    from ffkv.corpus.part import copy_corpus as copy_split
+    from ffkv.corpus.step import copy_corpus as copy_split
 
     say(f"{copy_split(corpus_file, output)} from {corpus_file}.")

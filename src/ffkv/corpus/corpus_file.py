@@ -14,20 +14,21 @@ import numpy as np
 from ffkv.base.characters import BYTE, read_bytes, unfinished, write_bytes
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset, group
-from ffkv.base.files.lazy import Pieces
-from ffkv.base.settings.languages import ENGLISH
+from ffkv.base.files.hdf5 import OTHERS, NotThere, Pieces
+from ffkv.base.settings.common import ENGLISH
 from ffkv.corpus.encode import Encoded, flatten
 from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
 
 LONGEST_BEGINNING = 3  # bytes of a character without its last one
 NONE = -1  # stands for no token
+LAZY: dict[str, Any] = {"dtype": "int32", "lazy": True}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPieces:
     """Tokens of the vocabulary that are no whole characters, such as a byte of one."""
 
-    id: np.ndarray = dataset("piece", "int32", unit="token", about="their ids")
+    id: np.ndarray = dataset("piece", "int32", unit="token", about="their ids", of="token_id")
     spelling: Sequence[str] = datasets.texts("piece", about="their texts, with bytes as `<0xE6>`")
 
 
@@ -36,27 +37,27 @@ class Corpus:
     """The sentences of a split. They are read piece by piece, so that memory does not grow with the text."""
 
     tokens: Pieces | np.ndarray = dataset(
-        "token", "int32", unit="token", about="ids of all sentences, one behind the other, without BOS", lazy=True
+        "token", **LAZY, unit="token", about="ids of all sentences, one behind the other, without BOS", of="token_id"
     )
     token_end: Pieces | np.ndarray = dataset(
         "token",
-        "int32",
+        **LAZY,
         unit="character",
         about="how many characters of its sentence's text the model has read whole with it",
-        lazy=True,
     )
     offsets: np.ndarray = dataset(
         "sentence_boundary",
         "int64",
         unit="token",
         about="where each sentence starts in `tokens`",
+        of="token",
         name="sentence_offset",
     )
     document: Pieces | np.ndarray = dataset(
-        "sentence", "int32", unit="document", about="which document a sentence is from", lazy=True
+        "sentence", **LAZY, unit="document", about="which document a sentence is from", of="document"
     )
     multiplicity: Pieces | np.ndarray = dataset(
-        "sentence", "int32", unit="sentence", about="how many identical sentences it stands for", lazy=True
+        "sentence", **LAZY, unit="sentence", about="how many identical sentences it stands for"
     )
     first_new: np.ndarray = dataset(
         "sentence",
@@ -135,6 +136,8 @@ class Corpus:
 
     def prefix_texts(self, sentence: np.ndarray, position: np.ndarray) -> tuple[list[str], list[str]]:
         """Returns the texts of prefixes, and of their last tokens, both [prefix]."""
+        if (position < 0).any() or (position > self.offsets[sentence + 1] - self.offsets[sentence]).any():
+            raise NotThere(f"A file names longer prefixes than the corpus has: {OTHERS}")
         last = np.maximum(position - 1, 0)
         starts, ends = self._characters(sentence, last), self._characters(sentence, position)
         ids = np.where(position > 0, self.tokens[self.offsets[sentence] + last], NONE).tolist()
@@ -214,14 +217,15 @@ def _write(path: Path, attributes: dict[str, Any], own: dict[str, Any], **column
         datasets.write(file, corpus)
 
 
-def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Corpus:
+def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None, sizes: Mapping[str, int] = {}) -> Corpus:
     """Reads `corpus/<split>.h5`.
 
     Args:
         path: the file.
         belongs_to: attributes whose identities the file must share, see `hdf5.open`.
+        sizes: how many there are of what its numbers name, such as "token_id".
     Raises:
-        UserError: see `hdf5.open`.
+        UserError: see `hdf5.open` and `datasets.read`.
     Examples:
         >>> corpus = ffkv.read_corpus("results/tiny/corpus/train.h5")
         >>> corpus.prefix_text(0, 4) == corpus.texts[0][: corpus.character(0, 4)]  # the first 4 tokens of sentence 0
@@ -232,6 +236,7 @@ def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -
         return datasets.read(
             file,
             Corpus,
+            sizes=sizes,
             bos=hdf5.parsed(file, "bos"),
             pretokenized=bool(attributes["pretokenized"]),
             language=attributes.get("language", ENGLISH),  # files of earlier versions are English

@@ -18,7 +18,7 @@ from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.base.hub.messages import explain, is_offline
 from ffkv.base.lookup import exists, find, is_file, make_folder
-from ffkv.base.process.remarks import listening
+from ffkv.base.process.libraries import listening
 from ffkv.base.terminal import say
 
 # What says which files are which split of which configuration.
@@ -82,21 +82,16 @@ def _place(commit: Commit, config: str, split: str, limit: int) -> Iterator[tupl
     if limit and not is_offline():
         folder = cached_folder(commit) if cached_names(commit) is not None else None
     else:
-        folder = _fetch_split(commit, config, split)
+        folder = fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS])
+        with _mirror(commit, folder) as mirror:
+            files = {*_files(commit, mirror, config, split), *DESCRIPTIONS}
+        folder = fetch(commit, lambda names: [each for each in names if each in files])
     if folder:
         with _mirror(commit, folder) as mirror:
             if all((mirror / file).is_symlink() for file in _files(commit, mirror, config, split)):
                 yield str(mirror), None
                 return
     yield commit.repository, commit.commit
-
-
-def _fetch_split(commit: Commit, config: str, split: str) -> Path:
-    """Fetches the files of a split, and what says which files these are. Returns their folder."""
-    folder = fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS])
-    with _mirror(commit, folder) as mirror:
-        files = {*_files(commit, mirror, config, split), *DESCRIPTIONS}
-    return fetch(commit, lambda names: [each for each in names if each in files])
 
 
 @contextlib.contextmanager

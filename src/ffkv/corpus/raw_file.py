@@ -36,7 +36,7 @@ def unreadable(path: str, reason: object, line: int | None = None) -> UserError:
     """Returns the error that says of which file, in which line (from 1) and why a text cannot be read."""
     text = " ".join(str(reason).split())[:500]
     place = f" (line {line:,})" if line else ""
-    return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
+    return UserError(f"{path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
 
 
 class Stepwise(FileIO):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings.languages import ANY, ENGLISH
+from ffkv.base.settings.common import ANY, ENGLISH
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ffkv.base.files.datasets import dataset
-from ffkv.base.files.lazy import Pieces
+from ffkv.base.files.hdf5 import Pieces
 
 HISTOGRAM_EVERY = 8  # the histogram of coefficients counts the prefixes of every eighth sentence
 PREFIX: dict[str, Any] = {"dimensions": "shared_prefix", "dtype": "int32", "lazy": True}
@@ -22,7 +22,9 @@ NEXT: dict[str, Any] = {"dimensions": "next_token", "dtype": "int32", "lazy": Tr
 class SharedPrefixes:
     """The prefixes that several sentences begin with, ordered by sentence and position."""
 
-    sentence: Pieces | np.ndarray = dataset(**PREFIX, unit="sentence", about="sentence that the prefix is read in")
+    sentence: Pieces | np.ndarray = dataset(
+        **PREFIX, unit="sentence", about="sentence that the prefix is read in", of="sentence"
+    )
     position: Pieces | np.ndarray = dataset(**PREFIX, unit="token", about="length of the prefix, BOS not counted")
     multiplicity: Pieces | np.ndarray = dataset(
         **PREFIX, unit="sentence", about="number of sentences that begin with the prefix"
@@ -35,6 +37,7 @@ class SharedPrefixes:
         "int64",
         unit="1",
         about="where the part of `next_token` of a prefix starts",
+        of="next_token",
         lazy=True,
     )
     next_token: Pieces | np.ndarray = dataset(

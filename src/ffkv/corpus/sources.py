@@ -1,4 +1,4 @@
-"""Reads documents from a hub data set, from local files, or from the embedded corpus."""
+"""Reads documents from a hub data set, from local files, or from a corpus that a package brings."""
 
 from __future__ import annotations
 
@@ -7,28 +7,46 @@ import glob
 import hashlib
 import os
 import re
+import zlib
+from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
+from ffkv.base.doors import load, locate, rename
 from ffkv.base.errors import UserError
-from ffkv.base.files.fault import DENIED
 from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
-from ffkv.base.lookup import is_dir, is_file
-from ffkv.base.packages import locate, rename
-from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources
+from ffkv.base.lookup import DENIED, is_dir, is_file
+from ffkv.base.settings import BROUGHT, Corpus, corpus_sources
 from ffkv.base.settings.messages import shown
-from ffkv.corpus.chat import Render, row_text
-from ffkv.corpus.detokenize import detokenize
+from ffkv.corpus import raw_file, rows
+from ffkv.corpus.chat import Render
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
-from ffkv.corpus.text_files import texts
-from ffkv.corpus.where import MISSING, find_column, is_wanted, lacking_columns, no_column, no_field
+from ffkv.corpus.raw_file import check_text, lines_of, unreadable
+from ffkv.corpus.wiki_markup import wiki_texts
 
 # Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
 FORMATS |= {"csv": "csv", "parquet": "parquet", "xml": "dump"}
+LOOKED_AT = 1000  # rows of each file, before a run starts
+# In this order. Each rule takes back what the tokenizers of WikiText and of the Penn Treebank do to a text.
+RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r" @([-,.])@ ", r"\1"),  # WikiText: state @-@ of @-@ the @-@ art, 1 @,@ 000, 3 @.@ 14
+    (r"(?m)^([ ]*)((?:= )+=)(?= )", lambda match: match[1] + match[2].replace(" ", "")),  # a heading begins
+    (r"(?m)(?<= )((?:= )+=)(?=[ ]*$)", lambda match: match[1].replace(" ", "")),  # a heading ends
+    (r"s ' (?=\w)", "s' "),  # the students ' books
+    (r'" ([^"\n]*?) "', r'"\1"'),
+    (r"(?<!\S)' ([^'\n]*?) '(?!\S)", r"'\1'"),
+    (r" (n't|'(?:s|m|d|re|ve|ll)|(?<=n )'t)(?!\w)", r"\1"),  # WikiText: don 't, the Penn Treebank: do n't
+    (r"(?<=\d) ([:/–]) (?=\d)", r"\1"),  # 9 : 30, 1 / 2, 1939 – 45
+    (r"([(\[{$£€]) ", r"\1"),
+    (r" ([)\]}%])", r"\1"),
+    (r" ([,.;:!?]+)(?= |$|[\"')\]])", r"\1"),
+]
 
 
 def read_documents(
@@ -50,10 +68,8 @@ def read_documents(
     """
     sources, _ = corpus_sources(corpus, split)
     counts = Counter() if counts is None else counts
-    if corpus.dataset == EMBEDDED:
-        from ffkv.corpus.python_docs import documents
-
-        found = documents()
+    if corpus.dataset in BROUGHT:
+        found = load("corpora", corpus.dataset)()
     elif corpus.dataset == "files":
         found = _read_files(corpus, sources, render, counts)
     else:
@@ -67,6 +83,14 @@ def read_documents(
 def source_files(corpus: Corpus, split: str) -> list[str]:
     """Returns the local files of a split; none if the text comes from elsewhere. Raises: see `find_files`."""
     return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
+
+
+def check_files(corpus: Corpus, split: str) -> None:
+    """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`."""
+    for path in source_files(corpus, split):
+        found = texts(path, _format(path), corpus, (lambda chat: "a chat") if corpus.chat_template else None)
+        if not any([*islice(found, LOOKED_AT)]):
+            any(found)  # at its end a file without the field is refused
 
 
 def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:
@@ -100,7 +124,7 @@ def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, coun
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """Finds the files that paths, glob patterns and addresses of `ffkv.base.packages` name.
+    """Finds the files that paths, glob patterns and addresses of `ffkv.base.doors` name.
 
     Each file is listed once, even if it has several names. In a pattern `**` stands for any number of folders. Paths are
     in the order of the patterns, sorted within each pattern. Raises UserError if a pattern matches no file, or a
@@ -134,43 +158,37 @@ def find_files(patterns: list[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Matches as `glob.glob` with `**`, which passes over what it may not look up. Raises OSError for that."""
-    above, stars, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
-    if not stars or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
-        return _match_names(pattern)
-    folders = [folder for top in _match_names(above) for folder in _folders(top)]
-    return [path for folder in folders for path in _matches(glob.escape(folder) + (below.lstrip("/") or "*"))]
+    """Matches as `glob.glob` with `**`, which passes over what it may not look up. Raises OSError for that.
 
-
-def _match_names(pattern: str) -> list[str]:
-    """Matches one folder after the other. A name without magic need not be there."""
-    above, name = os.path.split(pattern)
-    folders = _match_names(above) if glob.has_magic(above) else [above]
-    if not glob.has_magic(name):
-        return [os.path.join(folder, name) for folder in folders]  # noqa: PTH118 (of "" it is the name alone)
-    return [
-        os.path.join(folder, entry)  # noqa: PTH118
-        for folder in folders
-        if is_dir(Path(folder))
-        for entry in fnmatch.filter([entry.name for entry in Path(folder).iterdir()], name)
-        if name.startswith(".") or not entry.startswith(".")
-    ]
+    A name without magic need not be there. `**` enters no hidden folder, and each folder once: links can lead in circles.
+    """
+    parts = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern.rstrip("/")).split("/")
+    found = ["/" if pattern.startswith("/") else ""]  # "" is the working directory
+    for part in [*parts, *["*"] * (parts[-1] == "**")]:
+        if part == "**":
+            found = [folder for top in found if is_dir(Path(top)) for folder in _folders(top)]
+        elif glob.has_magic(part):
+            found = [path for top in found if is_dir(Path(top)) for path in _entries(top, part)]
+        else:
+            found = [os.path.join(top, part) for top in found]  # noqa: PTH118 (of "" it is the name alone)
+    return found
 
 
 def _folders(top: str) -> Iterator[str]:
-    """Yields a folder ("" is the working directory) and the folders below it that are not hidden, as "<path>/".
-
-    Each is visited once, because links can lead in circles.
-    """
-    todo, seen = [top] if is_dir(Path(top)) else [], set()
+    """Yields a folder and the folders below it."""
+    todo, seen = [top], set()
     while todo:
         folder = todo.pop()
-        if (real := os.path.realpath(folder, strict=True)) in seen:
-            continue
-        seen.add(real)
-        yield os.path.join(folder, "")  # noqa: PTH118
-        entries = [entry for entry in Path(folder).iterdir() if not entry.name.startswith(".")]
-        todo += [os.path.join(folder, entry.name) for entry in sorted(entries, reverse=True) if is_dir(entry)]  # noqa: PTH118
+        if (real := os.path.realpath(folder, strict=True)) not in seen:
+            seen.add(real)
+            yield folder
+            todo += filter(is_dir, reversed(_entries(folder, "*")))
+
+
+def _entries(folder: str, pattern: str) -> list[str]:
+    """Returns the paths of a folder whose names match, sorted: hidden ones only if the pattern begins with a dot."""
+    names = sorted(fnmatch.filter([entry.name for entry in Path(folder).iterdir()], pattern))
+    return [os.path.join(folder, name) for name in names if name[0] != "." or pattern[0] == "."]  # noqa: PTH118
 
 
 def _format(path: str) -> str:
@@ -188,15 +206,100 @@ def _read_hub(
     corpus: Corpus, split: str, render: Render | None, commit: Commit | None, counts: Counter[str]
 ) -> Iterator[Document]:
     commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
-    source, field = f"{corpus.dataset}:{split}", corpus.text_field
+    source = f"{corpus.dataset}:{split}"
     for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
-        value = find_column(row, field)
-        if value is MISSING and not index:
-            raise no_field(source, field, row)
-        if lacking := lacking_columns(row, corpus.where):
-            raise no_column(source, lacking, row)
-        place = f"{source}, row {index}"
-        if is_wanted(row, corpus.where, place):
-            yield Document(f"{source}:{index}", row_text(value, field, place, render))
-        else:
+        if not index and rows.lacking_columns(row, [corpus.text_field]):
+            raise rows.no_field(source, corpus.text_field, row)
+        if lacking := rows.lacking_columns(row, corpus.where):
+            raise rows.no_column(source, lacking, row)
+        text = rows.row_text(row, corpus, f"{source}, row {index}", render)
+        if text is None:
             counts["left_out_documents"] += 1
+        else:
+            yield Document(f"{source}:{index}", text)
+
+
+def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) -> Iterator[str | None]:
+    """Reads the texts of a file, in their order; "" for a row without a text, None for one that is not wanted.
+
+    Args:
+        path: the file. If its name ends in .gz, .bz2 or .zst, it is compressed.
+        kind: "text", "json", "csv", "parquet" or "dump" (of a wiki).
+        corpus: `text_field` and `where` count for rows; `txt_document` for the kind "text". In files of this kind each
+            line break becomes a line feed, unless `white_space` is kept.
+        render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
+    Raises:
+        UserError: the file cannot be read, is damaged or is of another kind; or a field does not exist or does not
+            contain text or, if asked for, chats that can be rendered.
+    """
+    if render is not None and kind not in ("json", "parquet"):
+        raise UserError(
+            f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
+            " chats."
+        )
+    if corpus.where and kind in ("text", "dump"):
+        what = "a txt file" if kind == "text" else "a dump of a wiki"
+        raise UserError(f"{path}: corpus.where chooses rows by their columns, and {what} has none.")
+    try:
+        with raw_file.open_unpacked(path) as file:
+            if kind == "parquet":
+                yield from rows.parquet_texts(path, file, corpus, render)
+            elif kind == "json":
+                yield from rows.json_texts(path, check_text(path, file), corpus, render)
+            elif kind == "dump":
+                yield from wiki_texts(path, check_text(path, file))
+            else:
+                plain = check_text(path, file)
+                # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
+                if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+                    plain.read(len(BOM_UTF8))
+                newline = "" if kind == "csv" or corpus.white_space == "keep" else None
+                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
+                if kind == "csv":
+                    yield from rows.csv_texts(path, stream, corpus)
+                else:
+                    yield from _plain(path, stream, corpus.txt_document)
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz, .bz2 or .zst
+        raise unreadable(path, getattr(error, "strerror", None) or error) from error
+
+
+def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
+    if unit == "file":
+        text = stream.read(raw_file.MAX_CHARACTERS + 1)
+        if len(text) > raw_file.MAX_CHARACTERS:
+            most = f"{raw_file.MAX_CHARACTERS:,} characters"
+            raise unreadable(path, f"as one document it is longer than {most}: use another txt_document")
+        yield text
+        return
+    lines = lines_of(path, stream)
+    yield from map(_without_end, lines) if unit == "line" else _paragraphs(path, lines)
+
+
+def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
+    paragraph, length = [], 0
+    for number, line in enumerate(lines, 1):
+        if _without_end(line):
+            paragraph.append(line)
+            length += len(line)
+            if length > raw_file.MAX_CHARACTERS:
+                raise unreadable(path, f"the paragraph is longer than {raw_file.MAX_CHARACTERS:,} characters", number)
+        elif paragraph:
+            yield _without_end("".join(paragraph))
+            paragraph, length = [], 0
+    if paragraph:
+        yield _without_end("".join(paragraph))
+
+
+def _without_end(line: str) -> str:
+    """Removes the line break of a line: a line feed, a carriage return, or both, and no other character."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def detokenize(text: str) -> str:
+    """Removes the blanks that a tokenizer put before and after signs, and the marks `@-@`, `@,@` and `@.@` of WikiText.
+
+    It cannot know all that was lost. Quotation marks that have no partner keep their blanks.
+    """
+    for pattern, replacement in RULES:
+        text = re.sub(pattern, replacement, text)
+    return text

@@ -2,11 +2,6 @@
 
 from ffkv.base.steps import Step
 
-TRAIN = Step(
-    "ffkv.corpus.embedded.step:train",
-    settings=("embedded", "corpus/limit", "corpus/validation_share", "seed"),
-    imports="model",
-)
-CORPUS = Step("ffkv.corpus.step:encode_corpus", settings=("corpus",), imports="model")
-COPY_CORPUS = Step("ffkv.corpus.part:copy_corpus")
-STEPS = {"train": TRAIN, "corpus": CORPUS, "copy_corpus": COPY_CORPUS}
+CORPUS = Step("ffkv.corpus.step:encode_corpus", settings=("corpus", "model/trust_remote_code"), imports="model")
+COPY_CORPUS = Step("ffkv.corpus.step:copy_corpus")
+STEPS = {"corpus": CORPUS, "copy_corpus": COPY_CORPUS}

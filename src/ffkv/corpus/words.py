@@ -6,7 +6,7 @@ import importlib.util
 import re
 
 from ffkv.base.characters import BYTE
-from ffkv.base.settings.languages import ENGLISH
+from ffkv.base.settings.common import ENGLISH
 
 # A word with the hyphens, apostrophes and dots in it ("state-of-the-art", "don't", "3.14", "os.path"), or one sign.
 # The bytes of an unfinished character belong to the word that they end.

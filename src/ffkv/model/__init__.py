@@ -1,13 +1,12 @@
 """Loads a checkpoint; finds, taps and proves its feed-forward layers; reads out residual vectors.
 
-The model step (`step`) goes through these rooms: `checkpoint` (and `fairseq`) loads the model, `placement` decides
-where its weights lie, `experts` makes banks of experts keep a record, `discover` finds the feed-forward layers and
-proves the identities of `identities`, `head` makes the head a model of its own. The result is `anatomy`: how the
-layers are built.
+The model step (`step`) goes this way: `checkpoint` loads the model, `placement` decides where its weights lie,
+`experts` makes banks of experts keep a record, `discover` finds the feed-forward layers and proves the identities of
+`identities`, `head` makes the head a model of its own. The result is `anatomy`: how the layers are built.
 
-Later steps read `model/anatomy.json`, and then `values_file` (the values v_i, made by `value_vectors`), `key_vectors`
-(the keys k_i), `tap` (x, m, y, o of a running model), `head` (vectors become logits) and `effects` (what changes of o do).
+Later steps read `model/anatomy.json`, and then `values_file` (the values v_i), `keys_and_values` (k_i and v_i of the
+model), `tap` (x, m, y, o of a running model), `head` (vectors become logits) and `effects` (what changes of o do).
 
-`shape` has the sizes of a model before any weight is read, for plans. `architectures` proves a tiny model of every
-model type of transformers. `commands` is `ffkv model` and `ffkv inspect`.
+`shape` has the sizes of a model before any weight is read, for plans. `small` makes the embedded model and its
+tokenizer. `commands` is `ffkv model` and `ffkv inspect`.
 """

@@ -5,19 +5,23 @@ The proof finds it once; later steps read it from `model/anatomy.json`.
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.bounded import read_json
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.files.fault import as_path
+from ffkv.base.files.journal import problem_of
+from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.commit import Commit
+from ffkv.base.lookup import as_path, parse_json, read_bytes
+from ffkv.base.settings.section import GgufFile
 
 ANATOMY_FILE = "anatomy.json"
+Count = Annotated[int, Field(gt=0, lt=2**40)]
 # Fields of `Anatomy` that are those of the settings `model.*`, or of the commit that was read.
 OF_SETTINGS = ("checkpoint", "revision", "gguf", "weights", "weights_seed", "trust_remote_code")
 OF_COMMIT = ("commit", "code", "adapter", "adapter_revision", "adapter_commit")
@@ -31,7 +35,7 @@ class SecondMatrix:
     # names of the matrices that read the FF input x and feed this one (of a bank: the bank itself)
     first_matrices: list[str]
     kind: str  # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width
-    memories: int  # length of m
+    memories: Count  # length of m
     # name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate
     gate: str = ""
     # the columns of that output: "all", "first half", "second half"; "" without a gate and for a bank
@@ -102,7 +106,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class HeadModule:
-    """A plain torch module of a head that is a chain of such modules, see `ffkv.model.head.chain`."""
+    """A plain torch module of a head that is a chain of such modules, see `ffkv.model.head.head`."""
 
     name: str  # the module's name
     kind: str  # "LayerNorm" or "Linear"
@@ -135,15 +139,15 @@ class Anatomy:
     trust_remote_code: bool  # whether the checkpoint's own code was run
     architecture: str  # name of the model's class
     activation: str  # name of the activation function in the model's config
-    parameters: int  # number of parameters
+    parameters: Count  # number of parameters
     model_hash: str  # hash of config and weights
     tokenizer_hash: str  # hash of the tokenizer
-    vocabulary: int  # number of logits
-    context: int  # longest input in tokens, in which prefixes are read as they are alone
-    width: int  # d, the width of the residual stream
+    vocabulary: Count  # number of logits
+    context: Count  # longest input in tokens, in which prefixes are read as they are alone
+    width: Count  # d, the width of the residual stream
     last_block: str  # see `HeadSpec`
     returns: int  # see `HeadSpec`
-    layers: list[Layer]  # the feed-forward layers
+    layers: Annotated[list[Layer], Field(min_length=1)]  # the feed-forward layers
     # largest relative error of each identity of the proof that applies, see `ffkv.model.identities`
     errors: dict[str, float]
     versions: dict[str, str]  # versions of ffkv and of the libraries that made the proof
@@ -157,7 +161,7 @@ class Anatomy:
     adapter: str = ""  # folder or hub id of the adapter that is merged into the weights; "" for none
     adapter_revision: str = "main"  # its branch, tag or commit on the hub, as in the settings
     adapter_commit: str = ""  # its commit on the hub; "" for a local folder
-    gguf: str = ""  # name of the GGUF file in the checkpoint; "" for none
+    gguf: GgufFile = ""  # name of the GGUF file in the checkpoint; "" for none
     unpacked: str = ""  # folder with that file unpacked, which is read in its place; "" for none
     weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
     weights_seed: int = 0  # seed of random weights
@@ -226,12 +230,30 @@ def read_anatomy(folder: Path | str) -> Anatomy:
     path = as_path(folder) / ANATOMY_FILE
     verify_sum(path)
     try:
-        stored = read_json(path)
-        layers = [_layer(layer) for layer in stored["layers"]]
-        return Anatomy(**{**stored, "layers": layers, "head_chain": [HeadModule(**m) for m in stored["head_chain"]]})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Run `ffkv model` first, or again.") from error
+        text = read_bytes(path)
+        parse_json(text)  # refuses names that occur twice
+        return _kind().validate_json(text, strict=True, extra="forbid")
+    except (OSError, ValueError) as error:
+        reason = ": ".join(problem_of(error)) if isinstance(error, ValidationError) else error
+        raise UserError(f"{path} cannot be read ({reason}). Run `ffkv model` first, or again.") from error
 
 
-def _layer(stored: dict[str, Any]) -> Layer:
-    return Layer(**{**stored, "second_matrices": [SecondMatrix(**matrix) for matrix in stored["second_matrices"]]})
+@cache
+def _kind() -> TypeAdapter[Anatomy]:
+    return TypeAdapter(Anatomy)
+
+
+def read_anatomy_to_run(folder: Path | str, trust_remote_code: bool) -> Anatomy:
+    """Reads the anatomy of a model whose modules or tokenizer are about to run, as `read_anatomy`.
+
+    `trust_remote_code`: whether the person who runs ffkv allows the checkpoint's own code, this time. No file of a run allows it.
+    Raises UserError, too, if the model needs such code and the person does not allow it.
+    """
+    anatomy = read_anatomy(folder)
+    if anatomy.trust_remote_code and not trust_remote_code:
+        raise UserError(
+            f"{as_path(folder) / ANATOMY_FILE} asks to run Python code that {anatomy.checkpoint} brings. No code is run because a"
+            " file asks for it. If you have read that code and trust it, allow it each time: by the option --trust-remote-code,"
+            " in Python by trust_remote_code=True, in your settings file by model.trust_remote_code: true."
+        )
+    return anatomy

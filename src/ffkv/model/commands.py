@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.base.options import COMMIT, FOLDER, output_option, takes, threads_option
+from ffkv.base.options import COMMIT, FOLDER, also_argument, output_option, takes, threads_option
+from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
 from ffkv.base.terminal import announce, say
 from ffkv.model.steps import UNPACKED
@@ -21,11 +22,10 @@ CHECKPOINT = takes(Model, *(name for name in Model.model_fields if name not in (
 def unpack(settings: Model, commit_file: Path | None, threads: int, output: Path) -> None:
     """Unpack a GGUF file into a checkpoint folder, once for all later steps."""
     from ffkv.base.hub.commit import read_commit
-    from ffkv.base.process.runtime import torch_with
-    from ffkv.model.checkpoint import unpack
+    from ffkv.model.checkpoint import load
 
     torch_with(threads)
-    for remark in unpack.unpack(settings, output, read_commit(commit_file) if commit_file else None):
+    for remark in load.unpack(settings, output, read_commit(commit_file) if commit_file else None):
         say(remark)
 
 
@@ -42,7 +42,6 @@ def model(
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.base.files.atomic import atomic
     from ffkv.base.hub.commit import read_commit
-    from ffkv.base.process.runtime import torch_with
     from ffkv.model.step import prove
 
     torch_with(threads)
@@ -58,6 +57,7 @@ def model(
 
 
 @click.command()
+@also_argument("checkpoint", "--checkpoint", "CHECKPOINT")
 @CHECKPOINT
 @threads_option
 def inspect(settings: Model, threads: int) -> None:
@@ -65,7 +65,6 @@ def inspect(settings: Model, threads: int) -> None:
     announce(f"Loading {settings.checkpoint}")
     import tempfile
 
-    from ffkv.base.process.runtime import torch_with
     from ffkv.model.step import describe, prove
 
     torch_with(threads)

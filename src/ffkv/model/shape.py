@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from ffkv.base.errors import UserError
 from ffkv.model.discover.find import block_of, candidates_of
-from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts import layout_of
 
 
 class Shape(NamedTuple):

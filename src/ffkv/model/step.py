@@ -1,43 +1,36 @@
 """The model step: a checkpoint in; a proven anatomy, the values and the head out."""
 
 import contextlib
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.looks import save_pretrained
-from ffkv.base.files.provenance import versions
-from ffkv.base.files.steady import files_in, unchanged
+from ffkv.base.files.stored import versions
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
-from ffkv.base.process.remarks import collected
+from ffkv.base.lookup import files_in, save_pretrained, unchanged
+from ffkv.base.process.libraries import collected
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
-from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
+from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
-from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_hash
 from ffkv.model.checkpoint.gguf_file import read_once
-from ffkv.model.checkpoint.read import decide_type, load_checkpoint, load_form
-from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.model.checkpoint.unpack import Unpacked, read_unpacked
+from ffkv.model.checkpoint.load import Unpacked, decide_type, load_checkpoint, load_form, read_unpacked
+from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
-from ffkv.model.discover.beginnings import DIGITS, measure_beginnings
+from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
 from ffkv.model.discover.lengths import steady_length
-from ffkv.model.discover.probe_texts import context_of, long_row, passages, reserved_positions
+from ffkv.model.discover.probe_texts import DIGITS, context_of, long_row, measure_beginnings, passages
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
-from ffkv.model.head.chain import find_chain
-from ffkv.model.head.head import Head
-from ffkv.model.head.head_file import load_head, read_head, write_head
+from ffkv.model.head.head import find_chain
+from ffkv.model.head.head_file import load_head, write_head
 from ffkv.model.identities import IDENTITIES
-from ffkv.model.placement.spread import place
+from ffkv.model.placement import Placement, place
 from ffkv.model.values_file import write_values
 
 
@@ -79,7 +72,7 @@ class ProvenModel:
         anatomy = replace(self.anatomy, head_chain=find_chain(emptied, self.anatomy.width))
         write_anatomy(folder, anatomy)
         with _naming(anatomy.checkpoint, self.model):
-            head = load_head(folder, "cpu")
+            head = load_head(folder, "cpu", trust_remote_code=anatomy.trust_remote_code)
             error = prove_head(head, self.decomposition)
         norm = has_final_norm(head, self.decomposition)
         anatomy = replace(anatomy, errors={**anatomy.errors, "head": error}, final_norm=norm)
@@ -113,11 +106,7 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     state = state_of(read, at)
     with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once():
         placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
-        if settings.weights == "random" and placement.is_spread and not settings.max_memory:
-            raise UserError(
-                f"The random weights of {settings.checkpoint} do not fit into this machine's free memory, and they are made in one"
-                " piece. If the model is the control of a run, `report.control: none` leaves it out."
-            )
+        _check_room(settings, placement)
         model = load_checkpoint(read, at, placement)
         check_finite(settings, model)
         tokenizer = load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)
@@ -125,9 +114,7 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
         spec = decomposition.head_spec
-        context, proven_tokens, about_context = _proven_context(
-            model, spec.layers, second, context_of(model, tokenizer)
-        )
+        context, proven_tokens, about_context = _proven_context(model, tokenizer, spec.layers, second)
     # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
     losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
     anatomy = Anatomy(
@@ -155,12 +142,22 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     return ProvenModel(model, tokenizer, anatomy, decomposition)
 
 
+def _check_room(settings: Model, placement: Placement) -> None:
+    """Refuses random weights that would be spread."""
+    if settings.weights == "random" and placement.is_spread and not settings.max_memory:
+        raise UserError(
+            f"The random weights of {settings.checkpoint} do not fit into this machine's free memory, and they are made in one"
+            " piece. If the model is the control of a run, `report.control: none` leaves it out."
+        )
+
+
 def _proven_context(
-    model: PreTrainedModel, layers: list[Layer], text: Tensor, context: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[Layer], text: Tensor
 ) -> tuple[int, int, list[str]]:
     """Returns the longest row that the model reads as it reads its beginnings, the longest of which that is proven, and
     why the first is less than it could be.
     """
+    context = context_of(model, tokenizer)
     row = long_row(model, text, context)
     steady = steady_length(model, layers, row)
     if steady < len(row):
@@ -173,32 +170,6 @@ def _proven_context(
         if bound == context < (whole := configured_context(config) or 0)
     ]
     return context, len(row), told
-
-
-def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[list[Layer], dict[str, float]]:
-    """Proves a model that is not a checkpoint, and empties it.
-
-    `first` and `second` are the texts for calibration and proof, ids [sentence, token]. Returns the layers, and the
-    largest relative error of each identity that applies. Raises UserError if the model cannot be read as memories, or not
-    up to its context, alone or beside shorter rows.
-    """
-    decomposition = prove_layers(model, first, second)
-    spec = decomposition.head_spec
-    _prove_whole_context(model, spec.layers, second)
-    with tempfile.TemporaryDirectory() as name:
-        write_head(Path(name), model, spec)
-        emptied = read_head(Path(name), spec)
-    head = Head(emptied, decomposition.logits.shape[-1], len(spec.layers), "cpu")
-    return spec.layers, {**decomposition.errors, "head": prove_head(head, decomposition)}
-
-
-def _prove_whole_context(model: Any, layers: list[Layer], text: Tensor) -> None:
-    config = model.config.get_text_config(decoder=True)
-    context = configured_context(config) or text.numel()
-    longest = min([context - reserved_positions(model, context), *rotary_bounds(config).values()])
-    steady = steady_length(model, layers, np.resize(text.flatten().numpy(), longest), batch_tokens=2 * longest)
-    if steady < longest:
-        raise UserError(f"in rows of more than {steady} tokens the coefficients of a prefix depend on what follows it")
 
 
 @contextlib.contextmanager

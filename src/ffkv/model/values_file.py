@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import LAYER_OFFSET, dataset
 from ffkv.model.anatomy import Anatomy
-from ffkv.model.value_vectors import values
+
+if TYPE_CHECKING:  # a finished run is read without torch
+    from torch import nn
 
 
 @dataclass(frozen=True)
 class ValuesFile:
     """What `values.h5` holds."""
 
-    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET, of="memory")
     value: np.ndarray = dataset(
         "memory width",
         "float32",
@@ -30,6 +31,7 @@ class ValuesFile:
         "float32",
         unit="1",
         about="what the layer adds beside its memories; NaN if that depends on the token",
+        odd=True,
     )
 
 
@@ -60,8 +62,10 @@ class Values:
         return Values(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
 
 
-def write_values(path: Path | str, model: nn.Module, anatomy: Anatomy) -> None:
+def write_values(path: Path | str, model: "nn.Module", anatomy: Anatomy) -> None:
     """Writes `values.h5`, a layer at a time."""
+    from ffkv.model.keys_and_values import values
+
     offsets = anatomy.layer_offset
     sizes = {"layer": len(anatomy.layers), "memory": offsets[-1], "width": anatomy.width}
     with hdf5.create(path, "values", anatomy.identity) as file:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
-from ffkv.base.options import WRITABLE
-from ffkv.base.terminal import announce, say
+from ffkv.base.options import WRITABLE, also_argument
+from ffkv.base.process.runtime import allowed_cores, configure
+from ffkv.base.terminal import announce, emit, say
 
 
 @click.command()
+@also_argument("configfile", "--configfile", "FILE")
 @click.option("--configfile", type=WRITABLE, default="config.yaml", show_default=True, help="The settings file.")
 @click.option("--cores", type=click.IntRange(1), show_default="all", help="Cores that snakemake may use.")
 @click.option("--train-tokens", type=click.IntRange(2), help="Tokens of the train split, if its size is unknown.")
@@ -27,22 +29,19 @@ def plan(configfile: Path, cores: int | None, train_tokens: int | None, teraflop
     small copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
     not suffice, it prints a warning, and the exit code is 3.
     """
-    from ffkv.base.process.runtime import configure
-    from ffkv.base.settings.runs import resolve
     from ffkv.base.settings.yaml_file import read_settings
-    from ffkv.model.architectures.coverage import cores as available_cores
     from ffkv.workflow.jobs import ask_snakemake, import_libraries
+    from ffkv.workflow.runs import resolve
 
-    runs, cores = resolve(read_settings(configfile)), cores or available_cores()
+    runs, cores = resolve(read_settings(configfile)), cores or allowed_cores()
     snakemake = ask_snakemake(configfile, cores)  # beside the imports
     configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
     import_libraries()
-    from ffkv.plan.step import make_plan
-    from ffkv.plan.table import as_text
+    from ffkv.plan.step import as_text, make_plan
 
     announce("Running a small copy of each run")
     found = make_plan(runs, snakemake, cores, train_tokens, 1e12 * (teraflops or 0))
-    say(json.dumps(found, indent=1) if as_json else as_text(found))
+    emit(json.dumps(found, indent=1)) if as_json else say(as_text(found))
     for warning in found["warnings"]:
         say(warning, error=True)
     if found["warnings"]:

@@ -1,40 +1,47 @@
 """What is known of a run before its trial: settings, jobs, and the sizes of its model and text. No weight is read."""
 
 import functools
+import glob
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import psutil
 import torch
 from pyarrow import parquet
 from transformers import PreTrainedModel
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Triggers
+from ffkv.base.doors import load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.datasets import stored_bytes
 from ffkv.base.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
 from ffkv.base.hub.fetch import choose_files_of, local_model, measure_missing
-from ffkv.base.packages import locate
-from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
-from ffkv.corpus import python_docs
+from ffkv.base.settings import BROUGHT
+from ffkv.branches.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus.chat import Render, chat_renderer
 from ffkv.corpus.document import Document
-from ffkv.corpus.embedded.training import make_model, train_tokenizer
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents, select_split
 from ffkv.model.checkpoint.gguf_file import unpacking_seconds
-from ffkv.model.checkpoint.read import load_form
+from ffkv.model.checkpoint.load import load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.shape import Shape, measure_shape
+from ffkv.model.small import make_model, train_tokenizer
+from ffkv.run.results.text import percent
 from ffkv.workflow.jobs import Job
 
-SAMPLE_BYTES = 2**18  # of files that are read
+READ_BYTES = 2**24  # of text that are read at most: all of a small corpus
+SAMPLE_BYTES = 2**18  # of text that are encoded, if these are `FEWEST` documents or more
+MOST_BYTES = 2**22  # of text that are encoded in any case, at most
+FEWEST = 30  # documents that are encoded, if there are so many
+SPREAD = 16  # files that are read of a large corpus, at most
 # Sentences of trigger examples are so many times as long as others: a long one has more prefixes that may be the best. Of
 # log-normal lengths as in WikiText (standard deviation 0.63), a sentence of a random token is exp(0.63^2) times as long.
 LONGER = 1.5
@@ -51,11 +58,12 @@ class Split(NamedTuple):
     text_bytes: float
     seconds: float  # to read and tokenize it
     source: str  # how the plan knows
+    error: float = 0.0  # half of the 95 % interval of `tokens`, as a share of them
 
     def times(self, factor: float, source: str) -> "Split":
         """Returns the size of a split with `factor` times as much text. `source` says how it is known."""
         tokens, sentences, documents, text_bytes, seconds = (factor * size for size in self[:5])
-        return Split(tokens, sentences, documents, text_bytes, seconds, source)
+        return Split(tokens, sentences, documents, text_bytes, seconds, source, self.error)
 
     @property
     def trigger_tokens(self) -> float:
@@ -164,27 +172,29 @@ def _measure_text(
     """Counts or estimates both splits of a run; returns them by name, and some of the sentences."""
     corpus, made, named = settings.corpus, settings.embedded, settings.model
     if named.checkpoint == EMBEDDED:
-        texts = (document.text for document in python_docs.documents(EVERY))
+        texts = (document.text for document in load("corpora", EMBEDDED)(EVERY))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
         tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
     render = chat_renderer(tokenizer, corpus)
     longest = min(filter(None, (context_of(model, tokenizer), corpus.context))) - 1  # beside BOS
+    on_hub = corpus.on_hub  # is not downloaded: the embedded corpus stands for its text
+    known = Corpus(**corpus.model_dump(include={"sentences_per_document"})) if on_hub else corpus
     encoding = functools.partial(encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus)
-    on_hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
-    whole = Corpus() if on_hub else corpus.model_copy(update={"limit": 0})
-    train, sentences = _sample(whole, "train", render, encoding)
+    train, sentences, share_read = _sample(known, "train", render, encoding)
     if on_hub:
         found = describe_split(commits.get("dataset") or resolve_dataset(corpus), corpus.config, corpus.train[0])
         if not tokens and not (found.rows and found.text_bytes):
             raise UserError(f"The hub does not tell the size of {corpus.dataset}. Pass --train-tokens.")
         source = "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
-        train = train.times((found.text_bytes or train.text_bytes) / train.text_bytes, source)
-        train = train._replace(documents=found.rows or train.documents)
+        factor = (found.text_bytes or train.text_bytes) / train.text_bytes
+        if corpus.sentences_per_document:  # however long the documents are
+            factor = (found.rows or train.documents) / train.documents
+        train = train.times(factor, source)._replace(documents=found.rows or train.documents, error=0.0)
     if tokens:
-        train = train.times(tokens / train.tokens, "given tokens")
-    if corpus.dataset == "files" and corpus.validation:
-        validation, more = _sample(whole, "validation", render, encoding)
+        train = train.times(tokens / train.tokens, "given tokens")._replace(error=0.0)
+    if corpus.dataset == "files" and (corpus.validation or (share_read == 1 and not tokens)):
+        validation, more, _ = _sample(known, "validation", render, encoding)
     else:  # both splits read the same documents
         share, more = corpus.validation_share, []
         validation = train.times(share / (1 - share), "estimated")._replace(seconds=train.seconds)
@@ -196,33 +206,77 @@ def _measure_text(
 
 def _sample(
     corpus: Corpus, split: str, render: Render | None, encoding: Callable[[list[Document]], Encoded]
-) -> tuple[Split, list[str]]:
-    """Estimates the size of a split from some of its documents. Returns their sentences, too."""
+) -> tuple[Split, list[str], float]:
+    """Estimates the size of a split from some of its documents. Returns their sentences, and the share of the text that is read.
+
+    A setting that takes a number of sentences of each document makes tokens follow documents, and not bytes of text.
+    """
     encoding([Document("", "A first word.")])  # loads what the first call loads
-    start, size, embedded, documents = time.process_time(), 0, corpus.dataset == EMBEDDED, list[Document]()
-    share, whole = (1 / EVERY, False) if embedded else (1.0, True)
-    reader = read_documents(corpus, split, render)
-    if embedded:
-        reader = select_split(python_docs.documents(EVERY), corpus, split)
-    for document in reader:
-        documents.append(document)
-        size += len(document.text.encode("utf-8", "replace")) + 1
-        if size > SAMPLE_BYTES and not embedded:
-            share = min(1.0, _share_read(find_files(corpus_sources(corpus, split)[0]), document, size))
-            whole = False
-            break
-    del reader  # it holds the file open
-    encoded = encoding(documents)
+    start = time.process_time()
+    documents, share = _read(corpus, split, render)
+    read, sizes = time.process_time(), np.array([len(each.text.encode("utf-8", "replace")) + 1 for each in documents])
+    usual, most = (int(len(documents) * size / max(sizes.sum(), 1)) for size in (SAMPLE_BYTES, MOST_BYTES))
+    count = min(len(documents), max(usual, min(most, FEWEST), 2))
+    chosen = np.linspace(0, len(documents) - 1, count).round().astype(int)
+    encoded = encoding([documents[number] for number in chosen])
     if not encoded.ids:
-        raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
-    known = "counted" if whole else f"estimated from {len(documents):,} documents"
-    tokens = sum(map(len, encoded.ids))
-    found = Split(tokens, len(encoded.ids), len(documents), size, time.process_time() - start, known)
-    return found.times(1 / share, known), list(encoded.text)
+        raise UserError(f"The {split} split has no sentence of two tokens. Check the corpus settings.")
+    weights = sizes if corpus.dataset == "files" and not corpus.sentences_per_document else np.ones(len(documents))
+    factor = float(weights.sum() / weights[chosen].sum()) / share
+    tokens = np.zeros(count)
+    named = [place for place, number in enumerate(chosen) if documents[number].text.strip()]
+    np.add.at(tokens, np.array(named)[encoded.document], [len(ids) for ids in encoded.ids])
+    # The error of a ratio estimate from documents drawn without replacement (Cochran, Sampling Techniques, 6.3).
+    rest = tokens - tokens.sum() / weights[chosen].sum() * weights[chosen]
+    left = max(0.0, 1 - count * share / len(documents))
+    error = 2 * float(np.sqrt(count * rest.var(ddof=1) * left) / tokens.sum()) if count > 1 else 0.0
+    of = f"{len(documents):,} documents" if share == 1 else f"documents in {percent(share)} of the text"
+    source = f"estimated from {count:,} of the {of}" if left else "counted"
+    seconds = (read - start) + (time.process_time() - read) * float(sizes.sum() / sizes[chosen].sum())
+    found = Split(
+        factor * float(tokens.sum()),
+        factor * len(encoded.ids),
+        len(documents) / share,
+        float(sizes.sum()) / share,
+        seconds / share,
+        source,
+        error,
+    )
+    return found, list(encoded.text), share
 
 
-def _share_read(paths: list[str], last: Document, size: int) -> float:
-    """Returns the share of the bytes of files that is read after their document `last` and `size` bytes of text."""
+def _read(corpus: Corpus, split: str, render: Render | None) -> tuple[list[Document], float]:
+    """Returns documents of a split, and which share of its text they are.
+
+    They are all of a small corpus, and of a large one the beginnings of files that are spread over it.
+    """
+    if corpus.dataset in BROUGHT:
+        every = corpus.model_copy(update={"limit": 0})
+        return [*select_split(load("corpora", corpus.dataset)(EVERY), every, split)], 1 / EVERY
+    paths = find_files(corpus_sources(corpus, split)[0])
+    total, groups = sum(Path(path).stat().st_size for path in paths), [paths]
+    if total > READ_BYTES and not corpus.limit:
+        places = np.linspace(0, len(paths) - 1, min(SPREAD, len(paths))).round().astype(int)
+        groups = [[paths[place]] for place in places]
+    documents, part = list[Document](), 0.0
+    for group in groups:
+        size, names = 0, [*map(glob.escape, group)]
+        own = {"train": names, "validation": names if corpus.validation else []}
+        reader = read_documents(corpus if group is paths else corpus.model_copy(update=own), split, render)
+        for document in reader:
+            documents.append(document)
+            size += len(document.text.encode("utf-8", "replace")) + 1
+            if size > READ_BYTES / len(groups):
+                part += _bytes_read(group, document, size)
+                break
+        else:
+            part += sum(Path(path).stat().st_size for path in group)
+        del reader  # it holds the file open
+    return documents, min(1.0, part / max(total, 1))
+
+
+def _bytes_read(paths: list[str], last: Document, size: int) -> float:
+    """Returns how many bytes of files are read after their document `last` and `size` bytes of text."""
     name, _, number = last.name.rpartition(":")
     path = locate(name)
     sizes = [Path(each).stat().st_size for each in paths]
@@ -230,7 +284,7 @@ def _share_read(paths: list[str], last: Document, size: int) -> float:
     part = float(opened.get(str(Path(path).resolve()), 0) or size)  # how far the file is read, if the system tells
     if path.lower().endswith(".parquet"):
         part = sizes[paths.index(path)] * (int(number) + 1) / parquet.read_metadata(path).num_rows
-    return (sum(sizes[: paths.index(path)]) + part) / sum(sizes)
+    return sum(sizes[: paths.index(path)]) + min(part, sizes[paths.index(path)])
 
 
 def read_size(path: Path) -> Split:

@@ -1,23 +1,34 @@
 """The plan: what is left to do, what a trial says that it takes, and which settings would save most of it."""
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import jinja2
+import yaml
+
+from ffkv.activations.prefix_file import IN_MEMORY
+from ffkv.base.fault import free_memory
 from ffkv.base.lookup import exists
-from ffkv.base.settings import EMBEDDED, Settings
-from ffkv.base.settings.runs import controls_of, untrained
-from ffkv.base.system.memory import free_memory
 from ffkv.base.terminal import in_bytes
 from ffkv.branches.registry import BRANCHES
-from ffkv.corpus.part import choose_sentences
+from ffkv.branches.settings import EMBEDDED, Section, Settings
+from ffkv.corpus.step import choose_sentences
 from ffkv.plan.facts import Jobs, RunFacts, as_trained, inspect_run
 from ffkv.plan.trial import Cost, Trial, measure_trial
-from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
-from ffkv.workflow.jobs import import_libraries, libraries_of, read_jobs
-from ffkv.workflow.steps import STEPS
+from ffkv.run.results.text import duration, percent
+from ffkv.workflow import ROOT
+from ffkv.workflow.jobs import STEPS, import_libraries, libraries_of, read_jobs
+from ffkv.workflow.runs import controls_of, untrained
+
+SLURM = Path("profiles/slurm/profile.yaml")
+DAY = 24 * 3600
+LINE = "  {:24}{:>5}{:>10}{:>16}{:>16}"
+
 
 RESULTS = Path("results")
 READING = 1e9  # bytes of weights that a job reads per second: an assumption, for a local disk
@@ -167,7 +178,8 @@ def find_savings(
 def _smaller(run: RunFacts) -> Iterator[tuple[str, int, int]]:
     """Yields name, value, and a tenth of it, of each size of a sample."""
     for section in SAMPLES:
-        for name, value in getattr(run.settings, section):
+        own = getattr(run.settings, section, None)  # a mapping of behaviours; none of a branch without settings
+        for name, value in own if isinstance(own, Section) else ():
             if type(value) is int and value > 1:
                 yield f"{section}.{name}", value, max(1, value // 10)
     if run.settings.corpus.dataset != EMBEDDED:
@@ -203,3 +215,76 @@ def find_warnings(todo: Sequence[tuple[str, Mapping[str, Any]]], total: Mapping[
         short = f"{in_bytes(total['memory_left'])} is free, and jobs at the same time need: {', '.join(needs)}"
         warnings.append(f"Not enough memory: {short}. {remedies}")
     return warnings
+
+
+def measure_amounts(run: RunFacts) -> dict[str, tuple[float, float]]:
+    """Returns how much each rule has to do and to write that grows, see `Step.amount`. Branches and packages say it themselves."""
+    settings, shape, train, validation = run.settings, run.shape, run.text["train"], run.text["validation"]
+    numbers = shape.active * shape.all_memories + 2 * shape.layers * shape.width
+    copies = settings.shards + (settings.shards > 1)  # of the triggers, until shards are merged
+    return {rule: step.amount(run) for rule, step in STEPS.items() if step.amount} | {
+        "model": (shape.body, shape.head + shape.all_memories * shape.width),
+        **dict.fromkeys(("corpus", "copy_corpus"), (0.0, train.tokens + validation.tokens)),
+        "triggers": (train.tokens * shape.body, copies * run.trigger_bytes),
+        "merge_triggers": (settings.shards * run.trigger_bytes, 1.0),
+        # y, o and m of a prefix; the zeros of experts that it is not sent to are compressed.
+        "sampled_prefixes": (validation.tokens_read(run.sampled) * shape.body, run.sampled * numbers),
+    }
+
+
+def device_bytes(run: RunFacts) -> dict[str, float]:
+    """Returns the bytes that a job takes on a GPU: weights; and beside them batches, triggers and the driver.
+
+    Beside them also what interventions hold in float32: the output embedding, and one block (of a model in float32, its
+    values in float64).
+    """
+    shape, driver = run.shape, 5e8
+    batch = 4 * run.settings.batches.tokens * (8 * max(shape.memories) + 12 * shape.width)
+    exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
+    return {
+        "weights": float(shape.parameters * shape.itemsize),
+        "working": driver + batch + run.trigger_bytes / 3 + exact,
+    }
+
+
+def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = False) -> float:
+    """Returns the bytes that a job of a rule holds, as far as they grow: on a GPU, those that it holds beside it.
+
+    `libraries`: see `libraries_of`.
+    """
+    shape, device = run.shape, device_bytes(run)
+    model = 0.0 if on_gpu else 1.25 * device["weights"] + device["working"]  # a quarter more while weights are read
+    passing = model + run.trigger_bytes * (rule != "model")
+    states = shape.all_memories + 2 * shape.layers * shape.width  # of a prefix
+    block = 4 * states * min(run.sampled, run.settings.batches.block_sentences)
+    held = {
+        "corpus": 20 * run.text["train"].text_bytes,  # lists and arrays beside the text
+        "sampled_prefixes": passing + block * (block < IN_MEMORY),
+        "model": passing,
+        "head": shape.outside * shape.itemsize + 4 * run.sampled * (2 * max(shape.memories) + 4 * shape.width),
+        "tables": run.trigger_bytes * rule.startswith(("keys", "report")),
+    }
+    return held[rule if rule in held else libraries]
+
+
+def as_text(plan: Mapping[str, Any]) -> str:
+    """Writes the plan for a person: a table per run, and the totals."""
+    todo = [row for found in plan["runs"].values() for row in found["rules"] if not row["done"]]
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"in_bytes": in_bytes, "duration": duration, "percent": percent}
+    template = environment.from_string(files("ffkv.plan").joinpath("plan.txt").read_text(encoding="utf-8"))
+    return template.render(plan, todo=todo, shortages=tell_shortages(todo), line=LINE.format, day=DAY).rstrip()
+
+
+def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names the rules that need more memory per job than the profile for SLURM asks for, in one line if any do."""
+    path = SLURM if exists(SLURM) else ROOT / SLURM
+    profile, short = yaml.safe_load(path.read_bytes()) or {}, {}
+    for row in rows:
+        asks = profile.get("default-resources", {}) | profile.get("set-resources", {}).get(row["rule"], {})
+        # A number of MB, or an expression that begins with that of the first attempt.
+        asked = 1e6 * float((re.findall(r"^\d+", str(asks.get("mem_mb"))) or ["inf"])[0])
+        if asked < row["memory"]:
+            short[row["rule"]] = f"{row['rule']} {in_bytes(row['memory'])} ({in_bytes(asked)})"
+    told = f"SLURM: these rules need more memory than {path} asks for at first (in brackets)"
+    return [f"{told}: {', '.join(short.values())}."] if short else []

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -24,11 +24,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
-from ffkv.base.process import progress
-from ffkv.base.settings import EMBEDDED, Model, Settings
-from ffkv.base.settings.runs import NONE
-from ffkv.corpus.embedded.training import train_tokenizer
+from ffkv.base.process.progress import Bar
+from ffkv.branches.settings import EMBEDDED, NONE, Model, Settings
 from ffkv.model.shape import Shape, measure_shape
+from ffkv.model.small import train_tokenizer
 from ffkv.plan.facts import RunFacts, load_model_form, read_size
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs, run_command
 
@@ -128,7 +127,7 @@ def _run_job(job: Job, folder: Path) -> Cost:
 def _run_here(job: Job, folder: Path) -> Cost:
     """Runs the command of a job, in the fork."""
     gc.freeze()  # else a collection of garbage goes through all that the plan holds: 0.4 s, in whatever job it happens
-    progress.Bar = _TimedBar  # type: ignore[misc]  # only in this process: no command tells when its work begins
+    Bar.spent.clear()  # those of the process that was forked
     os.chdir(folder)
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -137,21 +136,10 @@ def _run_here(job: Job, folder: Path) -> Cost:
     run_command(job.command)
     passed, of_processor = time.perf_counter() - clock, time.process_time() - processor
     # What else runs on the machine adds to the one, threads side by side add to the other.
-    seconds, open_bars = min(passed, of_processor), sum(_TimedBar.spent) if _TimedBar.spent else passed
+    seconds, open_bars = min(passed, of_processor), sum(Bar.spent) if Bar.spent else passed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     made = [Path(output) for output in job.outputs]
     made += [path.with_suffix(".blocks") for path in made]  # of states, which the file of a shard links to
     found = [path.stat() for top in made for path in (top, *top.rglob("*")) if is_file(path)]
     written = sum(file.st_size for file in found if file.st_nlink == 1)  # a second name of a file takes no room
     return Cost(seconds, seconds * open_bars / passed, float(max(peak - before, 0)), float(written))
-
-
-class _TimedBar(progress.Bar):
-    """A progress bar that notes the seconds in which it was open."""
-
-    spent: ClassVar[list[float]] = []
-
-    def close(self) -> None:
-        if not self.disable:  # tqdm may call it again when the bar is deleted
-            self.spent.append(self.format_dict["elapsed"])
-        super().close()

@@ -38,13 +38,7 @@ PATTERNS = _table(
     replace(OF_TESTS["pattern"], about="number of the pattern in the judgement, from 0"),
     *(OF_TESTS[name] for name in ("family", "label", "prefixes", "ranks")),
 )
-BY_PREFIX = _table(
-    "by_prefix.parquet",
-    "A prefix of a judged key.",
-    *OF_KEY,
-    OF_TESTS["rank"],
-    OF_TESTS["category"],
-)
+BY_PREFIX = _table("by_prefix.parquet", "A prefix of a judged key.", *OF_KEY, OF_TESTS["rank"], OF_TESTS["category"])
 ANNOTATORS = _table(
     "annotators.csv",
     "An annotator.",

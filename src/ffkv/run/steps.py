@@ -1,10 +1,13 @@
-"""The steps of the wing `run`."""
+"""The step of the wing `run`."""
 
 from ffkv.base.steps import Step
+from ffkv.branches.registry import BRANCHES
 
-FIGURES = "run/report"  # their modules are imported by name
-STEPS = {
-    "report": Step("ffkv.run.report.step:write_report", also=(FIGURES,)),
-    "comparison_measure": Step("ffkv.run.comparison.step:compare_runs", also=(FIGURES,), imports="model"),
-    "comparison_report": Step("ffkv.run.comparison.page:write_page", also=(FIGURES, "run/comparison")),
-}
+SECTIONS = [its.section.partition(":")[0].replace(".", "/") for its in BRANCHES.values() if its.section]
+# Modules that are imported by name, and their data.
+FIGURES = (
+    "ffkv/run/report/*",
+    *(f"{module}.py" for module in SECTIONS),
+    *(f"{module.rpartition('/')[0]}/texts.toml" for module in SECTIONS),
+)
+STEPS = {"report": Step("ffkv.run.report.step:write_report", also=FIGURES)}

@@ -1,15 +1,19 @@
 """What the Snakemake workflow and `ffkv init` need of Python. The rules themselves are in `workflow/` of the clone.
 
-`rules` has what the rules take from the settings, `steps` the step of each rule, `inputs` the local files whose
-content counts, `jobs` the list of jobs for `ffkv plan`. `live` shows the progress of running jobs at a
-terminal. `start` is `ffkv init`, `formats` writes docs/formats.md.
+`rules` has what the rules take from the settings, `inputs` the local files whose content counts, `jobs` the step behind
+each rule, and the list of jobs for `ffkv plan`. `live` shows the progress of running jobs at a terminal. `runs` reads a
+settings file with several runs and adds their controls. `changed` compares it with the settings that a run was made
+with. `settings_file` writes the default one, and has `ffkv init`, `ffkv settings` and `ffkv write-settings`. `recover`
+is `ffkv recover`, which cleans up after a Snakemake that was killed.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from ffkv import __version__
+from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
+from ffkv.base.terminal import plain
 
 PACKAGE = Path(__file__).parents[1]
 CLONE = PACKAGE.parents[1]
@@ -29,9 +33,7 @@ def check_settings_files(files: Iterable[Path | str]) -> None:
     """
     from snakemake.exceptions import WorkflowError
 
-    from ffkv.base.errors import UserError
     from ffkv.base.settings.yaml_file import read_settings
-    from ffkv.base.terminal import plain
 
     try:
         for file in files:

@@ -4,21 +4,25 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from snakemake.io import contains_wildcard
 
+from ffkv.base.dependencies import code_hash
+from ffkv.base.doors import entries, is_own, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
-from ffkv.base.files.bounded import read_json
-from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
+from ffkv.base.lookup import files_in, read_json
 from ffkv.base.options import command_line
-from ffkv.base.packages import locate
 from ffkv.base.settings import EMBEDDED, Corpus, Model, section
-from ffkv.corpus.sources import find_files, source_files
+from ffkv.branches.behaviours.prompt_file import read_prompts
+from ffkv.branches.settings import Settings
+from ffkv.corpus.sources import check_files, find_files, source_files
+from ffkv.model.checkpoint.readers import readers
 from ffkv.run.annotation_tables import MACHINE_FILES
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -40,12 +44,40 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
         return []
 
 
+def code_beside(what: str, settings: dict[str, Any]) -> str:
+    """Returns a hash over the code of another package than ffkv that reads the checkpoint, or brings the text; "" if none does."""
+    doors = {"checkpoint": "readers", "corpus": "corpora"}
+    if what not in doors:
+        return ""
+    name = settings["corpus"]["dataset"]
+    if what == "checkpoint":
+        folder = Path(section(Model, **settings["model"]).located().checkpoint)
+        name = next((name for name, reader in readers().items() if reader.reads(folder)), "")
+    entry = entries(doors[what]).get(name)
+    return "" if entry is None or is_own(entry) else code_hash(entry.value)
+
+
 def check_packages(settings: dict[str, Any]) -> None:
     """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
     corpus = settings["corpus"]
     of_files = corpus["train"] + corpus["validation"] if corpus["dataset"] == "files" else []
     for address in of_files + settings["embedded"]["text"]:
         locate(address)
+
+
+def unreadable_inputs(settings: Settings) -> list[str]:
+    """Says what cannot be read of the local text and prompts of a run, in one sentence each. Of text it reads the beginnings of files."""
+    splits = () if settings.corpus.contradictions() else ("train", "validation")
+    checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
+    checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
+    checks += [partial(read_prompts, each.prompts, each.fields) for each in settings.behaviours.values()]
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            problems.append(str(error))
+    return problems
 
 
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
@@ -98,7 +130,7 @@ def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
     if checkpoint != EMBEDDED and not is_local(checkpoint) and may_be_on_hub(checkpoint):
         names = ("checkpoint", "revision", "adapter", "adapter_revision", "trust_remote_code")
         found["model"] = command_line(settings, *(f"model/{name}" for name in names))
-    if corpus["dataset"] not in (EMBEDDED, "files") and not is_local(corpus["dataset"]):
+    if section(Corpus, **corpus).on_hub and not is_local(corpus["dataset"]):
         found["dataset"] = command_line(settings, "corpus/dataset", "corpus/revision")
     return found
 

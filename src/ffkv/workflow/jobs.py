@@ -1,4 +1,4 @@
-"""The jobs of a settings file, as Snakemake lists them, and what they import. As a program, it prints them as JSON."""
+"""The step behind each rule, and the jobs of a settings file, as Snakemake lists them. As a program, it prints them as JSON."""
 
 import importlib
 import json
@@ -14,11 +14,25 @@ from typing import NamedTuple
 
 import psutil
 
+from ffkv.activations.steps import STEPS as ACTIVATIONS
+from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists
+from ffkv.base.steps import Step
+from ffkv.branches.registry import BRANCHES
+from ffkv.corpus.steps import STEPS as CORPUS
+from ffkv.model.steps import STEPS as MODEL
+from ffkv.run.steps import STEPS as RUN
 from ffkv.workflow import SNAKEFILE
 from ffkv.workflow.inputs import PLANNING
-from ffkv.workflow.steps import STEPS
+
+# The step of each rule whose output has numbers.
+STEPS: dict[str, Step] = {**CORPUS, **MODEL, **ACTIVATIONS}
+for _branch in BRANCHES.values():
+    STEPS |= _branch.rules
+STEPS |= RUN
+for _rules in load_all("rules")[0].values():
+    STEPS |= _rules
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(SNAKEFILE))
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,14 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient, expand, local
 from snakemake.ioutils import lookup
 
+from ffkv.base.doors import entries
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
-from ffkv.base.settings import EMBEDDED, Settings
-from ffkv.base.settings.runs import AUTO, NONE, controls_of, resolve, resolve_comparisons
 from ffkv.branches.registry import BRANCHES
-from ffkv.workflow.inputs import (
-    annotation_files,
-    check_packages,
-    checkpoint_files,
-    contents,
-    corpus_files,
-    hub_repositories,
-    tracked,
-    training_settings,
-    tuning_files,
-)
-from ffkv.workflow.steps import STEPS
+from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Settings
+from ffkv.workflow import ROOT, inputs
+from ffkv.workflow.jobs import STEPS
+from ffkv.workflow.runs import controls_of, resolve, resolve_comparisons
 
 # Changes with the defaults of another ffkv: settings that a run does not name.
 DEFAULTS = hashlib.sha256(Settings().model_dump_json().encode()).hexdigest()[:8]
@@ -68,12 +60,12 @@ class Runs:
         self._resolved = resolve(configuration)
         self.settings = ByRun({run: settings.model_dump() for run, settings in self._resolved.items()})
         for own in self.settings.values():
-            check_packages(own)
+            inputs.check_packages(own)
         compared = resolve_comparisons(configuration)
         self.comparisons = {name: comparison.model_dump() for name, comparison in compared.items()}
         self.controls = controls_of(self.settings)
         self.named = [run for run in self.settings if run not in self.controls]
-        self.hub = {run: hub_repositories(self.settings[run]) for run in self.named}
+        self.hub = {run: inputs.hub_repositories(self.settings[run]) for run in self.named}
 
     # Parameters
 
@@ -85,7 +77,7 @@ class Runs:
         """Returns the settings of a rule's step as options of its command. A change of one of them repeats the rule."""
         settings = self.settings
         if rule == "train":
-            settings = ByRun({run: training_settings(own) for run, own in settings.items()})
+            settings = ByRun({run: inputs.training_settings(own) for run, own in settings.items()})
 
         def options(wildcards: Wildcards) -> str:
             own = settings[wildcards.run]
@@ -107,10 +99,12 @@ class Runs:
         return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
-        """Returns the settings of a comparison, without its runs, and the seed of its first run, as options."""
+        """Returns as options: the settings of a comparison without its runs; the first run's seed; whether code of a run is trusted."""
         comparison = {**self.comparisons[wildcards.comparison]}
-        first = self.settings[comparison.pop("runs")[0]]
-        return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
+        runs = [self.settings[run] for run in comparison.pop("runs")]
+        trusted = any(own["model"]["trust_remote_code"] for own in runs)
+        given = {"comparison": comparison, "seed": runs[0]["seed"], "model": {"trust_remote_code": trusted}}
+        return command_line(given, "comparison", "seed", "model/trust_remote_code")
 
     # Files of other rules
 
@@ -228,21 +222,28 @@ class Runs:
                 from; "prompts", of its behaviour; or "annotations", what people and machines said.
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
-            "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
-            "corpus": lambda settings, job: corpus_files(settings, job.split),
-            "tuning": lambda settings, job: tuning_files(settings, bool(self.tuned_checkpoint(job))),
-            "annotations": lambda settings, job: annotation_files(settings, job.run),
+            "checkpoint": lambda settings, job: (
+                [] if self.trained_checkpoint(job) else inputs.checkpoint_files(settings)
+            ),
+            "corpus": lambda settings, job: inputs.corpus_files(settings, job.split),
+            "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
+            "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
             "prompts": lambda settings, job: self.prompts(job),
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 
     def files(self, what: str) -> InputFunction:
         """Returns the files of `found` as input of a rule."""
-        return lambda wildcards: local(ancient(tracked(self.found(what)(wildcards))))
+        return lambda wildcards: local(ancient(inputs.tracked(self.found(what)(wildcards))))
 
     def content(self, what: str) -> InputFunction:
-        """Returns a hash over the files of `found`. A change repeats the rule."""
-        return lambda wildcards: contents(self.found(what)(wildcards))
+        """Returns a hash over the files of `found`, and over what another package than ffkv reads them with.
+
+        A change repeats the rule.
+        """
+        return lambda wildcards: (
+            inputs.contents(self.found(what)(wildcards)) + inputs.code_beside(what, self.settings[wildcards.run])
+        )
 
 
 def _any_of(runs: Iterable[str]) -> str:
@@ -255,11 +256,22 @@ def code(rule: str) -> str:
     return f"code {STEPS[rule].code}"
 
 
-def tables(branch: str) -> list[str]:
-    """Returns the tables that a branch writes for the report."""
-    return [f"results/{{run}}/{table.path}" for table in BRANCHES[branch].steps["summarize"].writes]
+def tables(rule: str) -> list[str]:
+    """Returns what the step of a rule writes."""
+    return [f"results/{{run}}/{each.path}" for each in STEPS[rule].writes]
 
 
 def repeated(name: str) -> InputFunction:
     """Returns an option that is repeated for each file of the input of that name."""
     return lambda wildcards, input: [f"--{name.replace('_', '-')}={path}" for path in input[name]]
+
+
+def rules_file(name: str) -> str:
+    """Returns the file with the rules of a branch, or of a package behind the door `ffkv.rules`.
+
+    These of ffkv are in workflow/rules. Those of others are `rules.smk`, beside the module that their entry point names.
+    """
+    if is_file(own := ROOT / f"workflow/rules/{name}.smk"):
+        return str(own)
+    module = next(entries(door)[name].module for door in ("branches", "rules") if name in entries(door))
+    return str(Path(str(import_module(module).__file__)).with_name("rules.smk"))

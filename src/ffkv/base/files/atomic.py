@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import sum_path, sums, verify_sum
-from ffkv.base.files.fault import as_path, unwritable
-from ffkv.base.lookup import exists, find, is_dir, is_file, make_folder
+from ffkv.base.fault import unwritable
+from ffkv.base.files.stored import sum_path, sums, verify_sum
+from ffkv.base.lookup import as_path, exists, find, is_dir, is_file, make_folder
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 

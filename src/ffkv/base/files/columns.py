@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # rules read descriptions at every start, without pandas
     import pandas as pd
 
-    from ffkv.base.settings import Settings
+    from ffkv.branches.settings import Settings
 
 GROUP = "{group}"  # in the path of a table that is written in parts, one for each group of layers
 # Parts of a path that stand for many files: groups of layers, shards of prompts, behaviours.
 WILD = re.compile(r"\{(\w+)\}")
+# Types of columns that hold no numbers: what pandas infers of their values, and what they are called.
+NOT_NUMBERS = {"bool": ("boolean", "truth values"), "str": ("string", "texts")}
 
 
 @dataclass(frozen=True)
@@ -40,44 +42,48 @@ class Column:
     choices: tuple[str, ...] = ()  # the words that it may hold; none if it may hold any
     foreign: bool = False  # whether strangers wrote its text, such as a token. It stays text if it reads "nan" or "1".
     optional: str = ""  # when it is there; "" if always
+    since: str = ""  # the edition of ffkv that added it; it is empty in tables of earlier ones. "": it was always there
 
 
 NEGATIVE = "with negative coefficients"  # when columns about them are there
 
 
-def count(name: str, about: str, dtype: str = "int64", optional: str = "") -> Column:
+# `others` of the functions below: the other attributes of `Column`.
+
+
+def count(name: str, about: str, dtype: str = "int64", **others: Any) -> Column:
     """Returns a column of counts, from 0."""
-    return Column(name, dtype, about, "1", 0, optional=optional)
+    return Column(name, dtype, about, "1", 0, **others)
 
 
-def share(name: str, about: str, dtype: str = "float64", optional: str = "") -> Column:
+def share(name: str, about: str, dtype: str = "float64", **others: Any) -> Column:
     """Returns a column of shares or probabilities, 0 to 1; NaN if there is nothing to take a share of."""
-    return Column(name, dtype, about, "1", 0, 1, optional=optional)
+    return Column(name, dtype, about, "1", 0, 1, **others)
 
 
-def number(name: str, about: str, unit: str = "1", dtype: str = "float64", **limits: Any) -> Column:
+def number(name: str, about: str, unit: str = "1", dtype: str = "float64", **others: Any) -> Column:
     """Returns a column of numbers."""
-    return Column(name, dtype, about, unit, **limits)
+    return Column(name, dtype, about, unit, **others)
 
 
-def token_id(name: str, about: str, optional: str = "") -> Column:
+def token_id(name: str, about: str, **others: Any) -> Column:
     """Returns a column of token ids; -1 if there is no token."""
-    return Column(name, "int32", about, "token", -1, optional=optional)
+    return Column(name, "int32", about, "token", -1, **others)
 
 
-def flag(name: str, about: str, optional: str = "") -> Column:
+def flag(name: str, about: str, **others: Any) -> Column:
     """Returns a column of truth values."""
-    return Column(name, "bool", about, optional=optional)
+    return Column(name, "bool", about, **others)
 
 
-def word(name: str, about: str, *choices: str) -> Column:
+def word(name: str, about: str, *choices: str, **others: Any) -> Column:
     """Returns a column of words of ffkv."""
-    return Column(name, "str", about, choices=choices)
+    return Column(name, "str", about, choices=choices, **others)
 
 
-def text(name: str, about: str) -> Column:
+def text(name: str, about: str, **others: Any) -> Column:
     """Returns a column of text that strangers wrote."""
-    return Column(name, "str", about, foreign=True)
+    return Column(name, "str", about, foreign=True, **others)
 
 
 def layer(about: str = "the layer, from 0", dtype: str = "int64") -> Column:
@@ -116,6 +122,7 @@ class Table:
     columns: tuple[Column, ...]  # its columns, in their order
     split: str = ""  # the split of the corpus that it is about; "" for that of its branch
     only: str = ""  # when a run has it; "" if always
+    since: str = ""  # the edition of ffkv that added it, to a branch that was there before; "": it was always there
     applies: "Callable[[Settings], bool]" = lambda settings: True  # whether a run with such settings has it
 
     @property
@@ -148,6 +155,45 @@ class Table:
         columns = [column for column in self.columns if not column.optional or column.name in there]
         types = {column.name: column.dtype for column in columns}
         return pd.DataFrame(rows, columns=[*types]).astype(types)
+
+    def completed(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """Returns a table that was read with the columns that an earlier ffkv did not write: they have no value, or the empty text."""
+        lacking = [column for column in self.columns if column.since and column.name not in frame.columns]
+        if not lacking:
+            return frame
+        empty = {column.name: "" if column.dtype == "str" else float("nan") for column in lacking}
+        known = [name for name in self.names if name in frame.columns or name in empty]
+        return frame.assign(**empty)[[*known, *frame.columns.difference(known, sort=False)]]
+
+    def problem(self, frame: "pd.DataFrame") -> str:
+        """Says what keeps a table that was read from being this one: a column that is missing, or of another type; "" if nothing does.
+
+        Columns that a later edition added may be missing.
+        """
+        from pandas.api.types import infer_dtype
+
+        if not frame.columns.is_unique:
+            return "it has a column twice"
+        for column in self.columns:
+            if column.name not in frame.columns:
+                if column.optional or column.since:
+                    continue
+                return f"it lacks the column {column.name}"
+            values = frame[column.name].dropna()
+            word = column.dtype == "str" and not column.foreign  # of ffkv; it may look like a number in a CSV file
+            if column.dtype == "object" or word or not len(values):
+                continue
+            if column.dtype in NOT_NUMBERS:
+                kind, what = NOT_NUMBERS[column.dtype]
+                if infer_dtype(values) != kind:
+                    return f"its column {column.name} has other values than {what}"
+                continue
+            whole = "int" in column.dtype
+            if values.dtype.kind not in ("iu" if whole else "iuf"):
+                return f"its column {column.name} has other values than {'whole ' if whole else ''}numbers"
+            if whole and column.lowest is not None and values.min() < column.lowest:
+                return f"its column {column.name} has numbers below {column.lowest:g}"
+        return ""
 
     def check(self, frame: "pd.DataFrame") -> None:
         """Raises ValueError, a defect of ffkv, if a table does not have the described columns in their order."""

@@ -17,13 +17,16 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
-from ffkv.base.files.lazy import Pieces, Texts
+from ffkv.base.files.hdf5 import OTHERS, NotThere, Pieces
+from ffkv.base.files.stored import not_of_ffkv
 
 KEY = "dataset"  # where a field's metadata holds its description
 BOUNDARY = "_boundary"  # a dimension x_boundary has one entry more than the dimension x
 LAYER_OFFSET = "first row of each layer; memory i of layer l is row layer_offset[l] + i"
 CHECKSUM_BYTES = 4  # of fletcher32, per chunk
+PIECE = 2**22  # numbers that are read at once where all are compared
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Dataset:
     chunks: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
     optional: bool = False  # whether a file may lack it
     lazy: bool = False  # whether readers leave it in the file and read it piece by piece
+    # the dimension whose entries it numbers from 0, -1 for none; with a boundary: where the parts of it start
+    of: str = ""
+    odd: bool = False  # whether numbers may be NaN or infinite
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the length of each axis, from the length of each dimension."""
@@ -62,6 +68,117 @@ class Dataset:
             return 0
         chunks = int(np.prod([-(-length // part) for length, part in zip(shape, chunk, strict=True)], dtype=np.int64))
         return chunks * (int(np.prod(chunk, dtype=np.int64)) * np.dtype(self.dtype).itemsize + CHECKSUM_BYTES)
+
+    def check_form(self, dataset: Any, sizes: dict[str, int]) -> None:
+        """Compares type and shape of a dataset in a file with its description, and notes in `sizes` the lengths of its axes.
+
+        Raises `Foreign` if it is another one, or no dataset.
+        """
+        shape = getattr(dataset, "shape", None)
+        if shape is None or dataset.dtype != np.dtype(self.dtype) or len(shape) != len(self.dimensions):
+            form = f"{getattr(dataset, 'dtype', 'no numbers')} {shape or ''}".strip()
+            raise _differs(dataset, f"{form}, not {self.dtype} by {', '.join(self.dimensions)}")
+        for dimension, length in zip(self.dimensions, shape):
+            name, more = dimension.removesuffix(BOUNDARY), int(dimension.endswith(BOUNDARY))
+            if sizes.setdefault(name, length - more) != length - more:
+                raise _differs(dataset, f"{length:,} long, and there are {sizes[name]:,} of its {name}")
+
+    def check_values(self, values: np.ndarray, sizes: Mapping[str, int], dataset: Any) -> None:
+        """Raises `Foreign` if numbers that were read of a dataset cannot be: they number what is not there, or are not finite."""
+        finite = np.dtype(self.dtype).kind == "f" and not self.odd
+        if not np.size(values) or not (finite or self.of):
+            return
+        low, high, starts = np.min(values), np.max(values), self.dimensions[-1].endswith(BOUNDARY)
+        if finite and not np.isfinite([low, high]).all():
+            raise _differs(dataset, "not finite everywhere")
+        if self.of and not (0 if starts else -1) <= low <= high < sizes.get(self.of, int(high) + 1) + starts:
+            raise _differs(dataset, f"from {low} to {high}, and there are {sizes.get(self.of, 0):,} of {self.of}")
+        if self.of and starts and (np.diff(np.atleast_1d(values)) < 0).any():
+            raise _differs(dataset, "not in order")
+
+
+def _differs(dataset: Any, how: str) -> Exception:
+    return not_of_ffkv(dataset.file.filename, f"its {dataset.name.strip('/')} is {how}")
+
+
+class Checked:
+    """An open file. Each dataset is compared with its description when it is asked for, and so are its numbers when they are read."""
+
+    def __init__(self, file: h5py.Group, record: type, sizes: Mapping[str, int] = {}):
+        """`sizes`: lengths of dimensions that are known from elsewhere."""
+        self.attrs, self.filename, self._file, self.sizes = file.attrs, file.file.filename, file, dict(sizes)
+        self._parts = {part.name: part for parts in datasets_of(record).values() for part in parts}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file
+
+    def __getitem__(self, name: str) -> "CheckedDataset":
+        """The dataset of a name, as h5py has it."""
+        return CheckedDataset(self._file[name], self._parts[name], self.sizes)
+
+    def check(self) -> None:
+        """Raises `Foreign` if a dataset is not as described, one is missing, or its numbers cannot be.
+
+        Forms come first: what a stranger wrote may be larger than any memory. What other files hold is checked there.
+        """
+        for name, part in self._parts.items():
+            if name in self._file:
+                self[name]
+            elif not part.optional and (name.rpartition("/")[0] or "/") in self._file:  # a group may be missing
+                raise not_of_ffkv(self.filename, f"it has no {name}")
+        for name in self._parts:
+            if name in self._file and not self._file[name].is_virtual:
+                dataset = self[name]
+                rows = max(1, PIECE // max(1, int(np.prod(dataset.shape[1:], dtype=np.int64))))
+                for start in range(0, len(dataset), rows):
+                    dataset[start : start + rows + 1]  # with the next one, for the order of boundaries
+
+
+class CheckedDataset:
+    """A dataset of an open file, as h5py has it, with its description."""
+
+    def __init__(self, dataset: Any, part: Dataset, sizes: dict[str, int]):
+        """Raises `Foreign` if it is not as described."""
+        part.check_form(dataset, sizes)
+        self.shape, self._dataset, self._part, self._sizes = dataset.shape, dataset, part, sizes
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, place: Any) -> Any:
+        """Reads a part. Raises `Foreign` if its numbers cannot be."""
+        values = self._dataset[place]
+        self._part.check_values(values, self._sizes, self._dataset)
+        return values
+
+    def pieces(self) -> Pieces:
+        """The dataset, to be read piece by piece."""
+        return Pieces(self._dataset, lambda values: self._part.check_values(values, self._sizes, self._dataset))
+
+
+class Texts(Sequence[str]):
+    """Texts that are kept as bytes and decoded one at a time."""
+
+    def __init__(self, data: np.ndarray | Pieces, offsets: np.ndarray | Pieces, file: str = "the file"):
+        """`file`: whose texts they are, for messages."""
+        self._data, self._offsets, self._file = data, offsets, file
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} texts>"
+
+    def __getitem__(self, index: Any) -> Any:
+        """Text number `index`, from 0; of a slice a list of texts."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        if not 0 <= index < len(self):
+            raise NotThere(f"{self._file} has {len(self):,} texts, and no text {index}: {OTHERS}")
+        try:
+            return self._data[int(self._offsets[index]) : int(self._offsets[index + 1])].tobytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"Text {index} of {self._file} is no text in UTF-8. Make the file again.") from error
 
 
 @dataclass(frozen=True)
@@ -93,7 +210,7 @@ def dataset(dimensions: str, dtype: str, **description: Any) -> Any:
 
 def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
     """Returns a field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
-    description = Dataset(tuple(dimensions.split()), str(values.dtype), unit, about)
+    description = Dataset(tuple(dimensions.split()), str(values.dtype), unit, about, odd=True)
     return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
 
 
@@ -132,7 +249,8 @@ def _datasets(field: str, description: Dataset | TextList | Group) -> list[Datas
     dimension, lazy = description.dimension, description.lazy
     data = Dataset((f"{name}_byte",), "uint8", "byte", f"{description.about}, as UTF-8", name, lazy=lazy)
     start = f"where each {dimension}'s part of `{name}` starts"
-    return [data, Dataset((dimension + BOUNDARY,), "int64", "byte", start, f"{name}_offset", lazy=lazy)]
+    places = Dataset((dimension + BOUNDARY,), "int64", "byte", start, f"{name}_offset", lazy=lazy, of=f"{name}_byte")
+    return [data, places]
 
 
 def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> int:
@@ -153,8 +271,9 @@ def allocate(
     """
     for parts in datasets_of(record, without).values():
         for part in parts:
-            shape, chunk, packed = part.shape(sizes), part.chunk(sizes), part.name in compressed
-            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk, packed)
+            stored: dict[str, Any] = {"chunks": part.chunk(sizes), "compressed": part.name in compressed}
+            about = part.dimensions, part.unit, part.about
+            hdf5.allocate(file, part.name, part.shape(sizes), part.dtype, *about, **stored)
 
 
 def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
@@ -165,8 +284,11 @@ def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, 
     """
     for part, array in _arrays_of(record):
         lengths = dict(zip(part.dimensions, array.shape, strict=True))
-        chunk, packed = part.chunk({**(sizes or {}), **lengths}), part.name in compressed
-        hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk, packed)
+        stored: dict[str, Any] = {
+            "chunks": part.chunk({**(sizes or {}), **lengths}),
+            "compressed": part.name in compressed,
+        }
+        hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, **stored)
 
 
 def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
@@ -204,26 +326,37 @@ def _arrays(value: Any, description: Dataset | TextList | Group) -> list[Any]:
     return [np.frombuffer(joined, np.uint8), offsets]
 
 
-def read(file: h5py.File, record: type, dimension: str = "", place: slice = slice(None), **others: Any) -> Any:
+def read(
+    file: h5py.File,
+    record: type,
+    dimension: str = "",
+    place: slice = slice(None),
+    sizes: Mapping[str, int] = {},
+    **others: Any,
+) -> Any:
     """Reads what `write` wrote. The lazy fields of the record keep the file open as long as one of them lives.
 
     Args:
         file: a file (`hdf5.open`), or a group of it.
         place: a part of a dimension, if only this part is read. Fields that are lazy are left whole.
+        sizes: lengths of dimensions that are known from elsewhere.
         others: the fields that are not stored.
+    Raises:
+        UserError: a dataset has another type or shape than the record describes, or numbers that cannot be.
     """
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
-    kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
+    checked = Checked(h5py.File(file.file.filename, "r")[file.name] if lazy else file, record, sizes)
 
     def read_dataset(part: Dataset) -> Any:
-        if part.optional and part.name not in file:
+        if part.optional and part.name not in checked:
             return None
-        return Pieces(kept_open, part.name) if part.lazy else file[part.name][_selection(part, dimension, place)]
+        dataset = checked[part.name]
+        return dataset.pieces() if part.lazy else dataset[_selection(part, dimension, place)]
 
     def read_field(field: str, description: Dataset | TextList | Group) -> Any:
         if isinstance(description, Group):
-            return read(file[field], description.record, dimension, place) if field in file else None
+            return read(file[field], description.record, dimension, place, checked.sizes) if field in file else None
         found = [read_dataset(part) for part in _datasets(field, description)]
-        return Texts(*found) if isinstance(description, TextList) else found[0]
+        return Texts(found[0], found[1], checked.filename) if isinstance(description, TextList) else found[0]
 
     return record(**{field: read_field(field, own) for field, own in _described(record).items()}, **others)

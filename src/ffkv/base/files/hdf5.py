@@ -6,15 +6,17 @@ says what it is (`format`, `kind`), what made it (`settings`, `versions`) and wh
 
 A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and
 of its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small
-files are compared with their sums as a whole.
+files are compared with their sums as a whole. `Pieces` stay in their file, so that a corpus of any size takes little memory.
 """
 
 import contextlib
+import functools
 import hashlib
+import io
 import itertools
 import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,57 @@ import h5py
 import numpy as np
 
 from ffkv.base.errors import UserError
+from ffkv.base.files import stored
 from ffkv.base.files.atomic import atomic
-from ffkv.base.files.bounded import parse_json
-from ffkv.base.files.checksums import target_of, verify_sum
-from ffkv.base.files.fault import as_path, unreadable
-from ffkv.base.files.provenance import Foreign, check_identities, versions
-from ffkv.base.files.write_target import WriteTarget
-from ffkv.base.lookup import exists, is_file
-from ffkv.base.system.signals import end_if_told
+from ffkv.base.lookup import as_path, exists, is_file, open_file, parse_json
+from ffkv.base.signals import end_if_told, uninterrupted
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 # Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+CACHED_PIECES = 32  # per dataset, each about 1 MiB
+OTHERS = "files of the run do not belong together, or one is not as ffkv writes it. `ffkv check` reads them all."
 MOST_ATTRIBUTES, LONGEST_ATTRIBUTE = 100, 2**22  # bytes
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
+
+
+class WriteTarget(io.FileIO):
+    """A file that remembers the first write error, for example a full disk. `hdf5.create` raises it.
+
+    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's
+    exception, that occurs there: the file would look complete, and the library would crash when the process ends.
+    """
+
+    failure: OSError | None = None
+
+    @uninterrupted
+    def write(self, data: Any) -> int:
+        """Writes all of `data`; nothing more once a write has failed."""
+        rest = memoryview(data).cast("B")
+        try:
+            while rest and not self.failure:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    @uninterrupted
+    def readinto(self, data: Any) -> int:
+        """Fills `data`, as far as the file goes. The system may give less at a time, which HDF5 takes for an error."""
+        rest = whole = memoryview(data).cast("B")
+        while rest and (read := super().readinto(rest)):
+            rest = rest[read:]
+        return len(whole) - len(rest)
+
+    @uninterrupted
+    def truncate(self, size: int | None = None) -> int:
+        """Truncates the file; does nothing more once a write has failed."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
 
 
 @contextlib.contextmanager
@@ -53,7 +91,7 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
     with atomic(path) as temporary, WriteTarget(temporary, "w+") as target:
         try:
             with h5py.File(target, "w", libver="v110") as file:
-                own = {"format": FORMAT, "kind": kind, "versions": versions()}
+                own = {"format": FORMAT, "kind": kind, "versions": stored.versions()}
                 for name, value in sorted({**attributes, **own}.items()):  # the same bytes in whatever order they came
                     plain = not isinstance(value, dict | list | tuple)
                     file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
@@ -73,7 +111,7 @@ def _checksum(attributes: Mapping[str, Any]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def put(file: h5py.File, name: str, values: np.ndarray, dimensions: Sequence[str], *about: Any, **options: Any) -> None:
+def put(file: h5py.File, name: str, values: np.ndarray, dimensions: Sequence[str], *about: str, **options: Any) -> None:
     """Writes one dataset whole. Other arguments: see `allocate`."""
     values = np.asarray(values)
     allocate(file, name, values.shape, values.dtype, dimensions, *about, **options)[...] = values
@@ -85,8 +123,7 @@ def allocate(
     shape: Sequence[int],
     dtype: Any,
     dimensions: Sequence[str],
-    unit: str,
-    description: str,
+    *about: str,
     chunks: Sequence[int] | None = None,
     compressed: bool = False,
 ) -> h5py.Dataset:
@@ -95,7 +132,7 @@ def allocate(
     Args:
         shape: length of each axis.
         dimensions: a name for each axis; axes of one name in one file have one length.
-        unit, description: see `datasets.Dataset`.
+        about: unit and description, see `datasets.Dataset`.
         chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
         compressed: whether chunks are compressed without loss.
     """
@@ -103,7 +140,7 @@ def allocate(
     whole = 0 not in shape
     packed = COMPRESSION if compressed and whole else {}
     dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole, **packed)
-    _describe(file, dataset, dimensions, unit, description)
+    _describe(file, dataset, dimensions, *about)
     return dataset
 
 
@@ -143,8 +180,7 @@ def link(
     names: Sequence[str],
     dimensions: Sequence[str],
     axis: int,
-    unit: str,
-    description: str,
+    *about: str,
 ) -> None:
     """Makes an HDF5 virtual dataset: it reads those of other files, one behind the other, and stores nothing itself.
 
@@ -155,6 +191,7 @@ def link(
         sources: the shapes of the datasets, in order.
         names: the files that they are in, as paths from the folder of `file`.
         axis: the axis along which they are put together.
+        about: unit and description, see `datasets.Dataset`.
     """
     ends = [0, *itertools.accumulate(source[axis] for source in sources)]
     before, after = sources[0][:axis], sources[0][axis + 1 :]
@@ -164,11 +201,13 @@ def link(
         if stop > start:
             layout[(*axis * [slice(None)], slice(start, stop))] = h5py.VirtualSource(source_file, name, source, dtype)
     nothing = np.nan if np.dtype(dtype).kind == "f" else -1
-    _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, unit, description)
+    _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, *about)
 
 
 @contextlib.contextmanager
-def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
+def open(
+    path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None, deeper: bool = False
+) -> Iterator[h5py.File]:
     """Opens a file for reading. Of a large file only the attributes are read at once; data are checked when read.
 
     Args:
@@ -176,6 +215,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
         kind: what the file must hold; None for anything.
         belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must
             agree.
+        deeper: whether it may read from folders beside it alone, because a file beside it reads it.
     Raises:
         UserError: the file does not exist, is not whole, is of another kind or format, or belongs to another model,
             tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged
@@ -185,11 +225,12 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     if not exists(path):
         raise UserError(f"{path} does not exist: run the step that makes it first.")
     if is_file(path) and path.stat().st_size <= SMALL:
-        verify_sum(path)
+        stored.verify_sum(path)
     try:
+        open_file(path).close()
         file = h5py.File(path, "r")
-    except (OSError, RuntimeError) as error:
-        raise unreadable(path, error) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise stored.unreadable(path, error) from error
     with file, reading(path):
         kinds = [file.attrs.get_id(name) for name in file.attrs]
         # ffkv writes some numbers and texts, one value each. Others could fill the memory.
@@ -197,14 +238,13 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
         if large or len(kinds) > MOST_ATTRIBUTES:
             raise OSError("its attributes are not those of a file of ffkv")
         _check(path, file.attrs, kind, belongs_to or {})
-        for part in linked_files(file):
+        for part in linked_files(file, deeper):
             if not exists(part):
-                again = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
+                again = f"Make {stored.target_of(path)} again: {stored.made_again(path)}."
                 raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {again}")
-            with open(part, file.attrs["kind"], file.attrs) as source:
-                for item in source.values():  # HDF5 gives no error for a linked dataset whose description is damaged
-                    if isinstance(item, h5py.Dataset):
-                        item.shape  # noqa: B018
+            # Its datasets are opened, too: HDF5 gives no error for linked ones.
+            with open(part, file.attrs["kind"], file.attrs, part.parent == path.parent):
+                pass
         yield file
 
 
@@ -214,29 +254,47 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, RuntimeError) as error:  # h5py raises these for bytes that were changed or are not given
-        if isinstance(error, RuntimeError) and not _is_of_h5py(error):
+        # Other libraries raise RuntimeError, too.
+        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        if isinstance(error, RuntimeError) and "h5py" not in last.parts:
             raise
-        raise unreadable(path, error, _all_linked_files(path)) from error
+        raise stored.unreadable(path, error, _all_linked_files(path)) from error
 
 
-def _is_of_h5py(error: BaseException) -> bool:
-    """Tells whether h5py raised an error: other libraries raise RuntimeError too."""
-    return "h5py" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
+def linked_files(file: h5py.File, deeper: bool = False) -> list[Path]:
+    """Returns the files that the virtual datasets of a file read, without those that these read in turn.
+
+    They lie beside the file or in folders beside it, those of a file that another one beside it reads (`deeper`) in folders, so that no
+    file leads to itself or out of a run. Raises `Foreign` if one lies elsewhere, or the file has what ffkv never writes: a link by
+    name, or data that are stored in a file of no format.
+    """
+    names: list[bytes] = []
+    visit = file.id.links.visit
+    named = visit(lambda name, link: names.append(name) if link.type == h5py.h5l.TYPE_HARD else name, info=True)
+    sources: dict[str, None] = {}
+    things = (h5py.h5o.open(file.id, name) for name in names)
+    for made in (each.get_create_plist() for each in things if isinstance(each, h5py.h5d.DatasetID)):
+        named = named or (made.get_external_count() and made.get_external(0)[0])
+        if made.get_layout() == h5py.h5d.VIRTUAL:
+            sources |= dict.fromkeys(map(made.get_virtual_filename, range(made.get_virtual_count())))
+    least = 2 if deeper else 1
+    leading = [name for name in sources if len(parts := Path(name).parts) < least or parts[0] == "/" or ".." in parts]
+    if named or leading:
+        what = (
+            f"it reads {leading[0]}, which does not lie {'in a folder ' * deeper}beside it"
+            if leading
+            else f"it has a link, {named!r}"
+        )
+        raise stored.not_of_ffkv(Path(file.filename), what)
+    return [Path(file.filename).parent / name for name in sources]
 
 
-def linked_files(file: h5py.File) -> list[Path]:
-    """Returns the files that the virtual datasets of a file read, without those that these read in turn."""
-    virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
-    names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
-    return [Path(file.filename).parent / name for name in names]
-
-
-def _all_linked_files(path: Path) -> list[Path]:
+def _all_linked_files(path: Path, deeper: bool = False) -> list[Path]:
     """Returns the files that a file reads, and those that these read in turn, as far as they can be opened."""
     parts: list[Path] = []
     with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
-        parts = linked_files(file)
-    return [*parts, *(deeper for part in parts for deeper in _all_linked_files(part))]
+        parts = linked_files(file, deeper)
+    return [*parts, *(each for part in parts for each in _all_linked_files(part, part.parent == path.parent))]
 
 
 def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
@@ -244,7 +302,7 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
 
     Files that its datasets only link to are opened, not read. Arguments and errors: see `open`.
     """
-    verify_sum(Path(path))
+    stored.verify_sum(Path(path))
     with open(path, None, belongs_to) as file:
 
         def read(name: str, item: Any) -> None:
@@ -269,12 +327,65 @@ def parsed(file: h5py.File, name: str) -> Any:
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
     if attributes.get("format") != FORMAT or "kind" not in attributes:
         writer = "another version of ffkv wrote it" if "format" in attributes else "ffkv did not write it"
-        raise Foreign(
-            f"{path} is not of this ffkv's file format {FORMAT}: {writer}. Make it again: `snakemake --force"
-            f" {target_of(path)}`, with the options of your run."
+        raise stored.Foreign(
+            f"{path} is not of this ffkv's file format {FORMAT}: {writer}. Make it again: {stored.made_again(path)}."
         )
     if attributes.get("checksum") != _checksum(attributes):
         raise OSError("its attributes do not fit their checksum")
     if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
-    check_identities(path, attributes, belongs_to)
+    stored.check_identities(path, attributes, belongs_to)
+
+
+class NotThere(UserError, IndexError):
+    """A file names an entry that another one, or another dataset of its own, does not have."""
+
+
+class Pieces:
+    """A dataset of one axis that is read piece by piece; it may be larger than the memory."""
+
+    def __init__(self, dataset: h5py.Dataset, check: Callable[[np.ndarray], object] = lambda values: None):
+        """`check`: raises an error if what was read cannot be."""
+        self._dataset, self._path, self._check = dataset, dataset.file.filename, check
+        self._size = self._dataset.chunks[0] if self._dataset.chunks else max(1, len(self._dataset))
+        self._piece = functools.lru_cache(CACHED_PIECES)(self._read)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, at: int | slice | np.ndarray) -> Any:
+        """Returns an entry by its number from 0, a range of entries, or any entries by their numbers (of any shape).
+
+        Raises UserError if the file is damaged, or has no such entry.
+        """
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(len(self))
+            first, last = start // self._size, max(start, stop - 1) // self._size
+            if first == last:
+                return self._piece(first)[start - first * self._size : max(start, stop) - first * self._size]
+            together = np.concatenate([self._piece(number) for number in range(first, last + 1)])
+            return together[start - first * self._size : stop - first * self._size]
+        if isinstance(at, np.ndarray):
+            if at.size and not 0 <= at.min() <= at.max() < len(self):
+                raise self._lacks(at.min() if at.min() < 0 else at.max())
+            entries, piece_of = np.empty(at.shape, self._dataset.dtype), at // self._size
+            for number in np.unique(piece_of).tolist():
+                inside = piece_of == number
+                entries[inside] = self._piece(number)[at[inside] - number * self._size]
+            return entries
+        if not 0 <= at < len(self):
+            raise self._lacks(at)
+        return self._piece(at // self._size)[at % self._size]
+
+    def _lacks(self, at: int) -> NotThere:
+        return NotThere(f"{self._path} has no entry {at} of {self._dataset.name}, which has {len(self):,}: {OTHERS}")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Returns the whole dataset."""
+        return np.asarray(self._dataset[...], dtype)
+
+    def _read(self, number: int) -> np.ndarray:
+        with reading(Path(self._path)):
+            values = self._dataset[number * self._size : (number + 1) * self._size]
+        self._check(values)
+        return values

@@ -2,29 +2,33 @@
 
 A kill or a full disk tears at most the last line. A folder that several people write has one journal per writer, host
 and process. So nobody appends to a file of somebody else, and no lock is needed: also not on NFS, where locks and
-appends of two hosts cannot be relied on.
+appends of two hosts cannot be relied on. An entry comes behind all that its process has read, whatever the clocks of two
+hosts say.
 """
 
 import hashlib
 import json
 import os
 import re
+import secrets
 import threading
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ffkv.base.errors import UserError
+from ffkv.base.fault import unwritable
 from ffkv.base.files.atomic import host_name, sync
-from ffkv.base.files.bounded import LARGEST, parse_json
-from ffkv.base.files.fault import unwritable
-from ffkv.base.files.provenance import check_identities
-from ffkv.base.lookup import exists, find, make_folder
+from ffkv.base.files.stored import check_identities
+from ffkv.base.lookup import LARGEST, exists, find, make_folder, open_file, parse_json
 
-_appending = threading.Lock()
+_appending = threading.RLock()
+_newest: dict[Path, str] = {}  # by folder of journals: the latest time that this process has read there, or written
+OWN = secrets.token_hex(4)  # nobody can guess the name of this process' journals, and put a link in their place
+TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Journal(NamedTuple):
@@ -36,7 +40,7 @@ class Journal(NamedTuple):
 
 def now() -> str:
     """Returns the time in UTC, with microseconds: "2026-05-01T09:30:00.000000Z"."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime(TIME)
 
 
 class Stored(BaseModel):
@@ -45,12 +49,22 @@ class Stored(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _behind(time: str) -> str:
+    """Returns the time that comes next. Raises ValueError if it is no time, or none can come behind it."""
+    try:
+        return (datetime.strptime(time, TIME) + timedelta(microseconds=1)).strftime(TIME)
+    except OverflowError as error:
+        raise ValueError(f"no time comes behind {time!r}") from error
+
+
 class Entry(Stored):
     """An entry of a folder that several people write."""
 
     identity: dict[str, str]  # hashes of what it is about, such as the model, by their names
     # when, in UTC, as `now` gives it
-    time: str = Field(default_factory=now, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+    time: Annotated[str, AfterValidator(lambda time: _behind(time) and time)] = Field(
+        default_factory=now, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$"
+    )
 
 
 Form = TypeVar("Form", bound=Entry)
@@ -60,14 +74,15 @@ def append_entry(path: Path, entry: Mapping[str, Any], mode: int = 0o666) -> Non
     """Appends an entry. When this returns, it is on the disk. Several threads may append at once.
 
     Two processes must not append to the same file: on NFS the appends of two hosts may overwrite each other. `mode`:
-    the rights of a new file. Raises UserError if the folder cannot be written, or the disk is full.
+    the rights of a new file. Raises UserError if the folder cannot be written, the disk is full, or the file is a link.
     """
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
     try:
         make_folder(path.parent)
         with _appending:
             new = not exists(path)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
+            made = os.O_CREAT | os.O_EXCL if new else 0
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | made, mode)
             try:
                 size = os.fstat(descriptor).st_size
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier process was killed here
@@ -87,7 +102,7 @@ def read_journal(path: Path) -> Journal:
     """Reads a journal. One that was never written has no entries. Raises UserError if it cannot be read."""
     journal = Journal([], [])
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), 1):
                 if len(line) > LARGEST:
                     raise UserError(
@@ -101,16 +116,40 @@ def read_journal(path: Path) -> Journal:
                     journal.torn.append(number)
     except FileNotFoundError:
         pass
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', error)}. Check its rights.") from error
     return journal
 
 
 def append_shared(folder: Path, writer: str, entry: Entry, mode: int = 0o666) -> Path:
-    """Appends an entry to the file of the writer, this host and this process, and returns the file. See `append_entry`."""
-    path = folder / f"{name_in_files(writer)}.{host_name()}.{os.getpid()}.jsonl"
-    append_entry(path, entry.model_dump(mode="json", exclude_none=True), mode)
+    """Appends an entry to the file of the writer, this host and this process, and returns the file. See `append_entry`.
+
+    Its time is later than all that this process has read in the folder; the first entry of a process reads the folder.
+    """
+    path = folder / f"{name_in_files(writer)}.{host_name()}.{os.getpid()}.{OWN}.jsonl"
+    with _appending:
+        if folder not in _newest:
+            _read(folder, [time for file in shared_files(folder) for time in _times(file)])
+        time = max(entry.time, _behind(_newest[folder]) if _newest[folder] else "")
+        append_entry(path, entry.model_copy(update={"time": time}).model_dump(mode="json", exclude_none=True), mode)
+        _newest[folder] = time
     return path
+
+
+def _read(folder: Path, times: Sequence[str]) -> None:
+    _newest[folder] = max([_newest.get(folder, ""), *times])
+
+
+def _times(path: Path) -> Iterator[str]:
+    """Yields the times of a file. Raises UserError if one of them is none."""
+    for line, given in read_journal(path).entries:
+        if isinstance(given, dict) and "time" in given:
+            try:
+                _behind(str(given["time"]))
+            except ValueError as error:
+                message = f"{path}, line {line}: time: {error}. Correct the line, or move the file away."
+                raise UserError(message) from error
+            yield given["time"]
 
 
 def name_in_files(name: str, others: str = r"[^A-Za-z0-9-]+") -> str:
@@ -155,6 +194,7 @@ def read_shared(
             time = max(time, entry.time)  # within a file, the order of the lines counts, also if a clock went back
             dated.append((time, place, entry))
         torn += [f"{path}, line {line}, is not whole. It was left out; all other lines count." for line in journal.torn]
+    _read(folder, [time for time, _, _ in dated])
     return [(place, entry) for _, place, entry in sorted(dated, key=lambda each: each[0])], torn
 
 

@@ -1,20 +1,25 @@
-"""Which commit of a repository a run reads. A branch may move while a run is under way; a commit never changes."""
+"""Which commit of a repository a run reads, and `ffkv resolve-commit`, which writes it down.
+
+A branch may move while a run is under way; a commit never changes.
+"""
 
 import dataclasses
+import functools
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from ffkv.base.errors import UserError
-from ffkv.base.files.bounded import read_json
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.files.fault import DENIED
-from ffkv.base.hub.client import prepare_client
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
-from ffkv.base.lookup import exists, not_looked_up
-from ffkv.base.settings import Corpus, Model
+from ffkv.base.lookup import DENIED, exists, not_looked_up, read_json
+from ffkv.base.options import output_option, setting
+from ffkv.base.settings import Corpus, Model, section
 from ffkv.base.terminal import say
 
 Kind = Literal["model", "dataset"]
@@ -76,6 +81,32 @@ def is_local(repository: str) -> bool:
 def may_be_on_hub(name: str) -> bool:
     """Tells whether a name can be the id of a repository, rather than a path."""
     return not name.startswith((".", "/", "~")) and name.count("/") <= 1
+
+
+@functools.cache
+def prepare_client() -> None:
+    """Gives every request a limit of time, because some functions of the library set none; and stills its log.
+
+    A program that uses ffkv as a library and has set a time limit of its own keeps it.
+    """
+    import httpx2
+    from huggingface_hub import constants, get_session, set_client_factory
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # each try that failed would be a line
+    usual = get_session()
+    if usual.timeout != httpx2.Timeout(None):
+        return
+
+    class Client(httpx2.Client):
+        def build_request(self, *arguments: Any, **options: Any) -> httpx2.Request:
+            if options.get("timeout") is None:
+                options["timeout"] = constants.HF_HUB_DOWNLOAD_TIMEOUT
+            return super().build_request(*arguments, **options)
+
+    limit = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    hooks = usual.event_hooks
+    set_client_factory(lambda: Client(event_hooks=hooks, follow_redirects=True, timeout=limit))
 
 
 def resolve_dataset(settings: Corpus) -> Commit:
@@ -225,3 +256,23 @@ def _repositories(auto_map: Any) -> list[str]:
 
 def _warn(text: str) -> None:
     say(text, error=True, name=False)
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(["model", "dataset"]), required=True, help="What to ask for.")
+@setting(Model, "checkpoint", "adapter", "adapter_revision", "trust_remote_code")
+@setting(Corpus, "dataset")
+@click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the model or data set.")
+@output_option("File to write, commits/<kind>.json.")
+def resolve_commit(kind: str, dataset: str, revision: str, output: Path, **options: Any) -> None:
+    """Ask the hub at which commit a model or a data set is, and write it down.
+
+    `--commit` of other commands reads it.
+    """
+    if kind == "model":
+        commit = resolve_model(section(Model, revision=revision, **options))
+    else:
+        commit = resolve_dataset(section(Corpus, dataset=dataset, revision=revision))
+    with atomic(output) as temporary:
+        write_commit(temporary, commit)
+    say(f"{commit.repository}: {commit}")

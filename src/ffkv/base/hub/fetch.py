@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.looks import looks_told
-from ffkv.base.hub.client import prepare_client
-from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.commit import Commit, prepare_client
 from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, looks_told
 from ffkv.base.process.progress import Bar, progress
 from ffkv.base.terminal import in_bytes, say
 
@@ -40,40 +38,36 @@ def fetch(commit: Commit, choose: Choose) -> Path:
     Raises:
         UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """
-    with looks_told(hub_cache()):
-        return _fetch(commit, choose)
-
-
-def _fetch(commit: Commit, choose: Choose) -> Path:
     from huggingface_hub import snapshot_download
 
     prepare_client()
-    try:
-        sizes = _sizes(commit)
-        if sizes is None:
-            if folder := cached_folder(commit):
-                return folder
-            raise _missing(commit, [])
-        chosen = choose(sorted(sizes))
-        missing = [name for name in chosen if not _is_cached(commit, name)]
-        if missing and is_offline():
-            raise _missing(commit, missing)
-        if missing:
-            size = sum(sizes[name] for name in missing)
-            say(
-                f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
-                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {hub_cache()}.",
-                error=True,
-                name=False,
-            )
-            _download(commit, missing, size)
-        # Notes the list of all files in the cache, so that later jobs ask nothing.
-        patterns, bar = [glob.escape(name) for name in chosen], _counting(lambda _: None)
-        return Path(snapshot_download(commit.repository, **commit.where, allow_patterns=patterns, tqdm_class=bar))
-    except UserError:
-        raise
-    except Exception as error:  # as in `resolve_commit`
-        raise UserError(_refusal(commit, error)) from error
+    with looks_told(hub_cache()):
+        try:
+            sizes = _sizes(commit)
+            if sizes is None:
+                if folder := cached_folder(commit):
+                    return folder
+                raise _missing(commit, [])
+            chosen = choose(sorted(sizes))
+            missing = [name for name in chosen if not _is_cached(commit, name)]
+            if missing and is_offline():
+                raise _missing(commit, missing)
+            if missing:
+                size = sum(sizes[name] for name in missing)
+                say(
+                    f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
+                    f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {hub_cache()}.",
+                    error=True,
+                    name=False,
+                )
+                _download(commit, missing, size)
+            # Notes the list of all files in the cache, so that later jobs ask nothing.
+            patterns, bar = [glob.escape(name) for name in chosen], _counting(lambda _: None)
+            return Path(snapshot_download(commit.repository, **commit.where, allow_patterns=patterns, tqdm_class=bar))
+        except UserError:
+            raise
+        except Exception as error:  # as in `resolve_commit`
+            raise UserError(_refusal(commit, error)) from error
 
 
 def hub_cache() -> str:

@@ -2,7 +2,7 @@
 
 import os
 
-from ffkv.base.files.fault import causes
+from ffkv.base.fault import causes
 
 NAMES = {"model": "model", "dataset": "data set"}
 ASK = "log in with `hf auth login` or set HF_TOKEN"

@@ -15,19 +15,21 @@ _own_gpu: list[tuple[int, TextIOWrapper]] = []  # its number, and its lock, whic
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
-def configure(threads: int) -> None:
-    """Limits every thread pool to `threads`, so that parallel jobs do not slow each other down.
+def configure(threads: int | None = None) -> None:
+    """Lets threads sleep while they wait for each other, and limits every thread pool to `threads`.
 
-    It also lets the process keep the memory of large temporary arrays instead of returning it to the kernel after each
-    operation. This avoids page faults, which cost more than any other choice in the forward pass.
+    Beside other work on the same cores, threads that wait in a loop take the core from those that they wait for: a pass then took
+    ten times as long. On a free machine sleeping threads cost a small model about a tenth of its time. With a limit, parallel jobs
+    do not slow each other down.
 
-    Threads sleep while they wait for each other. Beside other work on the same cores, threads that wait in a loop take
-    the core from those that they wait for: a pass then took ten times as long. On a free machine sleeping threads cost
-    a small model about a tenth of its time.
+    With a limit, the process is a command of ffkv. It then keeps the memory of large temporary arrays, too, instead of returning it
+    to the kernel after each operation: page faults cost more than any other choice in the forward pass.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if threads is None:
+        return
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ[variable] = str(threads)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
@@ -42,6 +44,18 @@ def torch_with(threads: int) -> None:
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
+
+
+def allowed_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usual_threads() -> int:
+    """Returns how many threads a command takes if nobody says it: those that its job of Snakemake or SLURM has, else a thread per core."""
+    told = (os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"))
+    asked = (int(number) for number in told if number.isdecimal() and int(number))
+    return min(next(asked, allowed_cores()), allowed_cores())
 
 
 def count_gpus() -> int:

@@ -1,4 +1,8 @@
-"""Runs a function on a stream of items in several processes, and gives the results in the order of the items."""
+"""Runs a function on items in forks of this process: in several at a time, or in one that may crash or hang.
+
+A fork gets its items through a pipe, one at a time, so that the function need not be picklable. Forks end when this
+process does, however it ends.
+"""
 
 import contextlib
 import multiprocessing
@@ -12,6 +16,7 @@ from ffkv.base.errors import UserError, as_exception
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+DEATHS = (EOFError, ConnectionError)  # what a pipe to a fork that has ended raises
 
 
 class _Worker(NamedTuple):
@@ -20,12 +25,59 @@ class _Worker(NamedTuple):
     process: Any
     connection: Connection
 
+    def death(self, ended: str) -> str:
+        """Says how the fork ended. `ended`: a word for what a signal did to it, such as "killed"."""
+        self.process.join()
+        code = self.process.exitcode
+        return f"was {ended} by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class Lost(NamedTuple):
+    """No result: the item ended the fork."""
+
+    how: str  # such as "was ended by SIGSEGV"
+
+
+def apart(function: Callable[[Item], Any], items: Iterable[Item], seconds: Callable[[Item], float]) -> Iterator[Any]:
+    """Applies a function to items, one after the other, in a fork of this process.
+
+    A library that crashes on an item, or never ends, takes only the fork with it. Another fork goes on with the next item.
+
+    Args:
+        function: gets an item. Its results are picklable. Its exceptions are raised here.
+        items: picklable.
+        seconds: how long an item may take.
+    Returns:
+        For each item the result, or `Lost`.
+    """
+    workers: list[_Worker] = []
+    try:
+        for item in items:
+            workers = workers or [_start(function, [])]
+            found = _ask(workers[0], item, seconds(item))
+            if isinstance(found, Lost):
+                _end(workers)
+                workers = []
+            yield found
+    finally:
+        _end(workers)
+
+
+def _ask(worker: _Worker, item: Any, seconds: float) -> Any:
+    try:
+        worker.connection.send(item)
+        if not worker.connection.poll(seconds):
+            return Lost(f"did not end within {seconds:.0f} s")
+        answer = worker.connection.recv()
+    except DEATHS:
+        return Lost(worker.death("ended"))
+    return _result(*answer)
+
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], processes: int, work: str) -> Iterator[Result]:
-    """Applies a function to items. The number of processes changes nothing but the time.
+    """Applies a function to items, and gives the results in their order. The number of processes changes nothing but the time.
 
-    With one process it is `map`. Otherwise forks of this process do the work, one item at a time each, so that the
-    function need not be picklable. They end when this process does, however it ends.
+    With one process it is `map`. Otherwise forks of this process do the work, one item at a time each.
 
     Args:
         function: gets an item. Its exceptions are raised here.
@@ -37,24 +89,32 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
     if processes == 1:
         yield from map(function, items)
         return
-    context = multiprocessing.get_context("fork")
     workers: list[_Worker] = []
-    for _ in range(processes):
-        own, other = context.Pipe()
-        # A fork inherits the ends of pipes of this process. As long as it holds one, no fork notices that this process ended.
-        inherited = [*(worker.connection for worker in workers), own]
-        process = context.Process(target=_work, args=(function, other, inherited), daemon=True)
-        process.start()
-        other.close()
-        workers.append(_Worker(process, own))
     try:
+        for _ in range(processes):
+            workers.append(_start(function, workers))
         yield from _deal(workers, iter(items), work)
     finally:
-        for worker in workers:
-            worker.process.kill()  # a fork that just starts has this process's handlers, which would note SIGTERM only
-        for worker in workers:
-            worker.process.join()
-            worker.connection.close()
+        _end(workers)
+
+
+def _start(function: Callable, others: list[_Worker]) -> _Worker:
+    context = multiprocessing.get_context("fork")
+    own, other = context.Pipe()
+    # A fork inherits the ends of pipes of this process. As long as it holds one, no fork notices that this process ended.
+    inherited = [*(worker.connection for worker in others), own]
+    process = context.Process(target=_work, args=(function, other, inherited), daemon=True)
+    process.start()
+    other.close()
+    return _Worker(process, own)
+
+
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.process.kill()  # a fork that just starts has this process's handlers, which would note SIGTERM only
+    for worker in workers:
+        worker.process.join()
+        worker.connection.close()
 
 
 def _work(function: Callable, connection: Connection, inherited: list[Connection]) -> None:
@@ -67,12 +127,18 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
         while True:
             item = connection.recv()
             try:
-                answer: tuple[bool, Any] = True, function(item)
+                connection.send((True, function(item)))
             except BaseException as error:
                 failure = as_exception(error)
                 failure.add_note(f"In another process:\n{traceback.format_exc()}")
-                answer = False, failure
-            connection.send(answer)
+                connection.send((False, failure))
+
+
+def _result(succeeded: bool, found: Any) -> Any:
+    """Returns a result of a fork. An exception of the function is raised here."""
+    if not succeeded:
+        raise found
+    return found
 
 
 def _deal(workers: list[_Worker], items: Iterator, work: str) -> Iterator[Any]:
@@ -94,9 +160,8 @@ def _deal(workers: list[_Worker], items: Iterator, work: str) -> Iterator[Any]:
         for connection in wait(list(busy)):
             number, worker = busy.pop(cast(Connection, connection))
             with _deaths_told(worker, work):
-                succeeded, results[number] = worker.connection.recv()
-            if not succeeded:
-                raise results[number]
+                answer = worker.connection.recv()
+            results[number] = _result(*answer)
             idle.append(worker)
         while done in results:
             yield results.pop(done)
@@ -107,11 +172,8 @@ def _deal(workers: list[_Worker], items: Iterator, work: str) -> Iterator[Any]:
 def _deaths_told(worker: _Worker, work: str) -> Iterator[None]:
     try:
         yield
-    except (EOFError, ConnectionError) as error:
-        worker.process.join()
-        code = worker.process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    except DEATHS as error:
         raise UserError(
-            f"One of the processes that {work} {how}. If nobody ended it, the memory was used up: use fewer processes, or"
-            " give the job more memory."
+            f"One of the processes that {work} {worker.death('killed')}. If nobody ended it, the memory was used up: use fewer"
+            " processes, or give the job more memory."
         ) from error

@@ -3,27 +3,16 @@
 import difflib
 import re
 import reprlib
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ffkv.base.expressions import compile_expression
-
-# Old names of settings and values, and what they are called now.
-RENAMED = {
-    "activations": "batches",
-    "activations.batch_tokens": "batches.tokens",
-    "activations.block_sentences": "batches.block_sentences",
-    "corpus_shards": "corpus_processes",
-    "intervention.kept": "intervention.top_k",
-    "intervention.kept_prefixes": "intervention.top_k_prefixes",
-    "intervention.silent": "intervention.silent_below",
-    "prefixes.keep": "prefixes.extra_states",
-    "triggers.identical_prefixes": "triggers.shared_prefixes_compete",
-    "triggers.identical_prefixes: each": "triggers.shared_prefixes_compete: per_sentence",
-    "triggers.shared_prefixes_compete: each": "triggers.shared_prefixes_compete: per_sentence",
-}
+WORDS = tomllib.loads(Path(__file__).with_name("messages.toml").read_text(encoding="utf-8"))
+RENAMED, ALLOWED = WORDS["renamed"], WORDS["allowed"]
+NAMED = {"runs": "run name", "comparisons": "name of a comparison", "behaviours": "name of a behaviour"}
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
@@ -58,37 +47,6 @@ def new_names(key: str, value: Any = None) -> list[str]:
     return [f"{old} is called {RENAMED[old]} now." for old in (with_value, key) if old in RENAMED][:1]
 
 
-def regular_expression(value: str) -> str:
-    """Returns the value if it is a regular expression. Raises ValueError, which says where the error is."""
-    try:
-        compile_expression(value)
-    except ValueError as error:
-        raise ValueError(f"must be a regular expression ({error})") from error
-    return value
-
-
-# Type of a pydantic error: what is allowed instead. Limits are filled into the braces. The messages of pydantic itself
-# are clear for all other types.
-ALLOWED = {
-    "bool_type": "true or false",
-    "dict_type": "a mapping of settings ({{}} for none)",
-    "float_type": "a number",
-    "greater_than": "above {gt}",
-    "greater_than_equal": "at least {ge}",
-    "int_type": "a whole number",
-    "less_than": "below {lt}",
-    "less_than_equal": "at most {le}",
-    "list_type": "a list",
-    "literal_error": "{expected}",
-    "model_type": "a mapping of settings ({{}} for none)",
-    "string_pattern_mismatch": "'auto', 'cpu', 'cuda' or 'cuda:<number>'",
-    "string_too_short": "text that is not empty",
-    "string_type": "text",
-    "string_unicode": "text",
-    "too_short": "{min_length} or more",
-}
-
-
 def refusal(detail: Mapping[str, Any]) -> str:
     """Describes one error of pydantic: the refused value and what is allowed, such as "0: must be at least 1"."""
     value = shown(detail["input"])
@@ -104,7 +62,7 @@ def refusal(detail: Mapping[str, Any]) -> str:
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     place = [step for step in detail["loc"] if step != "[key]"]
     key = ".".join(step if re.fullmatch(r"[\w-]+", step) else repr(step) for step in map(str, place))
-    if "[key]" in detail["loc"] and place[0] in ("runs", "comparisons"):
+    if "[key]" in detail["loc"] and place[0] in NAMED:
         return _refused_name(place[0], detail["input"])
     if detail["type"] == "string_pattern_mismatch" and place[-1] != "device":
         return _refused_name(key, detail["input"])
@@ -114,9 +72,7 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
                 inside = [field.annotation, *get_args(field.annotation)]
                 model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
         valid = sorted(model.model_fields)
-        similar = difflib.get_close_matches(str(place[-1]), valid, n=1, cutoff=0.7)
-        suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
-        return f"Unknown setting {key!r}.{suggestion} Valid here: {', '.join(valid)}"
+        return f"Unknown setting {key!r}.{suggestion(place[-1], valid)} Valid here: {', '.join(valid)}"
     if detail["type"] == "missing":
         return f"{key} is missing" + (": it names the runs, such as `runs: {mine: {}}`" if key == "runs" else "")
     if place == ["runs"] and "comparisons" in model.model_fields:
@@ -124,13 +80,20 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     return f"{key} is {refusal(detail)}"
 
 
+def suggestion(name: object, valid: Iterable[str]) -> str:
+    """Returns " Did you mean ...?" with the name that is most like one that does not exist; "" if none is like it."""
+    similar = difflib.get_close_matches(str(name), [*valid], n=1, cutoff=0.7)
+    return f" Did you mean {similar[0]!r}?" if similar else ""
+
+
 def _refused_name(key: str, name: Any) -> str:
-    what = "name of a comparison" if key == "comparisons" else "run name"
+    what = next((NAMED[word] for word in key.split(".") if word in NAMED), "run name")
     what += ", nor auto or none" if key.endswith("report.control") else ""
     text = name if isinstance(name, str) and name and name.isprintable() else repr(name)
     return (
         f"{key}: {text} is not a valid {what}. It has at most 64 characters: letters, digits, '.', '_' and '-'. "
-        "It starts with a letter or a digit" + ("" if isinstance(name, str) else ". Write it in quotes")
+        "It starts with a letter or a digit, and does not repeat a part 20 times at its end"
+        + ("" if isinstance(name, str) else ". Write it in quotes")
     )
 
 

@@ -2,16 +2,18 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings.messages import new_names, regular_expression, sentences
+from ffkv.base.settings.messages import WORDS, new_names, sentences, shown
 
 # The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
 LARGEST = 10**9
+LONGEST = 500  # characters of a regular expression
+EXPRESSION_BYTES = 2**20  # memory that a compiled one and its states may take
 
 
 def _globs(value: Any) -> Any:
@@ -25,9 +27,53 @@ def _globs(value: Any) -> Any:
 Globs = Annotated[
     list[Annotated[str, Field(min_length=1)]], BeforeValidator(_globs, json_schema_input_type=str | list[str])
 ]
-Pattern = Annotated[str, AfterValidator(regular_expression)]
 
 
+def compile_expression(text: str) -> Any:
+    """Compiles a regular expression of a user. RE2 matches it: its time grows with the text, its memory does not.
+
+    It has `search`, as those of the standard library have, for text and for UTF-8.
+
+    Raises:
+        ValueError: it is none, is too long, or needs what RE2 lacks. The message says which.
+    """
+    import re2  # not needed by most steps
+
+    if len(text) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST} characters")
+    options = re2.Options()
+    options.max_mem, options.log_errors, options.never_capture = EXPRESSION_BYTES, False, True
+    try:
+        return re2.compile(text.encode(), options)
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character") from None
+    except re2.error as error:
+        raise ValueError(
+            f"{error.args[0].decode(errors='replace')}; ffkv takes the syntax of RE2, without lookaround, backreferences,"
+            " possessive repeats, and more than 1,000 repeats of anything"
+        ) from None
+
+
+def _regular_expression(value: str) -> str:
+    """Returns the value if it is a regular expression. Raises ValueError, which says where the error is."""
+    try:
+        compile_expression(value)
+    except ValueError as error:
+        raise ValueError(f"must be a regular expression ({error})") from error
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_regular_expression)]
+
+
+def _no_loop(name: str) -> str:
+    if re.search(r"(.+)\1{19}$", name):
+        raise ValueError("must not repeat a part 20 times at its end, which Snakemake takes for a loop")
+    return name
+
+
+# Of a run, a comparison or a behaviour: it is the name of a folder, and a wildcard of Snakemake.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_no_loop)]
 # Of an option that is repeated, or has commas between the names.
 Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]
 Whole = Annotated[int, Field(le=LARGEST)]
@@ -143,6 +189,11 @@ class Section(BaseModel):
         """Returns one sentence per pair of settings that exclude each other; empty if there is none."""
         return []
 
+    def _told(self, wrong: Mapping[str, Any], **others: Any) -> list[str]:
+        """Returns the sentences of `messages.toml` about what is wrong. `others`: what they tell beside the settings."""
+        values = {name: shown(value) for name, value in {**dict(self), **others}.items()} if any(wrong.values()) else {}
+        return [WORDS[type(self).__name__.lower()][name].format(**values) for name, holds in wrong.items() if holds]
+
 
 def section(model: type[SectionType], /, **values: Any) -> SectionType:
     """Makes one section from values, with the checks of a settings file. Raises: see `Section`, and contradictions."""
@@ -152,23 +203,31 @@ def section(model: type[SectionType], /, **values: Any) -> SectionType:
     return made
 
 
+def third(size: int, least: int) -> int:
+    """Returns a third of a size, rounded up; `least` if a third is less, but never more than the size. A control has so much."""
+    return min(size, max(least, -(-size // 3)))
+
+
 def documents(model: type[Section]) -> Callable[[Function], Function]:
     """Writes the settings of a section into the signature and the docstring of a function with `**options`.
 
-    There they stand in place of `{options}`. So editors and notebooks know them, and nobody writes them twice.
+    There they stand in place of `{options}`, but for those that the docstring describes itself. So editors and notebooks know
+    them, and nobody writes them twice.
     """
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        fields = [(name, each) for name, each in model.model_fields.items() if name not in signature.parameters]
+        fields = [*model.model_fields.items()]
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
             for name, field in fields
+            if name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        lines = [f"{name}: {' '.join(str(field.description).split())}" for name, field in fields]
         about = inspect.cleandoc(str(function.__doc__))  # as Python 3.13 keeps it
+        told = [(name, " ".join(str(field.description).split())) for name, field in fields if f" {name}: " not in about]
+        lines = [f"{name}: {what}" for name, what in told]
         function.__doc__ = about.replace("{options}", "\n    ".join(lines))
         return function
 

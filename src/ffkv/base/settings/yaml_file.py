@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.bounded import read_bytes
-from ffkv.base.lookup import exists, is_file
+from ffkv.base.lookup import exists, is_file, read_bytes
 from ffkv.base.terminal import say
 
 LARGEST = 2**20  # bytes of a file; YAML is read slowly
@@ -30,7 +29,7 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     key twice, a list under `<<`, or an alias that contains itself.
     """
     try:
-        text = read_bytes(path, LARGEST).decode("utf-8-sig")
+        text = read_bytes(path, LARGEST, pipes=True).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

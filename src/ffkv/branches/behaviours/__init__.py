@@ -1,11 +1,14 @@
 """Which memories cause what a model does on a set of prompts.
 
-`prompt_file` reads the prompts, `encode` makes token ids of them and says which cannot be used. `states` reads what
-memories do on each prompt (`states_file`): contributions, and a screen by one backward pass. `contrast` tests which memories differ
-between the prompts of pairs, `stability` how alike the sets of other prompts are; `choose` does both and chooses candidates.
-`effects` measures exactly what patching each candidate does, `sets` what patching many does, both beside controls of equal
-length; `measure` does both on all prompts. `subject` is one prompt
-whose memories are patched, `smallest` chooses a few that keep a share, `graph` does it for all prompts and measures what is between
-them. `summaries` sums up. `words`, `tables` and `graph_tables` describe the tables, `step` has the functions on files. docs/behaviours.md
+Six steps, each in the module of its name: `encode` makes token ids of prompts (`prompt_file` reads them), says which
+cannot be used, and puts them into two halves. `states` reads what memories do on each prompt: contributions, and a
+screen by one backward pass. `choose` tests which memories differ (`contrast`), chooses candidates, and says how alike
+the sets of other prompts are. `measure` measures exactly what patching each candidate does, and what patching many
+does, both beside controls of equal length. `graph` finds a few that keep a share, and measures what is between them, on
+prompts whose memories are patched (`subjects`). `summarize` sums up.
+
+A prompt is no independent draw: `encode` says which prompts are one draw, and tests, halves, what is measured first,
+and intervals are all of such groups. `stored` is what later steps read of the first two. `words`, `tables` and
+`summary_tables` describe the tables; `section` shows them in the report, and `told` has its words. docs/behaviours.md
 defines every number.
 """

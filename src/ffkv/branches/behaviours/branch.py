@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from ffkv.base.steps import File, Step
-from ffkv.branches.behaviours import tables
-from ffkv.branches.behaviours.graph_tables import ALL_GRAPHS, GRAPHS
+from ffkv.base.steps import MODULES, File, Step
+from ffkv.branches.behaviours import summary_tables, tables
 from ffkv.branches.branch import Branch
 
-STEP = "ffkv.branches.behaviours.step"
+PACKAGE = "ffkv.branches.behaviours"
 TOKENS = 20  # of a prompt, for plans
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
-STATES = File("behaviours/{behaviour}/states/{shard}.h5", "ffkv.branches.behaviours.step:write_states")
-RUNS_MODEL = ("batches/tokens", "model/device", "model/max_memory", "shards")
+STATES = File("behaviours/{behaviour}/states/{shard}.h5", f"{PACKAGE}.stored:write_states")
+RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
 
 
 def _read(run: Any) -> tuple[float, float]:
     """Returns the operations of the passes over prompts: three forward, two of them also backward; and numbers written."""
-    prompts = sum(each.count for each in run.settings.behaviours.values())
+    # Prompts without pairs are compared with as many prefixes, too, which the settings do not tell.
+    prompts = sum(each.count * (1 + (each.baseline != "patch")) for each in run.settings.behaviours.values())
     return 5 * prompts * TOKENS * run.shape.body, 5 * prompts * run.shape.all_memories
 
 
@@ -47,17 +47,22 @@ BRANCH = Branch(
     name="behaviours",
     about="Behaviours: which memories cause what the model does on a set of prompts.",
     split="train",
+    settings=f"{PACKAGE}.settings:BEHAVIOURS",
+    section=f"{PACKAGE}.section:SECTION",
+    # A control has the run's own prompts, so that accuracies and counts of memories can be compared.
+    samples={"candidates": 5, "effect_prompts": 15, "random_sets": 3, "side_effect_prefixes": 10, "bootstraps": 20},
+    of_control={"graph_prompts": 0},
     steps={
         "encode": Step(
-            f"{STEP}:encode_behaviour",
+            f"{PACKAGE}.encode:encode_behaviour",
             "Encode the prompts of a behaviour, and draw those that are used.",
-            reads=("model", "train"),
-            settings=("behaviours", "seed"),
+            reads=("model", "train", "prefixes", "validation"),
+            settings=("behaviours", "model/trust_remote_code", "seed"),
             writes=(tables.PROMPTS,),
             imports="head",
         ),
         "read": Step(
-            f"{STEP}:read_behaviour",
+            f"{PACKAGE}.states:read_behaviour",
             "Read contributions and screen of every memory on the prompts of a behaviour.",
             reads=("model", "encode", "triggers"),
             settings=("behaviours", *RUNS_MODEL),
@@ -66,14 +71,14 @@ BRANCH = Branch(
             amount=_read,
         ),
         "choose": Step(
-            f"{STEP}:choose_memories",
+            f"{PACKAGE}.choose:choose_memories",
             "Test the contrast of every memory, and choose those whose exact effects are measured.",
             reads=("encode", "read*"),
             settings=("behaviours", "seed"),
             writes=(tables.MEMORIES, tables.ANSWERS, tables.STABILITY),
         ),
         "measure": Step(
-            f"{STEP}:measure_behaviour",
+            f"{PACKAGE}.measure:measure_behaviour",
             "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
             reads=("model", "encode", "memories", "answers", "triggers", "prefixes", "validation"),
             settings=("behaviours", "seed", *RUNS_MODEL),
@@ -82,16 +87,16 @@ BRANCH = Branch(
             amount=_measured,
         ),
         "graph": Step(
-            f"{STEP}:graph_behaviour",
+            f"{PACKAGE}.graph:graph_behaviour",
             "Find few memories that keep a share of a behaviour, and measure what is between them.",
             reads=("model", "encode", "answers", "triggers"),
             settings=("behaviours", "seed", *RUNS_MODEL[:-1]),
-            writes=GRAPHS,
+            writes=tables.GRAPHS,
             imports="model",
             amount=_graphed,
         ),
         "summarize": Step(
-            f"{STEP}:summarize_behaviours",
+            f"{PACKAGE}.summarize:summarize_behaviours",
             "Write the tables of the report's section of behaviours.",
             reads=(
                 "model",
@@ -102,11 +107,10 @@ BRANCH = Branch(
                 "effects*",
                 "sets*",
                 "side_effects*",
-                *(f"{each.name}*" for each in GRAPHS),
+                *(f"{each.name}*" for each in tables.GRAPHS),
                 "projections*",
             ),
-            settings=("seed",),
-            writes=(*tables.SUMMARIES, *ALL_GRAPHS),
+            writes=(*summary_tables.SUMMARIES, *summary_tables.ALL_GRAPHS),
         ),
     },
     heading="Behaviours",

@@ -1,78 +1,109 @@
-"""From what memories do on prompts: contrast and screen of each memory, candidates, and how stable the choice is."""
+"""The third step: contrast and screen of each memory, candidates, and how stable the choice is."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
 from ffkv.base.multiple_tests import q_values
-from ffkv.base.settings import Behaviour
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.behaviours.contrast import contrast, p_values, weights_of
-from ffkv.branches.behaviours.stability import jaccard, largest, rank_biased_overlap, resampled
-from ffkv.branches.behaviours.states_file import PromptStates
-from ffkv.branches.behaviours.words import (
-    BOOTSTRAPS,
-    BY_CONTRAST,
-    BY_SCREEN,
-    CHOOSE,
-    ESTIMATE,
-    HALVES,
-    LABELS,
-    RANDOM,
-)
+from ffkv.branches.behaviours import stored, words
+from ffkv.branches.behaviours.contrast import Drawn, cells_of, drawn_again, estimate, p_values, smallest_p, weights_of
+from ffkv.branches.behaviours.settings import Behaviour
+from ffkv.branches.behaviours.stored import PromptStates
+from ffkv.branches.behaviours.tables import ANSWERS, MEMORIES, STABILITY
+from ffkv.branches.given import Given
 
+PERSISTENCE = 0.9  # of rank-biased overlap: the first 10 ranks have some 86 % of the weight
 LEAST_OF_LABEL = 3  # prompts that a label must have to be compared with others
 
 
-def join(parts: Sequence[PromptStates]) -> PromptStates:
-    """Puts the prompts of all shards below each other."""
-    names = {field.name for field in fields(PromptStates)} - {"layer_offset", "norm", "attributes"}
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return replace(parts[0], **joined)
+def choose_memories(
+    given: Given, settings: Behaviour, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Tests the contrast of every memory on one half of the prompts, estimates it on the other, and chooses candidates.
 
+    Returns the tables `MEMORIES`, `ANSWERS` and `STABILITY`.
 
-def accuracy_of(answers: pd.DataFrame) -> float:
-    """Returns the share of prompts on which the answer has a higher logit than the wrong answer; NaN in lists."""
-    known = answers["difference"].dropna()
-    return float((known > 0).mean()) if len(known) else np.nan
+    Raises:
+        UserError: prompts are missing.
+    """
+    frame = stored.used(given.table("encode", given.identity))
+    states = stored.join_states(given.files["read"], frame.attrs)
+    if states.prompt.tolist() != frame["prompt"].tolist():
+        raise UserError(
+            f"The files of --read do not have the prompts of {given.files['encode']}, each once and in their order."
+        )
+    part, labels = frame["part"].to_numpy(str), frame["label"].to_numpy(str)
+    drawn = Drawn(frame["positive"].to_numpy(bool), frame["group"].to_numpy(str))
+    pairs = stored.kind_of(frame) == words.PAIRS
+    measured = np.isin(states.prompt, stored.first(frame, words.ESTIMATE, settings.effect_prompts)["prompt"])
+    memories = measure_memories(states, part, drawn, measured, pairs, settings, seed).assign(behaviour=given.name)
+    answers = frame[["prompt", "label", "part"]].assign(
+        behaviour=given.name,
+        difference=states.difference,
+        patch_difference=states.patch_difference,
+        floor=states.patch_difference if settings.baseline == "patch" else np.nan,
+        probability=states.probability,
+    )
+    stability = pd.DataFrame(measure_stability(states, part, drawn, labels, settings, seed)).assign(
+        behaviour=given.name
+    )
+    answers = answers[part != words.REFERENCE]
+    return (
+        tables.frame(MEMORIES, memories, states.attributes),
+        tables.frame(ANSWERS, answers, states.attributes),
+        tables.frame(STABILITY, stability, states.attributes),
+    )
 
 
 def measure_memories(
-    states: PromptStates, part: np.ndarray, positive: np.ndarray, settings: Behaviour, seed: int
+    states: PromptStates,
+    part: np.ndarray,
+    drawn: Drawn,
+    measured: np.ndarray,
+    pairs: bool,
+    settings: Behaviour,
+    seed: int,
 ) -> pd.DataFrame:
     """Returns the table `MEMORIES`, without the behaviour: contrast and screen of each memory.
 
     Args:
-        part: half of each prompt [prompt].
-        positive: whether a prompt is of the first of two lists [prompt].
+        part: half of each prompt, or `REFERENCE` [prompt].
+        drawn: how the prompts were drawn. References count as the second one of two lists.
+        measured: whether exact effects are measured on each prompt [prompt].
+        pairs: whether prompts are pairs. Their contrast is no difference from a mean, and needs no references.
     """
-    first, second = part == CHOOSE, part == ESTIMATE
-    halves = positive[first], positive[second]
-    weights = [weights_of(half) for half in halves]
+    first, second = part == words.CHOOSE, part == words.ESTIMATE
+    weights = [weights_of(drawn.positive[own]) for own in (first, second, first | second)]
+    beside = first | (part == words.REFERENCE)
+    tests = (
+        ("screen", "screen_p", "screen_q", beside),
+        ("contribution", "p_value", "q_value", first if pairs else beside),
+    )
     by_layer, offset = [], states.layer_offset
     for layer, (start, stop) in enumerate(itertools.pairwise(offset)):
         place = slice(start, stop)
-        values, generator = states.contribution[:, place], random_stream(seed, Purpose.SIGN_FLIPS, layer, 2)
-        found = contrast(values[first], values[second], halves, settings.flips, generator)
-        found = found.rename(columns={"low": "estimate_low", "high": "estimate_high"})
-        found.insert(0, "memory", np.arange(stop - start))
-        found.insert(0, "layer", layer)
-        found["coefficient"] = weights_of(positive) @ states.coefficient[:, place].astype(np.float64)
-        for name, estimate in (("screen", "screen_estimate"), ("frozen_screen", "frozen_estimate")):
+        found = pd.DataFrame({"layer": layer, "memory": np.arange(stop - start)})
+        values = states.contribution[:, place]
+        found["contrast"] = weights[0] @ values[first].astype(np.float64)
+        found["estimate"], found["estimate_low"], found["estimate_high"] = estimate(values[second], drawn.of(second))
+        for stream, (name, p, q, own) in enumerate(tests, 1):
+            generator = random_stream(seed, Purpose.SIGN_FLIPS, layer, stream)
+            found[p] = p_values(getattr(states, name)[own][:, place], drawn.of(own), settings.flips, generator)
+            found[q] = q_values(found[p].to_numpy(), len(found))
+        found["coefficient"] = weights[2] @ states.coefficient[first | second][:, place].astype(np.float64)
+        for name, rest in (("screen", "screen"), ("frozen_screen", "frozen")):
             of_layer = getattr(states, name)[:, place].astype(np.float64)
-            found[name], found[estimate] = weights[0] @ of_layer[first], weights[1] @ of_layer[second]
-        of_layer = states.screen[first][:, place]
-        generator = random_stream(seed, Purpose.SIGN_FLIPS, layer, 1)
-        found["screen_p"] = p_values(of_layer, halves[0], settings.flips, generator)
-        found["screen_q"] = q_values(found["screen_p"].to_numpy(), len(found))
+            found[name], found[f"{rest}_estimate"] = weights[0] @ of_layer[first], weights[1] @ of_layer[second]
+            found[f"{rest}_measured"] = of_layer[measured].mean(0)
         by_layer.append(found)
     table = pd.concat(by_layer, ignore_index=True)
+    table["smallest_p"] = smallest_p(drawn.of(tests[1][-1]), settings.flips)
     table["size"] = states.change[first].mean(0) * states.norm
-    for name in (BY_CONTRAST, BY_SCREEN):
+    for name in (words.BY_CONTRAST, words.BY_SCREEN):
         sizes = table[name].abs().to_numpy()
         chosen = largest(sizes, settings.candidates)
         table[f"by_{name}"] = np.isin(np.arange(len(table)), chosen[sizes[chosen] > 0])
@@ -80,37 +111,40 @@ def measure_memories(
 
 
 def measure_stability(
-    states: PromptStates, part: np.ndarray, positive: np.ndarray, labels: np.ndarray, settings: Behaviour, seed: int
+    states: PromptStates, part: np.ndarray, drawn: Drawn, labels: np.ndarray, settings: Behaviour, seed: int
 ) -> list[dict]:
     """Returns rows of the table `STABILITY`, without the behaviour: how alike the sets of other prompts are.
 
     Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts.
     """
     rows: list[dict] = []
-    rankings = {BY_CONTRAST: states.contribution} | ({BY_SCREEN: states.screen} if states.screen.any() else {})
+    positive, lists = drawn.positive, not drawn.positive[part != words.REFERENCE].all()
+    rankings = {words.BY_CONTRAST: states.contribution} | (
+        {words.BY_SCREEN: states.screen} if states.screen.any() else {}
+    )
     for name, values in rankings.items():
         count = min(settings.candidates, values.shape[1])
-        generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, int(name == BY_SCREEN))
+        generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, int(name == words.BY_SCREEN))
 
         def top(rows: np.ndarray, name: str = name, values: np.ndarray = values, count: int = count) -> np.ndarray:
             mean = weights_of(positive[rows]) @ values[rows].astype(np.float64)
             return largest(np.abs(mean), count)
 
-        first = part == CHOOSE
-        drawn = resampled(values[first].astype(np.float32), positive[first], count, settings.bootstraps, generator)
-        pairs = [(BOOTSTRAPS, "", "", one, other) for one, other in zip(drawn[::2], drawn[1::2])]
+        first = part == words.CHOOSE
+        again = resampled(values[first].astype(np.float32), drawn.of(first), count, settings.bootstraps, generator)
+        pairs = [(words.BOOTSTRAPS, "", "", one, other) for one, other in zip(again[::2], again[1::2])]
         everything = np.arange(len(part))
-        pairs.append((HALVES, "", "", top(everything[first]), top(everything[part == ESTIMATE])))
+        pairs.append((words.HALVES, "", "", top(everything[first]), top(everything[part == words.ESTIMATE])))
         named = [
             label for label in dict.fromkeys(labels.tolist()) if label and (labels == label).sum() >= LEAST_OF_LABEL
         ]
-        named = [label for label in named if positive.all() or len({*positive[labels == label].tolist()}) == 2]
+        named = [label for label in named if not lists or len({*positive[labels == label].tolist()}) == 2]
         tops = {label: top(everything[labels == label]) for label in named[:20]}
-        pairs += [(LABELS, one, other, tops[one], tops[other]) for one, other in itertools.combinations(tops, 2)]
+        pairs += [(words.LABELS, one, other, tops[one], tops[other]) for one, other in itertools.combinations(tops, 2)]
         moved = np.flatnonzero(np.abs(values[first]).any(0))
         for _ in range(settings.bootstraps // 2):
             one, other = (generator.permutation(moved)[:count] for _ in range(2))
-            pairs.append((RANDOM, "", "", one, other))
+            pairs.append((words.RANDOM, "", "", one, other))
         rows += [
             {
                 "ranking": name,
@@ -124,3 +158,53 @@ def measure_stability(
             for compared, one, other, left, right in pairs
         ]
     return rows
+
+
+def largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Returns the members with the largest values, descending; of equal ones the first. `values` [member]."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def jaccard(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the share of memories in both sets among those in any; NaN if both are empty."""
+    union = np.union1d(first, second)
+    return len(np.intersect1d(first, second)) / len(union) if len(union) else np.nan
+
+
+def rank_biased_overlap(first: np.ndarray, second: np.ndarray, persistence: float = PERSISTENCE) -> float:
+    """Returns how much two rankings of equal length overlap, the first ranks counting most (Webber et al. 2010, equation 32).
+
+    What is behind the last rank is taken to overlap as the ranks before: 1 for equal rankings, 0 for disjoint ones.
+    """
+    depth = len(first)
+    if not depth:
+        return np.nan
+    place = {memory: rank for rank, memory in enumerate(second.tolist())}
+    # The rank, of both, from which a memory is in the overlap.
+    both = [max(rank, place[memory]) for rank, memory in enumerate(first.tolist()) if memory in place]
+    overlap = np.cumsum(np.bincount(both, minlength=depth)[:depth]) / np.arange(1, depth + 1)
+    weights = (1 - persistence) * persistence ** np.arange(depth)
+    return float((weights * overlap).sum() + overlap[-1] * persistence**depth)
+
+
+def resampled(
+    values: np.ndarray, drawn: Drawn, count: int, times: int, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Returns the memories with the largest contrast over groups of prompts that are drawn again with replacement [time][rank].
+
+    Args:
+        values: [prompt, memory].
+        drawn: how the prompts were drawn. Groups of one list, of the other one, and of both are drawn again by themselves.
+        count: number of memories.
+        times: number of draws.
+        generator: of the draws.
+    """
+    weights = np.zeros((times, len(values)))
+    cells = cells_of(drawn)
+    kinds = np.where(cells.other[cells.number] < 0, drawn.positive, 2)
+    for kind in np.unique(kinds):
+        weights[:, kinds == kind] = drawn_again(drawn.group[kinds == kind], times, generator)
+    for own, sign in ((drawn.positive, 1), (~drawn.positive, -1)):
+        if own.any():
+            weights[:, own] *= sign / weights[:, own].sum(1, keepdims=True)
+    return [largest(np.abs(of_draw @ values), count) for of_draw in weights.astype(np.float32)]

@@ -1,29 +1,92 @@
-"""Which memories differ between clean and patch prompts: paired differences, sign flips of prompts, two lists.
+"""Which memories differ between clean and patch prompts: paired differences, sign flips of groups of prompts, two lists.
 
-A difference counts for a memory if hardly any random assignment of signs to the prompts makes one as large.
+A difference counts for a memory if hardly any random assignment makes one as large. What is assigned are groups of prompts
+(`ffkv.branches.behaviours.encode`), since the prompts of a group are one draw: all of a group get the same sign. Of two lists, groups
+change places with each other; a group with prompts of both lists changes its two sides. So a p-value is right if groups are
+independent, whatever is alike within them, and if under the null hypothesis a group is as likely to be what it is as its mirror image.
+That is so of pairs, whose two prompts could be named the other way round. It is not so of a difference from a mean or from 0, which is
+skewed: half of 15 prefixes drawn at random would have p <= 0.05 in 7 % of the memories. So there the prompts change places with
+references: prefixes of the validation split, of which nothing but the draw tells them apart.
 """
 
+import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from ffkv.base.multiple_tests import q_values
+from ffkv.base.intervals import LEAST_GROUPS
 
-FIRST = 1000  # assignments that every memory is compared with
+FIRST = 1000  # random assignments that every memory is compared with
 TIMES = 10  # each later round has so many times more
 ENOUGH = 20  # assignments with a difference as large, after which a memory takes no more
-MOST_EXACT = 14  # prompts up to which all assignments are made, 2**14 of them
+ROWS = 2**14  # assignments that are made at a time, if all are
 NUMBERS = 2**24  # statistics that are held at a time
 
 
-class Estimate(NamedTuple):
-    """A mean over prompts with its interval [memory]."""
+class Drawn(NamedTuple):
+    """How some prompts were drawn."""
 
-    mean: np.ndarray
-    low: np.ndarray  # lower end of the t interval (95 %); NaN with one prompt
-    high: np.ndarray
+    positive: np.ndarray  # whether a prompt is of the first of two lists; all True without lists [prompt]
+    group: np.ndarray  # its group [prompt]
+
+    def of(self, chosen: np.ndarray) -> "Drawn":
+        """Returns this of some of the prompts."""
+        return Drawn(self.positive[chosen], self.group[chosen])
+
+
+class Cells(NamedTuple):
+    """The prompts of one group and one list, as one: a contrast is a mean of their sums."""
+
+    number: np.ndarray  # that of each prompt's cell [prompt]
+    positive: np.ndarray  # whether it is of the first list [cell]
+    prompts: np.ndarray  # number of its prompts [cell]
+    other: np.ndarray  # the cell of the same group in the other list; -1 without one [cell]
+
+    @property
+    def lists(self) -> bool:
+        """Whether there are two lists."""
+        return not self.positive.all()
+
+    @property
+    def alone(self) -> np.ndarray:
+        """Cells that change places with each other: of two lists, those of groups with prompts of one list."""
+        return np.flatnonzero((self.other < 0) & self.lists)
+
+    @property
+    def flipped(self) -> np.ndarray:
+        """Cells that get a random sign; of two lists, those that change places with the other cell of their group."""
+        return np.flatnonzero((self.other >= 0) & self.positive if self.lists else self.positive)
+
+    @property
+    def all(self) -> int:
+        """How many assignments there are."""
+        return math.comb(len(self.alone), int(self.positive[self.alone].sum())) << len(self.flipped)
+
+    def weights(self, assigned: np.ndarray, flips: np.ndarray) -> np.ndarray:
+        """Returns the weight of each cell's sum in a contrast [assignment, cell], float32.
+
+        Args:
+            assigned: of two lists, whether each cell is of the first one [assignment, cell].
+            flips: whether each cell of `flipped` is turned round [assignment, flipped].
+        """
+        if not self.lists:
+            return ((1 - 2 * flips) / self.prompts.sum()).astype(np.float32)
+        own = assigned.astype(np.float64)
+        own[:, self.flipped], own[:, self.other[self.flipped]] = ~flips, flips
+        return (own / (own @ self.prompts)[:, None] - (1 - own) / ((1 - own) @ self.prompts)[:, None]).astype(
+            np.float32
+        )
+
+
+def cells_of(drawn: Drawn) -> Cells:
+    """Returns the cells of some prompts."""
+    _, group = np.unique(drawn.group, return_inverse=True)
+    named, number, count = np.unique(2 * group + drawn.positive, return_inverse=True, return_counts=True)
+    place = {name: cell for cell, name in enumerate(named.tolist())}
+    other = np.array([place.get(name ^ 1, -1) for name in named.tolist()])
+    return Cells(number, named % 2 == 1, count, other)
 
 
 def weights_of(positive: np.ndarray) -> np.ndarray:
@@ -36,110 +99,116 @@ def weights_of(positive: np.ndarray) -> np.ndarray:
     return np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
 
 
-def is_exact(positive: np.ndarray, most: int) -> bool:
-    """Tells whether all assignments of signs are made: few prompts, and no lists. Arguments: as in `assignments`."""
-    return bool(positive.all()) and len(positive) <= MOST_EXACT and 2 ** len(positive) <= most
+def smallest_p(drawn: Drawn, most: int) -> float:
+    """Returns the smallest p-value that any contrast of such prompts can have. `most`: as in `assignments`."""
+    cells = cells_of(drawn)
+    # The mirror image of an assignment has a contrast of the same size.
+    mirrored = 2 * int(cells.positive[cells.alone].sum()) == len(cells.alone) or not cells.lists
+    smallest = (2 if mirrored else 1) / cells.all
+    return smallest if cells.all <= most else max(smallest, 1 / (1 + most))
 
 
-def assignments(positive: np.ndarray, most: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yields what a contrast is compared with, in rounds: weights of the prompts [assignment, prompt], float32.
+def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yields what a contrast is compared with, in rounds: weights of the cells' sums [assignment, cell], float32.
 
-    Without lists each prompt has a random sign: all assignments of up to `MOST_EXACT` prompts, else random ones. Prompts of
-    two lists change places at random.
+    All assignments there are, if these are no more than `most`; else random ones.
 
     Args:
-        positive: as in `weights_of`.
         most: number of assignments of the last round, together with those before.
     """
-    weights, count = weights_of(positive).astype(np.float32), len(positive)
-    if is_exact(positive, most):
-        bits = np.arange(2**count)[:, None] >> np.arange(count) & 1
-        yield (1 - 2 * bits).astype(np.float32) * weights
+    if cells.all <= most:
+        yield from _all_assignments(cells)
         return
     done, size = 0, min(FIRST, most)
     while done < most:
-        if positive.all():
-            yield generator.choice(np.array([-1, 1], np.float32), (size, count)) * weights
-        else:
-            yield generator.permuted(np.tile(weights, (size, 1)), axis=1)
+        assigned = np.tile(cells.positive, (size, 1))
+        assigned[:, cells.alone] = generator.permuted(assigned[:, cells.alone], axis=1)
+        flips = generator.random((size, len(cells.flipped))) < 0.5
+        yield cells.weights(assigned, flips)
         done += size
         size = min(done * (TIMES - 1), most - done)
 
 
-def p_values(values: np.ndarray, positive: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:
+def _all_assignments(cells: Cells) -> Iterator[np.ndarray]:
+    first = int(cells.positive[cells.alone].sum())
+    every = itertools.product(itertools.combinations(cells.alone.tolist(), first), range(1 << len(cells.flipped)))
+    while some := [*itertools.islice(every, ROWS)]:
+        assigned = np.zeros((len(some), len(cells.prompts)), bool)
+        assigned[np.arange(len(some))[:, None], np.array([places for places, _ in some], int)] = True
+        flips = np.array([bits for _, bits in some])[:, None] >> np.arange(len(cells.flipped)) & 1
+        yield cells.weights(assigned, flips > 0)
+
+
+def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.Generator) -> np.ndarray:
     """Returns the p-value of the contrast of each memory, two-sided [memory].
 
-    It is the share of assignments with a contrast as large, the memory's own one among them. A memory with `ENOUGH` of them takes
-    no further round (Besag and Clifford 1991), so p-values of other memories are more exact. Of all assignments there are, the
-    share is exact. A memory whose values are all 0 has 1.
+    It is the share of assignments with a contrast as large, the memory's own one among them. Of all assignments there are, the share is
+    exact. Of random ones, a memory with `ENOUGH` as large takes no further round (Besag and Clifford 1991), so p-values of other memories
+    are more exact. A memory whose values are all 0 has 1.
 
     Args:
         values: of each prompt, float32 [prompt, memory].
-        positive: as in `weights_of`.
         most: as in `assignments`.
     """
-    own = np.abs(weights_of(positive).astype(np.float32) @ values)
+    cells = cells_of(drawn)
+    sums = ((cells.number == np.arange(len(cells.prompts))[:, None]) @ values.astype(np.float64)).astype(np.float32)
+    weights = cells.weights(cells.positive[None], np.zeros((1, len(cells.flipped)), bool))[0]
     # Sums of the same numbers in another order differ by rounding alone.
-    own = own - 1e-5 * np.abs(weights_of(positive)).astype(np.float32) @ np.abs(values)
+    own = np.abs(weights @ sums) - 1e-5 * np.abs(weights) @ np.abs(sums)
+    exact = cells.all <= most
     as_large, tried = np.zeros((2, len(own)))
     open_memories = np.arange(len(own))
-    for weights in assignments(positive, most, generator):
-        of_open = np.ascontiguousarray(values[:, open_memories])
+    for weights in assignments(cells, most, generator):
+        of_open = np.ascontiguousarray(sums[:, open_memories])
         rows = max(1, NUMBERS // max(1, len(open_memories)))
         for start in range(0, len(weights), rows):
             found = np.abs(weights[start : start + rows] @ of_open)
             as_large[open_memories] += (found >= own[open_memories]).sum(0)
         tried[open_memories] += len(weights)
-        open_memories = open_memories[as_large[open_memories] < ENOUGH]
+        if not exact:
+            open_memories = open_memories[as_large[open_memories] < ENOUGH]
         if not len(open_memories):
             break
-    return as_large / tried if is_exact(positive, most) else (1 + as_large) / (1 + tried)
+    return as_large / tried if exact else (1 + as_large) / (1 + tried)
 
 
-def estimate(values: np.ndarray, positive: np.ndarray) -> Estimate:
-    """Returns the contrast of each memory with its t interval (of two lists: Welch's). `values`: see `p_values`."""
+class Estimate(NamedTuple):
+    """A mean over prompts with its interval [memory]."""
+
+    mean: np.ndarray
+    low: np.ndarray  # lower end of the t interval (95 %); NaN with fewer groups than `LEAST_GROUPS`, in each list
+    high: np.ndarray
+
+
+def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
+    """Returns the contrast of each memory with its t interval over groups (of two lists without a common group: Welch's).
+
+    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`.
+    """
     from scipy.special import stdtrit  # which commands that compute no interval need not wait for
 
-    groups = [own for own in (values[positive].astype(np.float64), values[~positive].astype(np.float64)) if len(own)]
-    means = [own.mean(0) for own in groups]
-    mean = means[0] - means[1] if len(means) == 2 else means[0]
-    if any(len(own) < 2 for own in groups):
-        return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
-    errors = np.stack([own.var(0, ddof=1) / len(own) for own in groups])
-    freedom = np.array([len(own) - 1 for own in groups])
+    weights, values = weights_of(drawn.positive), values.astype(np.float64)
+    mean, rest = weights @ values, values.copy()
+    for own in (drawn.positive, ~drawn.positive):
+        rest[own] -= values[own].mean(0) if own.any() else 0
+    apart = len(cells_of(drawn).flipped) == 0
+    errors, freedom = [], []
+    for own in (drawn.positive, ~drawn.positive) if apart else (np.ones(len(values), bool),):
+        names, number = np.unique(drawn.group[own], return_inverse=True)
+        if len(names) < LEAST_GROUPS:
+            return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
+        sums = (number == np.arange(len(names))[:, None]) @ (weights[:, None] * rest)[own]
+        freedom.append(len(names) - 1)
+        errors.append((sums**2).sum(0) * len(names) / freedom[-1])
+    squares = np.stack(errors)
     with np.errstate(invalid="ignore"):  # no variance, no width
-        degrees = np.nan_to_num(errors.sum(0) ** 2 / (errors**2 / freedom[:, None]).sum(0), nan=1.0)
-    half = stdtrit(degrees, 0.975) * np.sqrt(errors.sum(0))
+        degrees = np.nan_to_num(squares.sum(0) ** 2 / (squares**2 / np.array(freedom)[:, None]).sum(0), nan=1.0)
+    half = stdtrit(degrees, 0.975) * np.sqrt(squares.sum(0))
     return Estimate(mean, mean - half, mean + half)
 
 
-def contrast(
-    chosen: np.ndarray,
-    estimated: np.ndarray,
-    positive: tuple[np.ndarray, np.ndarray],
-    most: int,
-    generator: np.random.Generator,
-) -> pd.DataFrame:
-    """Returns the contrast of each memory of a layer: one half of the prompts tests it, the other one estimates it.
-
-    Args:
-        chosen: values of the memories on the prompts of the first half [prompt, memory].
-        estimated: those on the prompts of the second half [prompt, memory].
-        positive: as in `weights_of`, of both halves.
-        most: as in `assignments`.
-    Returns:
-        Columns `contrast` (first half), `p_value`, `q_value` (Benjamini-Hochberg within the layer), `estimate`, `low` and `high`
-        (second half), a row per memory.
-    """
-    p = p_values(chosen, positive[0], most, generator)
-    mean, low, high = estimate(estimated, positive[1])
-    return pd.DataFrame(
-        {
-            "contrast": weights_of(positive[0]) @ chosen.astype(np.float64),
-            "p_value": p,
-            "q_value": q_values(p, len(p)),
-            "estimate": mean,
-            "low": low,
-            "high": high,
-        }
-    )
+def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:
+    """Draws groups again with replacement; returns how many times each prompt counts then [time, prompt]. `group`: [prompt]."""
+    names, number = np.unique(group, return_inverse=True)
+    counts: np.ndarray = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), times)
+    return counts[:, number]

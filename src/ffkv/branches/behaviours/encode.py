@@ -1,44 +1,122 @@
-"""Prompts as the model reads them: token ids, answers of one token, and which prompts cannot be used."""
+"""The first step: the prompts of a behaviour as the model reads them, which of them are used, and in which half.
+
+A file of prompts is made from a few words and templates. What a memory does on "The authors near the car" tells what it does on "The
+authors behind the car", so the two count as one draw. A group of prompts is the unit that is drawn at random:
+
+- the field `group` of the file, if it is there;
+- of pairs, else, the words in which the two prompts differ. Pairs that have such a word in common are of one group, also if they have it
+  in common by way of others: {France, Germany} and {Germany, France}, but also {France, Italy} and {Italy, Spain}. To count these as
+  several groups finds too much: if each of 18 countries has a value of its own, and the number of a pair is the sum of its two values and
+  means nothing, each pair as a group gives p <= 0.05 in two of three cases;
+- of other prompts, the prompt itself.
+
+Prompts that are equal are of one group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.behaviours.prompt_file import Prompt, Said
-from ffkv.branches.behaviours.words import (
-    CHOOSE,
-    DOUBLED,
-    EMPTY,
-    ESTIMATE,
-    LONG,
-    MERGED,
-    SAME,
-    SEVERAL,
-    UNDRAWN,
-    UNEQUAL,
-    UNKNOWN,
-)
+from ffkv.base.terminal import say
+from ffkv.branches.behaviours import words
+from ffkv.branches.behaviours.prompt_file import Prompt, read_prompts, write_chats
+from ffkv.branches.behaviours.settings import Behaviour
+from ffkv.branches.behaviours.stored import NO_TOKEN, Encoded
+from ffkv.branches.behaviours.tables import PROMPTS
+from ffkv.branches.given import Given
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.model.anatomy import read_anatomy_to_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NO_TOKEN = -1
+NAMED = 4  # words in the name of a group
+# A word; of scripts without blanks between words (Thai to Khmer, Japanese, Chinese) a character.
+WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\w+")
+SAMPLED = ("sentence", "position", "next_token")  # what is read of sampled prefixes
 
 
-class Encoded(NamedTuple):
-    """A prompt as the model reads it."""
+def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.DataFrame:
+    """Encodes the prompts of a behaviour, and draws those that are used; and prefixes with which they are compared
+    (docs/behaviours.md).
 
-    clean: np.ndarray  # ids of its tokens, with what precedes every sentence [token]
-    patch: np.ndarray  # those of the other prompt of a pair; empty without one [token]
-    answer: int  # id of the answer; -1 in lists
-    wrong: int
-    unused: str  # why it is not used; "" if it is
-    tokens: int = 1  # number of tokens at its end at which memories are patched
+    Pairs whose baseline is the other prompt, and lists, need neither sampled prefixes nor the validation split. Returns the table
+    `PROMPTS`.
+
+    Raises:
+        UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
+            fewer than two prompts can be used; or the prefixes are needed and not named.
+    """
+    from ffkv.model.checkpoint.tokenizer import load_tokenizer
+
+    anatomy = read_anatomy_to_run(given.files["model"], given.work.trust_remote_code)
+    tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
+    kind, prompts = read_prompts(settings.prompts, settings.fields)
+    everywhere = settings.positions == "all"
+    if everywhere and kind == words.LISTS:
+        raise UserError(
+            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
+            f" all`. Set `positions` of {given.name} to last, or write pairs."
+        )
+    prompts = write_chats(settings.prompts, prompts, tokenizer, settings.chat_template)
+    encoded = encode_prompts(prompts, tokenizer, given.train.bos, anatomy.vocabulary, anatomy.context, everywhere)
+    positive = np.array([prompt.positive for prompt in prompts])
+    labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
+    grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
+    part, order = draw(unused, positive, labels, groups, settings.count, seed)
+    rows = prompt_rows(prompts, encoded, groups, part, order)
+    used = _check_halves(rows, positive, part, settings.prompts)
+    if kind == words.PROMPTS or (kind == words.PAIRS and settings.baseline != "patch"):
+        generator = random_stream(seed, Purpose.REFERENCE_PREFIXES)
+        if not given.files.get("prefixes") or not given.files.get("validation"):
+            raise UserError(
+                f"{settings.prompts} is compared with prefixes of other text: name `prefixes` and `validation`."
+            )
+        drawn = draw_prefixes([given.sampled(name) for name in SAMPLED], given.validation, everywhere, used, generator)
+        for row, (text, own) in zip([row for row in rows if row["part"]], drawn):
+            ids = own.clean.tolist()
+            # With the answers of a prompt. The other prompt of a pair is the prefix itself, as no contrast of it is asked for.
+            more = {
+                "prompt": len(rows),
+                "clean": ids,
+                "patch": ids if kind == words.PAIRS else [],
+                "tokens": own.tokens,
+            }
+            rows.append({**row, **text, **more})
+    frame = pd.DataFrame(rows).assign(behaviour=given.name, grouped_by=grouped_by)
+    return tables.identify(PROMPTS.frame(frame), given.train.attributes)
+
+
+def _check_halves(rows: list[dict], positive: np.ndarray, part: np.ndarray, path: str) -> int:
+    """Returns how many prompts are used, and says why others are not. Raises UserError if a half has too few.
+
+    `positive`: whether each prompt is of the first list [prompt]. `part`: its half, see `draw`. `path`: their file.
+    """
+    counts = Counter(row["unused"] for row in rows)
+    used = counts.pop("", 0)
+    if counts:
+        say(f"{used} of {len(rows)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()) + ".")
+    for half in (words.CHOOSE, words.ESTIMATE):
+        of_half = positive[part == half]
+        if len({*of_half.tolist()}) < len({*positive.tolist()}):
+            reasons = "".join(f" {n} because {why}." for why, n in counts.items())
+            raise UserError(
+                f"{path} has too few prompts that can be used: each half needs one, of two lists one of each."
+                f" {len(rows)} are there.{reasons}"
+            )
+    return used
 
 
 def encode_prompts(
@@ -47,16 +125,15 @@ def encode_prompts(
     beginning: Sequence[int],
     vocabulary: int,
     context: int,
-    render: Callable[[Said], str],
     everywhere: bool = False,
 ) -> list[Encoded]:
     """Encodes prompts to the letter. An answer is the token by which it continues its prompt.
 
     Args:
+        prompts: texts, see `write_chats`.
         beginning: ids that precede every sentence.
         vocabulary: number of tokens that the model knows.
         context: number of tokens that it reads at most.
-        render: turns what a prompt says into text: a chat, by its template.
         everywhere: whether memories are patched at all tokens behind the beginning, else at the last one.
     """
 
@@ -66,10 +143,10 @@ def encode_prompts(
         found = tokenize([replace_surrogates(text) for text in texts], tokenizer, list(beginning))
         return [np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)]) for ids, *_ in found]
 
-    clean = [render(prompt.clean) for prompt in prompts]
+    clean = [str(prompt.clean) for prompt in prompts]
     ids = ids_of(clean)
     paired = [number for number, prompt in enumerate(prompts) if prompt.patch is not None]
-    of_pairs = dict(zip(paired, ids_of([render(prompts[number].patch or "") for number in paired]), strict=True))
+    of_pairs = dict(zip(paired, ids_of([str(prompts[number].patch) for number in paired]), strict=True))
     answered = [number for number, prompt in enumerate(prompts) if prompt.answer]
     continued = {
         name: dict(zip(answered, ids_of([clean[n] + getattr(prompts[n], name) for n in answered]), strict=True))
@@ -80,17 +157,17 @@ def encode_prompts(
     for number, own in enumerate(ids):
         patch = of_pairs.get(number, np.zeros(0, np.int64))
         (answer, why), (wrong, why_wrong) = (_answer(own, continued[name].get(number)) for name in ("answer", "wrong"))
-        unused = why or why_wrong or (SAME if answer == wrong != NO_TOKEN else "")
+        unused = why or why_wrong or (words.SAME if answer == wrong != NO_TOKEN else "")
         if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
-            unused = UNKNOWN
+            unused = words.UNKNOWN
         elif max(len(own), len(patch)) >= context:
-            unused = LONG
+            unused = words.LONG
         elif min(len(own), len(patch) if number in of_pairs else len(own)) <= first:
-            unused = EMPTY
+            unused = words.EMPTY
         elif everywhere and number in of_pairs and len(own) != len(patch):
-            unused = UNEQUAL
+            unused = words.UNEQUAL
         name = (own.tobytes(), patch.tobytes(), answer, wrong, prompts[number].positive)
-        unused = unused or (DOUBLED if name in seen else "")
+        unused = unused or (words.DOUBLED if name in seen else "")
         seen.add(name)
         encoded.append(Encoded(own, patch, answer, wrong, unused, len(own) - first if everywhere else 1))
     return encoded
@@ -101,56 +178,204 @@ def _answer(prompt: np.ndarray, continued: np.ndarray | None) -> tuple[int, str]
     if continued is None:
         return NO_TOKEN, ""
     if len(continued) <= len(prompt) or not np.array_equal(continued[: len(prompt)], prompt):
-        return NO_TOKEN, MERGED
-    return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, SEVERAL)
+        return NO_TOKEN, words.MERGED
+    return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, words.SEVERAL)
 
 
-def draw(unused: Sequence[str], positive: np.ndarray, labels: Sequence[str], count: int, seed: int) -> np.ndarray:
-    """Draws up to `count` of the prompts that can be used, and puts one half of them into each part.
+def changed_words(clean: str, patch: str) -> list[str]:
+    """Returns the words in which two prompts differ, those of both, in small letters, each once.
 
-    Prompts of one list and one label are put into the two halves in turn, in random order. Of two lists, each gets half of the
-    places.
+    Prompts of equally many words are compared place by place, others behind what is taken out and put in.
+    """
+    one, other = (WORD.findall(text.casefold()) for text in (clean, patch))
+    if len(one) == len(other):
+        return sorted({word for pair in zip(one, other) if len({*pair}) > 1 for word in pair})
+    changes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    spans = [[*one[a:b], *other[c:d]] for kind, a, b, c, d in changes if kind != "equal"]
+    return sorted({*itertools.chain(*spans)})
+
+
+def group_by_words(clean: Sequence[str], patch: Sequence[str]) -> list[str]:
+    """Returns the group of each prompt: those that share a text, or a word in which they differ, have one group.
+
+    Args:
+        clean: the prompts [prompt].
+        patch: the other prompts of the pairs; of prompts that are no pairs, the prompts again [prompt].
+    Returns:
+        A name for each: the first words of the group, or, without any, its first text [prompt].
+    """
+    differ = [changed_words(*texts) for texts in zip(clean, patch, strict=True)]
+    # A text and a word may be equal, so that texts stand behind a mark.
+    parts = [[*own, *(f"\0{text}" for text in texts)] for own, texts in zip(differ, zip(clean, patch))]
+    above: dict[str, str] = {}
+
+    def root(part: str) -> str:
+        while above.setdefault(part, part) != part:
+            above[part] = part = above[above[part]]
+        return part
+
+    for first, *others in parts:
+        for other in others:
+            above[root(other)] = root(first)
+    roots = [root(first) for first, *_ in parts]
+    members: dict[str, set[str]] = {}
+    for name, own in zip(roots, differ):
+        members.setdefault(name, set()).update(own)
+    names = {name: ", ".join(sorted(own)[:NAMED]) + " ..." * (len(own) > NAMED) for name, own in members.items()}
+    return [names[name] or name[1:] for name in roots]
+
+
+def groups_of(prompts: Sequence[Prompt], used: np.ndarray) -> tuple[str, list[str]]:
+    """Returns what makes the groups of prompts, and the group of each.
+
+    Args:
+        prompts: texts, see `write_chats`.
+        used: whether each prompt can be used; others have no group [prompt].
+    """
+    if prompts[0].group:
+        return words.BY_FIELD, [prompt.group for prompt in prompts]
+    groups, own = [""] * len(prompts), np.flatnonzero(used).tolist()
+    clean = [str(prompts[number].clean) for number in own]
+    patch = [str(prompts[number].patch or prompts[number].clean) for number in own]
+    for number, group in zip(own, group_by_words(clean, patch), strict=True):
+        groups[number] = group
+    return words.BY_PROMPT if prompts[0].patch is None else words.BY_WORDS, groups
+
+
+def draw(
+    unused: Sequence[str], positive: np.ndarray, labels: Sequence[str], groups: Sequence[str], count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws up to `count` of the prompts that can be used, and puts the groups of one half of them into each part.
+
+    Prompts are drawn over groups and labels in turn, so that a part of them, from the first one in the order on, is spread over both.
+    Of two lists, each gets half of the places. If the groups cannot be halved, because a list has a single one, its prompts are.
 
     Args:
         unused: why each prompt cannot be used; "" if it can [prompt].
         positive: whether it is of the first of two lists [prompt].
+        labels, groups: of each prompt [prompt].
     Returns:
-        `CHOOSE`, `ESTIMATE`, or "" for a prompt that is not drawn [prompt].
+        `CHOOSE`, `ESTIMATE`, or "" for a prompt that is not drawn [prompt]; and the place of each prompt in the order in which prompts of its
+        half are taken, -1 if it is not drawn [prompt].
     """
     generator = random_stream(seed, Purpose.BEHAVIOUR_PROMPTS)
-    order = generator.permutation(np.flatnonzero([not why for why in unused]))
-    lists = [order[positive[order]], order[~positive[order]]]
+    kinds = [*zip(positive.tolist(), labels, strict=True)]
+    order = in_turn(generator.permutation(np.flatnonzero([not why for why in unused])).tolist(), groups, kinds)
+    lists = [[number for number in order if positive[number] == which] for which in (True, False)]
     room = count if min(map(len, lists)) == 0 else count // 2
-    drawn = np.concatenate([own[:room] for own in lists])
-    part = np.full(len(unused), "", object)
-    turn: dict[tuple[bool, str], int] = {}
-    for number in drawn.tolist():
-        group = (bool(positive[number]), labels[number])
-        # Groups begin with either half in turn, so that many small groups make equal halves.
-        turn.setdefault(group, len(turn) % 2)
-        part[number] = (CHOOSE, ESTIMATE)[turn[group] % 2]
-        turn[group] += 1
-    return part
+    drawn = {number for own in lists for number in own[:room]}
+    order = [number for number in order if number in drawn]
+    part, place = np.full(len(unused), "", object), np.full(len(unused), -1)
+    found = halve(order, groups, kinds)
+    if any({bool(positive[n]) for n in order if found[n] == half} != {*positive[order].tolist()} for half in (0, 1)):
+        found = halve(order, [*map(str, range(len(unused)))], kinds)
+    for half, name in enumerate((words.CHOOSE, words.ESTIMATE)):
+        own = in_turn([number for number in order if found[number] == half], groups, kinds)
+        part[own], place[own] = name, np.arange(len(own))
+    return part, place
+
+
+def in_turn(numbers: Iterable[int], groups: Sequence[str], kinds: Sequence[tuple[bool, str]]) -> list[int]:
+    """Returns prompts in an order of which any beginning is spread over groups and kinds as evenly as can be.
+
+    Each group gives one prompt in turn: one of the kind that has been taken least.
+
+    Args:
+        numbers: the prompts, in random order.
+        groups: the group of each prompt of the file [prompt].
+        kinds: whether each prompt of the file is of the first of two lists, and its label [prompt].
+    """
+    waiting: dict[str, dict[tuple[bool, str], list[int]]] = {}
+    for number in numbers:
+        waiting.setdefault(groups[number], {}).setdefault(kinds[number], []).append(number)
+    taken: Counter[tuple[bool, str]] = Counter()
+    order: list[int] = []
+    while waiting:
+        for group in [*waiting]:
+            kind = min(waiting[group], key=taken.__getitem__)
+            taken[kind] += 1
+            order.append(waiting[group][kind].pop())
+            if not waiting[group][kind]:
+                del waiting[group][kind]
+            if not waiting[group]:
+                del waiting[group]
+    return order
+
+
+def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[bool, str]]) -> dict[int, int]:
+    """Puts prompts into two halves, groups as a whole, so that both have as many of each kind, and of each list, as can be.
+
+    The largest groups come first, each to the half that has fewer of its kinds; if both have as many, fewer of its lists. Arguments: as
+    in `in_turn`.
+
+    Returns:
+        0 or 1 for each prompt.
+    """
+    members: dict[str, list[int]] = {}
+    for number in numbers:
+        members.setdefault(groups[number], []).append(number)
+    halves, counts = dict[int, int](), np.zeros((2, 2, 1 + len({*kinds})), int)  # [half, list, label]
+    labels = {label: place for place, label in enumerate(dict.fromkeys(label for _, label in kinds))}
+    for own in sorted(members.values(), key=len, reverse=True):
+        group = np.zeros_like(counts[0])
+        np.add.at(group, tuple(zip(*[(int(kinds[number][0]), labels[kinds[number][1]]) for number in own])), 1)
+        like = [((half * group).sum(), (half.sum(1) * group.sum(1)).sum()) for half in counts]
+        place = int(like[1] < like[0])
+        counts[place] += group
+        halves |= dict.fromkeys(own, place)
+    return halves
 
 
 def prompt_rows(
-    prompts: Sequence[Prompt], encoded: Sequence[Encoded], part: Iterable[str], render: Callable[[Said], str]
+    prompts: Sequence[Prompt], encoded: Sequence[Encoded], groups: Sequence[str], part: np.ndarray, order: np.ndarray
 ) -> list[dict]:
-    """Returns the rows of the table `PROMPTS`, without the behaviour. `part`: as `draw` returns it [prompt]."""
+    """Returns the rows of the table `PROMPTS`, without the behaviour and what makes groups. `part`, `order`: see `draw`."""
+    texts = [[replace_surrogates(text) for text in (str(each.clean), each.label)] for each in prompts]
     return [
         {
             "prompt": number,
             "line": prompt.line,
-            "label": prompt.label,
+            "label": label,
+            "group": replace_surrogates(group),
             "positive": prompt.positive,
             "part": half,
-            "unused": own.unused or ("" if half else UNDRAWN),
-            "text": render(prompt.clean),
+            "order": place,
+            "unused": own.unused or ("" if half else words.UNDRAWN),
+            "text": text,
             "clean": own.clean.tolist(),
             "patch": own.patch.tolist(),
             "answer": own.answer,
             "wrong": own.wrong,
             "tokens": own.tokens,
         }
-        for number, (prompt, own, half) in enumerate(zip(prompts, encoded, part, strict=True))
+        for number, (prompt, own, group, half, place, (text, label)) in enumerate(
+            zip(prompts, encoded, groups, part, order, texts, strict=True)
+        )
     ]
+
+
+def draw_prefixes(
+    sampled: Sequence[np.ndarray], corpus: Corpus, whole: bool, most: int, generator: np.random.Generator
+) -> list[tuple[dict, Encoded]]:
+    """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as answer.
+
+    Args:
+        sampled: `SAMPLED` of all of them.
+        corpus: the validation split.
+        whole: whether memories are patched at all tokens.
+        most: how many to draw at most.
+    """
+    sentence, position, following = sampled
+    drawn = np.sort(generator.choice(len(sentence), min(most, len(sentence)), replace=False)).tolist()
+    found = []
+    for n in drawn:
+        ids = corpus.prefix_ids(sentence[n], position[n])
+        row: dict[str, object] = {
+            "line": f"sentence {sentence[n]}, token {position[n]}",
+            "group": f"sentence {sentence[n]} of the validation split",
+        }
+        row |= {"label": "", "positive": False, "part": words.REFERENCE, "order": -1}
+        row["text"] = corpus.prefix_text(sentence[n], position[n])
+        tokens = len(ids) - len(corpus.bos) if whole else 1
+        found.append((row, Encoded(ids, ids[:0], int(following[n]), NO_TOKEN, "", tokens, n)))
+    return found

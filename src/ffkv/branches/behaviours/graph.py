@@ -1,106 +1,235 @@
-"""The graph of a behaviour: few memories that keep a share of it, what is between them, and how stable both are over prompts.
+"""A graph: few members that keep a share of a logit difference when all others are patched, and what is between them.
 
-One half of the prompts chooses the memories. All numbers are of the other half.
+It is made alike of one prompt and of a set of prompts (`ffkv.branches.behaviours.subjects`): `choose_graph` finds the members,
+`describe_graph` measures what they, and other sets, keep, and what each does to the others and to the answer. Of a behaviour, one half of
+the prompts chooses the memories, and all numbers are of the other half: the step `graph`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
+from ffkv.base.files import tables
+from ffkv.base.intervals import interval_over_groups, without_each
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Behaviour
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.behaviours.encode import Encoded
-from ffkv.branches.behaviours.smallest import Chosen, choose, fewest, random_members
-from ffkv.branches.behaviours.stability import jaccard
-from ffkv.branches.behaviours.subject import Subject, patch, read_subject, screens
-from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM, RESAMPLED
+from ffkv.branches.behaviours import stored
+from ffkv.branches.behaviours.choose import jaccard, largest
+from ffkv.branches.behaviours.contrast import drawn_again
+from ffkv.branches.behaviours.settings import Behaviour
+from ffkv.branches.behaviours.subjects import Subjects, patch, read_subjects
+from ffkv.branches.behaviours.tables import GRAPHS
+from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
+from ffkv.branches.given import Given
 from ffkv.model.effects.edges import edges
-from ffkv.model.effects.running import Running
+from ffkv.model.effects.rerun import Running
 
-ANSWER = -1  # stands for the answer among the targets of edges
-DRAWS = 1000  # times that prompts are drawn again, for intervals and for the stability of edges
+GROWTH = 0.2  # how many members more a larger set has: this share of those that it has
+DRAWS = 1000  # times that groups of prompts are drawn again, for the stability of edges
 PATHS = ("held", "direct", "total", "total_m")
+KeptBy = Callable[[Sequence[np.ndarray]], np.ndarray]  # from sets to the shares that they keep
 
 
-class Half:
-    """Prompts on which sets of memories are patched. No run is made twice."""
+class Chosen(NamedTuple):
+    """Members that keep a share of a logit difference, or others beside them."""
 
-    def __init__(self, subjects: Sequence[Subject]):
-        self.subjects = subjects
-        self.all = np.arange(subjects[0].m.shape[1])  # numbers of all memories
-        self.whole = np.array([subject.difference for subject in subjects])  # logit differences [prompt]
-        self.known: list[dict[tuple[bool, bytes], float]] = [{} for _ in subjects]
-        self.without = self.differences([np.zeros(0, np.int64)])[:, 0]  # when all memories are patched [prompt]
-
-    def differences(self, sets: Sequence[np.ndarray], but: bool = True, used: np.ndarray | None = None) -> np.ndarray:
-        """Returns the logit difference when all memories but those of each set are patched; or, without `but`, when those are.
-
-        Args:
-            sets: numbers of memories [set][memory].
-            used: the prompts to run; by default all [prompt].
-        Returns:
-            [prompt, set]; NaN for prompts that are not used.
-        """
-        keys = [(but, np.sort(own).tobytes()) for own in sets]
-        found = np.full((len(self.subjects), len(sets)), np.nan)
-        for n in [*range(len(found))] if used is None else np.flatnonzero(used).tolist():
-            known, subject = self.known[n], self.subjects[n]
-            missing = {key: _everywhere(subject, own) for key, own in zip(keys, sets, strict=True) if key not in known}
-            if missing:
-                known |= zip(missing, patch(subject, [*missing.values()], but)[0].tolist(), strict=True)
-            found[n] = [known[key] for key in keys]
-        return found
+    members: np.ndarray
+    kept: float = np.nan  # the share that they keep where they were chosen; NaN of members that nothing chose
+    reached: bool = False  # whether that is the share that was asked for
 
 
-def _everywhere(subject: Subject, memories: np.ndarray) -> np.ndarray:
-    """Returns the places of memories at all tokens that are patched, token by token."""
-    tokens, width = subject.m.shape
-    return (np.arange(tokens)[:, None] * width + memories).ravel()
+def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
+    """Makes the graph of a behaviour: one half of the prompts chooses its memories, the other half tells what they do.
+
+    The model computes in float32. There is no graph if none was asked for, and where `measure_behaviour` measures nothing. Returns
+    the tables `GRAPHS`.
+
+    Raises:
+        UserError: the model cannot be differentiated, or changed while it runs.
+    """
+    frame, mean = stored.used(given.table("encode", given.identity)), given.triggers.mean
+    made: dict[str, pd.DataFrame] = {}
+    accuracy = stored.accuracy_of(given.table("answers", given.identity))
+    if settings.graph_prompts and accuracy >= settings.minimum_accuracy:
+        halves = [stored.first(frame, part, settings.graph_prompts) for part in (CHOOSE, ESTIMATE)]
+        with given.running(whole=settings.positions == "all") as its:
+            choosing, telling = (
+                read_subjects(its, stored.encoded(half), half["group"].to_numpy(str), mean, settings.baseline)
+                for half in halves
+            )
+            made = make_graph(its, choosing, telling, settings, seed, given.name)
+    return tuple(
+        tables.identify(
+            each.frame(made.get(each.name, pd.DataFrame()).assign(behaviour=given.name)), given.train_identity
+        )
+        for each in GRAPHS
+    )
 
 
-def read_half(running: Running, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str) -> Half:
-    """Reads prompts. Arguments: as in `read_subject`."""
-    how = mean, baseline, running.batch_tokens, running.keeps
-    return Half([read_subject(running.loaded, running.head, each, *how) for each in prompts])
-
-
-def read_rises(half: Half) -> np.ndarray:
-    """Returns the screens of each prompt on the way from all patched to none, summed over tokens [step, prompt, memory]."""
-    of_prompts = [[own.reshape(subject.m.shape).sum(0) for own in screens(subject)] for subject in half.subjects]
-    return np.array(of_prompts, np.float32).swapaxes(0, 1)
-
-
-def choose_graph(half: Half, rises: np.ndarray, weights: np.ndarray, share: float, maximum: int) -> Chosen:
-    """Finds few memories that keep a share of the mean logit difference when all others are patched.
+def make_graph(
+    running: Running, choosing: Subjects, telling: Subjects, settings: Behaviour, seed: int, name: str
+) -> dict[str, pd.DataFrame]:
+    """Returns the tables `GRAPHS`, without the behaviour, by their names.
 
     Args:
-        rises: see `read_rises`.
+        choosing: the prompts that choose the memories.
+        telling: the prompts on which all numbers are measured.
+        name: of the behaviour, for the progress.
+    """
+    rises, stream = choosing.rises(), random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 0)
+    drawn, graphs = drawn_again(choosing.group, settings.graph_resamples, stream), list[Chosen]()
+    with progress(1 + len(drawn), "graphs", name) as bar:
+        for weights in [np.ones(len(choosing.group)), *drawn]:  # of all prompts, then of groups that are drawn again
+            graphs.append(choose_graph(choosing, rises, weights, settings.graph_share, settings.graph_maximum))
+            bar.update(1)
+    memories, generator = graphs[0].members, random_stream(seed, Purpose.GRAPH_SETS)
+    random = [(RANDOM, Chosen(telling.draw_beside(memories, generator))) for _ in range(settings.random_sets)]
+    again = drawn_again(telling.group, DRAWS, random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 1))
+    choices = [(GRAPH, graphs[0]), *((RESAMPLED, own) for own in graphs[1:])]
+    choices += [(NONE, Chosen(memories[:0])), (ALL, Chosen(telling.all)), *random]
+    sets, nodes, between = describe_graph(telling, choices, again, settings.graph_share)
+    nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
+    paths = measure_paths(running, telling, nodes)
+    return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
+
+
+def choose_graph(
+    half: Subjects,
+    rises: np.ndarray,
+    weights: np.ndarray,
+    share: float,
+    maximum: int,
+    grow: Callable[[KeptBy], Sequence[Chosen]] = lambda kept_by: (),
+) -> Chosen:
+    """Finds few members that keep a share of the mean logit difference when all others are patched.
+
+    Two orders lead to a set: that of the mean screen on the way from all patched to none; and, among the members with the largest
+    screen anywhere on that way, that of the exact effect when each is patched alone. The latter finds a chain of which no part does
+    anything without the others. A set has the first members of an order. Then members are left out, as many at a time as can be, until
+    no single one can be left out. The smallest set is taken.
+
+    Args:
+        rises: see `Subjects.rises`.
         weights: how many times each prompt counts [prompt].
-        share, maximum: as in `smallest.choose`.
+        share: the share to keep.
+        maximum: most members.
+        grow: gives sets that are found in another way, from the shares that sets keep.
     Returns:
-        The memories. None, and NaN as what they keep, if memories together do not raise the logit difference.
+        The members, by layer. If no set on the way keeps the share: the one of those that keeps most. None, and NaN as what they keep, if all
+        together do not raise the logit difference.
     """
     used = weights > 0
     shares = weights[used] / weights.sum()
     whole = shares @ (half.whole - half.without)[used]
     if whole <= 0:
-        return Chosen(np.zeros(0, np.int64), np.nan, False)
+        return Chosen(np.zeros(0, np.int64))
 
     def kept_by(sets: Sequence[np.ndarray]) -> np.ndarray:
         return shares @ (half.differences(sets, used=used) - half.without[:, None])[used] / whole
 
-    def effects_of(members: np.ndarray) -> np.ndarray:
-        return shares @ (half.whole[:, None] - half.differences([*members[:, None]], False, used))[used]
+    found = [*grow(kept_by)]
+    own = [shares @ of_step[used] for of_step in rises]
+    candidates, alone = highest(np.max(np.abs(own), axis=0), maximum), np.zeros(len(own[0]))
+    if len(candidates):
+        alone[candidates] = shares @ half.effects(candidates, used)[used]
+    found += [_first(highest(each, maximum), share, kept_by) for each in (np.mean(own, axis=0), alone)]
+    reached = [_prune(each, share, kept_by) for each in found if each.reached]
+    best = min(reached, key=lambda each: len(each.members)) if reached else max(found, key=lambda each: each.kept)
+    members = np.sort(best.members)
+    return best._replace(members=members[np.argsort(half.at(members)[1], kind="stable")])
 
-    return choose([shares @ of_step[used] for of_step in rises], effects_of, kept_by, share, maximum)
+
+def _first(order: np.ndarray, share: float, kept_by: KeptBy) -> Chosen:
+    """Returns the first members of an order, as few of the sizes that are tried as keep the share."""
+    sizes = [0]
+    while sizes[-1] < len(order):
+        sizes.append(min(len(order), sizes[-1] + max(1, int(GROWTH * sizes[-1]))))
+    kept = kept_by([order[:size] for size in sizes])
+    reach = np.flatnonzero(kept >= share)
+    best = int(reach[0]) if len(reach) else int(kept.argmax())
+    return Chosen(order[: sizes[best]], float(kept[best]), len(reach) > 0)
+
+
+def highest(rises: np.ndarray, count: int) -> np.ndarray:
+    """Returns the members with the largest rises above 0, the largest first, at most `count`."""
+    order = largest(rises, count)
+    return order[rises[order] > 0]
+
+
+def fewest(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Returns the fewest numbers whose sizes are a share of all sizes together, the largest first."""
+    order = largest(sizes, len(sizes))
+    summed = sizes[order].cumsum()
+    count = int(np.searchsorted(summed, share * summed[-1] * (1 - 1e-12))) + 1 if len(summed) and summed[-1] else 0
+    return order[:count]
+
+
+def _prune(chosen: Chosen, share: float, kept_by: KeptBy) -> Chosen:
+    """Leaves out members, those first without which the others keep most, until none can be left out alone."""
+    members, kept = np.sort(chosen.members), chosen.kept
+    while len(members):
+        rest = kept_by([np.delete(members, n) for n in range(len(members))])
+        weakest = largest(rest, int((rest >= share).sum()))
+        if not len(weakest):
+            break
+        counts = [len(weakest) >> halved for halved in range(len(weakest).bit_length())]  # down to one, which can go
+        fewer = [np.delete(members, weakest[:count]) for count in counts]
+        found = kept_by(fewer)
+        if not (found >= share).any():  # another batch rounds otherwise
+            break
+        first = int(np.argmax(found >= share))
+        members, kept = fewer[first], float(found[first])
+    return Chosen(members, kept, True)
+
+
+def describe_graph(
+    half: Subjects, choices: Sequence[tuple[str, Chosen]], again: np.ndarray, share: float
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Returns what sets keep, and the nodes and all edges of the first one, in the columns of `GRAPHS` that are about prompts.
+
+    Shares are of the mean logit difference above that when all memories are patched. They are NaN if it is not above that, or its
+    interval has the 0.
+
+    Args:
+        choices: the graph, and other sets, with the words for what chose them.
+        again: how many times each prompt counts when groups are drawn again [draw, prompt].
+        share: of the sizes of all edges, that `shown` ones have.
+    """
+    members, every = choices[0][1].members, [own.members for _, own in choices]
+    weights = without_each(half.group)
+    whole = weights @ (half.whole - half.without)
+    if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
+        whole = np.full_like(whole, np.nan)  # there is nothing of which something could be a share
+    sets = pd.DataFrame([own._asdict() for _, own in choices]).rename(columns={"kept": "chosen"})
+    sets = sets.assign(
+        choice=[choice for choice, _ in choices], memories=[*map(len, every)], prompts=len(half.subjects)
+    )
+    sets["draw"] = sets.groupby("choice").cumcount()
+    sets["jaccard"] = [jaccard(own, members) for own in every]
+    differences = half.differences(every)
+    sets["difference"], sets["patched"] = differences.mean(0), half.differences(every, but=False).mean(0)
+    _estimate(sets, "kept", weights @ (differences - half.without[:, None]) / whole[:, None])
+    _, layer, memory = half.at(members)
+    nodes = pd.DataFrame({"layer": layer, "memory": memory})
+    _estimate(nodes, "effect", weights @ half.effects(members))
+    _estimate(nodes, "loss", weights @ half.losses(members) / whole[:, None])
+    between = describe_edges(half, members, weights, again, share)
+    nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
+    return sets, nodes, between
+
+
+def _estimate(table: pd.DataFrame, name: str, values: np.ndarray) -> None:
+    """Puts a number into a table, with its interval. `values`: with the weights of `without_each` [1 + group, row]."""
+    table[name] = values[0]
+    low, high = ("low", "high") if name in ("kept", "effect") else (f"{name}_low", f"{name}_high")
+    table[low], table[high] = np.array([interval_over_groups(own) for own in values.T]).reshape(-1, 2).T
 
 
 class Links(NamedTuple):
-    """What each memory of a graph does to the others on prompts while these keep their coefficients, summed over tokens."""
+    """What each member of a graph does to the others on prompts while these keep their coefficients, summed over tokens."""
 
     change: np.ndarray  # by how much the coefficient of the target falls [prompt, source, target]
     along: np.ndarray  # the same, times by how much the target falls if it is patched itself [prompt, source, target]
@@ -108,137 +237,66 @@ class Links(NamedTuple):
     answer: np.ndarray  # by how much the logit difference falls [prompt, source]
 
 
-def measure_links(half: Half, memories: np.ndarray) -> Links:
-    """Patches each memory of a graph on each prompt while all others keep the coefficients that they have without changes."""
+def measure_links(half: Subjects, members: np.ndarray) -> Links:
+    """Patches each member of a graph on each prompt while all others keep the coefficients that they have without changes."""
     of_prompts = []
     for subject in half.subjects:
-        alone = [_everywhere(subject, own) for own in memories[:, None]]
-        differences, seen = patch(subject, alone, hold=_everywhere(subject, memories))
-        own, base = (of_all[:, memories].double().numpy() for of_all in (subject.m, subject.base))
-        change, falls = own - seen.reshape(len(memories), *own.shape), own - base
+        alone, places = [half.places(subject, own) for own in members[:, None]], half.places(subject, members)
+        differences, seen = patch(subject, alone, hold=places)
+        own, base = (
+            of_all.ravel()[places].double().numpy().reshape(-1, len(members)) for of_all in (subject.m, subject.base)
+        )
+        change, falls = own - seen.reshape(len(members), *own.shape), own - base
         along = (change * falls).sum(1)
         of_prompts.append((change.sum(1), along, (falls**2).sum(0), subject.difference - differences))
     return Links(*(np.stack(parts) for parts in zip(*of_prompts, strict=True)))
 
 
-def make_graph(
-    running: Running, choosing: Half, telling: Half, settings: Behaviour, seed: int, name: str
-) -> dict[str, pd.DataFrame]:
-    """Returns the tables `GRAPH_SETS`, `GRAPH_NODES`, `GRAPH_EDGES` and `GRAPH_PATHS`, without the behaviour, by their names. Those
-    without rows are left out.
+def describe_edges(
+    half: Subjects, members: np.ndarray, weights: np.ndarray, again: np.ndarray, share: float
+) -> pd.DataFrame:
+    """Returns all edges of a graph, the largest effect first.
+
+    Edges lead to later layers, at the same token or a later one. `shown` are the fewest whose sizes are a share of all.
 
     Args:
-        choosing: the prompts that choose the memories.
-        telling: the prompts on which all numbers are measured.
-        name: of the behaviour, for the progress.
+        weights: of the means over prompts, the first row of all prompts [1 + group, prompt].
+        again: how many times each prompt counts when groups are drawn again [draw, prompt].
     """
-    graphs = _choose_again(choosing, settings, seed, name)
-    memories, offset = graphs[0].members, np.asarray(running.loaded.anatomy.layer_offset)
-    prompts = len(telling.subjects)
-    drawn = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 1).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-    weights = np.concatenate([np.ones((1, prompts)), drawn]) / prompts  # the prompts themselves, and drawn again
-    whole = weights @ (telling.whole - telling.without)
-    whole = whole if whole[0] > 0 else np.full_like(whole, np.nan)
-    moves = np.any([(subject.m != subject.base).any(0).numpy() for subject in telling.subjects], axis=0)
-    generator = random_stream(seed, Purpose.GRAPH_SETS)
-    random = [random_members(memories, moves[None], offset, generator) for _ in range(settings.random_sets)]
-    made = {"graph_sets": _sets(telling, graphs, random, weights, whole)}
-    if len(memories):
-        nodes = _nodes(telling, memories, offset, weights, whole)
-        between = _edges(measure_links(telling, memories), nodes, telling, memories, weights, settings.graph_share)
-        nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
-        nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
-        paths = measure_paths(running, telling, nodes)
-        made |= {"graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
-    return made
+    if not len(members):
+        return pd.DataFrame({"source": [0], "target": 0, "change": 0.0, "effect": 0.0, "shown": True})[:0]
+    token, layer, _ = half.at(members)
+    source, target = np.nonzero((layer[:, None] < layer) & (token[:, None] <= token))
+    links, alone = measure_links(half, members), half.effects(members)
 
+    def effects_of(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the shares of edges between members, and the effects of all edges [weights, edge]."""
+        square = weights @ links.square[:, target]
+        along = weights @ links.along[:, source, target]
+        shares = np.divide(along, square, out=np.zeros_like(along), where=square > 0)
+        return shares, np.concatenate([shares * (weights @ alone)[:, target], weights @ links.answer], axis=1)
 
-def _choose_again(half: Half, settings: Behaviour, seed: int, name: str) -> list[Chosen]:
-    """Returns the graph of the prompts, and those of prompts that are drawn again with replacement."""
-    count, rises = len(half.subjects), read_rises(half)
-    generator = random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 0)
-    drawn = generator.multinomial(count, np.full(count, 1 / count), settings.graph_resamples)
-    graphs = []
-    with progress(1 + len(drawn), "graphs", name) as bar:
-        for weights in [np.ones(count), *drawn]:
-            graphs.append(choose_graph(half, rises, weights, settings.graph_share, settings.graph_maximum))
-            bar.update(1)
-    return graphs
-
-
-def _sets(
-    half: Half, graphs: Sequence[Chosen], random: Sequence[np.ndarray], weights: np.ndarray, whole: np.ndarray
-) -> pd.DataFrame:
-    """Returns what sets keep on other prompts than those that chose them. `whole`: what there is to keep [draw]."""
-    memories = graphs[0].members
-    others = [(NONE, memories[:0]), (ALL, half.all), *((RANDOM, own) for own in random)]
-    choices = [(GRAPH, graphs[0]), *((RESAMPLED, own) for own in graphs[1:])]
-    choices += [(choice, Chosen(own, np.nan, False)) for choice, own in others]
-    sets = pd.DataFrame({"choice": [choice for choice, _ in choices]})
-    sets["draw"] = sets.groupby("choice").cumcount()
-    every = [own.members for _, own in choices]
-    sets["memories"] = [*map(len, every)]
-    sets["jaccard"] = [jaccard(own, memories) for own in every]
-    sets["chosen"] = [own.kept for _, own in choices]
-    sets["reached"] = [own.reached for _, own in choices]
-    kept = half.differences(every)
-    sets["prompts"], sets["difference"] = len(half.subjects), kept.mean(0)
-    _estimate(sets, "kept", weights @ (kept - half.without[:, None]) / whole[:, None])
-    sets["patched"] = half.differences(every, but=False).mean(0)
-    return sets
-
-
-def _estimate(table: pd.DataFrame, name: str, values: np.ndarray) -> None:
-    """Puts a number into a table, with its interval. `values`: of the prompts, and of those that are drawn again [draw, row]."""
-    table[name] = values[0]
-    low, high = ("low", "high") if name in ("kept", "effect") else (f"{name}_low", f"{name}_high")
-    table[low], table[high] = np.quantile(values[1:], [0.025, 0.975], axis=0)
-
-
-def _nodes(
-    half: Half, memories: np.ndarray, offset: np.ndarray, weights: np.ndarray, whole: np.ndarray
-) -> pd.DataFrame:
-    layer = np.searchsorted(offset, memories, "right") - 1
-    nodes = pd.DataFrame({"layer": layer, "memory": memories - offset[layer]})
-    _estimate(nodes, "effect", weights @ _effects(half, memories))
-    rest = half.differences([np.delete(memories, n) for n in range(len(memories))])
-    _estimate(nodes, "loss", weights @ (half.differences([memories]) - rest) / whole[:, None])
-    return nodes
-
-
-def _effects(half: Half, memories: np.ndarray) -> np.ndarray:
-    """Returns by how much the logit difference falls when each memory is patched [prompt, memory]."""
-    return half.whole[:, None] - half.differences([*memories[:, None]], but=False)
-
-
-def _edges(
-    links: Links, nodes: pd.DataFrame, half: Half, memories: np.ndarray, weights: np.ndarray, share: float
-) -> pd.DataFrame:
-    """Returns all edges, the largest effect first."""
-    source, target = np.nonzero(nodes["layer"].to_numpy()[:, None] < nodes["layer"].to_numpy())
-    square = weights @ links.square[:, target]
-    along = weights @ links.along[:, source, target]
-    shares = np.divide(along, square, out=np.zeros_like(along), where=square > 0)
-    to_answer = weights @ links.answer
-    effects = np.concatenate([shares * (weights @ _effects(half, memories))[:, target], to_answer], axis=1)
-    number = np.arange(len(memories))
+    shares, effects = effects_of(weights)
+    number = np.arange(len(members))
     table = pd.DataFrame(
         {
             "source": np.concatenate([source, number]),
             "target": np.concatenate([target, np.full_like(number, ANSWER)]),
-            "change": np.concatenate([links.change.mean(0)[source, target], to_answer[0]]),
+            "change": np.concatenate([links.change.mean(0)[source, target], effects[0, len(source) :]]),
             "share": np.concatenate([shares[0], np.full(len(number), np.nan)]),
         }
     )
     _estimate(table, "effect", effects)
-    largest = np.zeros((len(effects), len(table)), bool)
-    for row, own in zip(largest, np.abs(effects), strict=True):
+    # The mean of draws of groups that differ in size has another number of prompts.
+    largest = np.zeros((1 + len(again), len(table)), bool)
+    every = [effects[0], *effects_of(again / again.sum(1, keepdims=True))[1]]
+    for row, own in zip(largest, np.abs(every), strict=True):
         row[fewest(own, share)] = True
     table["shown"], table["stability"] = largest[0], largest[1:].mean(0)
     return table.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
-def measure_paths(running: Running, half: Half, nodes: pd.DataFrame) -> pd.DataFrame:
+def measure_paths(running: Running, half: Subjects, nodes: pd.DataFrame) -> pd.DataFrame:
     """Returns the table `GRAPH_PATHS`: edges at the last token of the prompts, see `ffkv.model.effects.edges`, as means."""
     if nodes["layer"].nunique() < 2:
         return pd.DataFrame()

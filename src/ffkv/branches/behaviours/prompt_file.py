@@ -1,23 +1,26 @@
 """Reads a file of prompts: pairs, prompts with an answer, or two lists."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.fault import unreadable
-from ffkv.corpus.chat import Message
-from ffkv.corpus.row_files import json_rows
+from ffkv.base.lookup import is_file
+from ffkv.base.settings import Corpus
+from ffkv.base.settings.messages import suggestion
+from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS, PAIRS, PROMPTS
+from ffkv.corpus.chat import Message, chat_renderer, check_messages
+from ffkv.corpus.raw_file import check_text
+from ffkv.corpus.rows import json_rows
 
-PAIRS, PROMPTS, LISTS = "pairs", "prompts", "lists"  # kinds of files
-# The fields of a line, by kind: all of them must be there, of lists one.
-FIELDS = {
-    PAIRS: ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer"),
-    PROMPTS: ("prompt", "answer", "wrong"),
-    LISTS: ("positive", "negative"),
-}
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 TEXTS = ("clean_prefix", "patch_prefix", "prompt", "positive", "negative")  # fields that may hold a chat
-LABELS = ("label", "case")  # where a label may be
+LONGEST = 1_000_000  # characters; a longer prompt would take gigabytes before it is too long for the model
 LINES = (
     'Write one object per line: {"clean_prefix": ..., "patch_prefix": ..., "clean_answer": ..., "patch_answer": ...}, or'
     ' {"prompt": ..., "answer": ..., "wrong": ...}, or {"positive": ...} and {"negative": ...}.'
@@ -36,16 +39,19 @@ class Prompt(NamedTuple):
     wrong: str  # the answer on the other prompt, or a wrong one; "" in lists
     label: str  # "" without one
     positive: bool  # whether it is of the first of two lists; True in other files
+    group: str = ""  # what the file says of which prompts are no independent draws of each other; "" if it says nothing
 
 
-def read_prompts(path: Path | str) -> tuple[str, list[Prompt]]:
+def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str, list[Prompt]]:
     """Reads a file of prompts.
 
+    Args:
+        fields: what the file calls fields, by ffkv's names of them.
     Returns:
         The kind of the file, and its prompts.
     Raises:
         UserError: there is no such file; a line is no JSON object, lacks a field, or is of another kind than the first one; or
-            there is no line.
+            there is no line; or some lines have a group, and others have none.
     """
     prompts: list[Prompt] = []
     kind = ""
@@ -53,24 +59,77 @@ def read_prompts(path: Path | str) -> tuple[str, list[Prompt]]:
         where = f"{path}, {place}"
         if not isinstance(row, dict):
             raise UserError(f"{where}: contains {type(row).__name__}, not an object with fields. {LINES}")
+        row = _renamed(row, fields, where)
         own = _kind_of(row, where)
         kind = kind or own
         if own != kind:
             raise UserError(f"{where}: has the fields of {own}, and the first line those of {kind}. Make two files.")
-        prompts += _prompts(row, kind, place, where)
+        group = "" if row.get(GROUP) is None else _label(row[GROUP], GROUP, where)
+        prompts += [prompt._replace(group=group) for prompt in _prompts(row, kind, place, where)]
+        if bool(group) != bool(prompts[0].group):
+            missing = (place, prompts[0].line)[not prompts[0].group]
+            raise UserError(
+                f"{path}, {missing}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
+            )
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
     return kind, prompts
 
 
+def write_chats(
+    path: Path | str, prompts: Iterable[Prompt], tokenizer: PreTrainedTokenizerBase, always: bool
+) -> list[Prompt]:
+    """Returns the prompts with texts in place of chats, each up to where the model's answer begins.
+
+    Args:
+        path: the file of prompts, for messages.
+        tokenizer: its template makes texts of chats.
+        always: whether a prompt that is text is what a user says in a chat.
+    Raises:
+        UserError: the tokenizer has no chat template, or it refuses a chat or leads to no answer, see `chat_renderer`.
+    """
+
+    @functools.cache
+    def renderer() -> Any:
+        return chat_renderer(tokenizer, Corpus(chat_template=True), answer=True)
+
+    def text(said: Said | None, line: str) -> Any:
+        if said is None or (isinstance(said, str) and not always):
+            return said
+        try:
+            written = renderer()([{"role": "user", "content": said}] if isinstance(said, str) else said)
+        except UserError as error:
+            raise UserError(f"{path}, {line}: {error}") from error
+        if len(written) > LONGEST:
+            raise UserError(f"{path}, {line}: the chat has {len(written):,} characters. Write at most {LONGEST:,}.")
+        return written
+
+    return [
+        prompt._replace(clean=text(prompt.clean, prompt.line), patch=text(prompt.patch, prompt.line))
+        for prompt in prompts
+    ]
+
+
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
+        if not is_file(path):  # a pipe has no end
+            raise UserError(f"There is no file of prompts {path}. Set `prompts` of the behaviour to a file.")
         with path.open("rb") as file:
-            yield from json_rows(str(path), file, numbers=True)
-    except FileNotFoundError:
-        raise UserError(f"There is no file of prompts {path}. Set `prompts` of the behaviour to a file.") from None
+            yield from json_rows(str(path), check_text(str(path), file), numbers=True)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise UserError(f"The file of prompts {path} cannot be read: {error.strerror}. Check its rights.") from error
+
+
+def _renamed(row: dict[str, Any], fields: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Returns a line whose fields have ffkv's names. A line of two lists may lack the field of the other list."""
+    for own, theirs in fields.items():
+        if theirs not in row and own not in FIELDS[LISTS]:
+            raise UserError(
+                f"{where}: lacks the field {theirs!r}, which the setting `fields` names for {own}.{suggestion(theirs, row)}"
+                f" There are: {', '.join(row)[:200] or 'none'}."
+            )
+    others = {name: value for name, value in row.items() if name not in fields.values()}
+    return others | {own: row[theirs] for own, theirs in fields.items() if theirs in row}
 
 
 def _kind_of(row: dict[str, Any], where: str) -> str:
@@ -87,7 +146,7 @@ def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Pro
     for name in FIELDS[kind]:
         if name in row:
             _check(row[name], name, where)
-    label = next((str(row[name]) for name in LABELS if row.get(name) is not None), "")
+    label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
     if kind == LISTS:
         named = [name for name in FIELDS[LISTS] if name in row]
         return [Prompt(place, row[name], None, "", "", label, name == "positive") for name in named]
@@ -97,13 +156,19 @@ def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Pro
     return [Prompt(place, clean, patch, answer, wrong, label, True)]
 
 
+def _label(value: Any, name: str, where: str) -> str:
+    if isinstance(value, str) or type(value) is int:
+        return str(value)
+    raise UserError(f"{where}: field {name!r} is {value!r}. A {name} is text or a whole number.")
+
+
 def _check(value: Any, name: str, where: str) -> None:
     """Refuses what is no text, and no chat where one may be."""
-    if isinstance(value, str) and value:
-        return
-    chat = name in TEXTS and isinstance(value, list) and value
-    if chat and all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in value):
-        return
-    kind = "nothing" if not value else type(value).__name__
-    also = ", or a list of messages, each with role and content" if name in TEXTS else ""
-    raise UserError(f"{where}: field {name!r} contains {kind}. Write text{also}.")
+    if isinstance(value, list) and value and name in TEXTS:
+        check_messages(value, f"{where}: field {name!r}", "Write text, or messages, each with role and content.")
+    elif not isinstance(value, str) or not value:
+        kind = "nothing" if not value else type(value).__name__
+        also = ", or a list of messages, each with role and content" if name in TEXTS else ""
+        raise UserError(f"{where}: field {name!r} contains {kind}. Write text{also}.")
+    elif len(value) > LONGEST:
+        raise UserError(f"{where}: field {name!r} has {len(value):,} characters. Write at most {LONGEST:,}.")

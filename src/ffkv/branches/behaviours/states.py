@@ -1,4 +1,4 @@
-"""What memories do on prompts: contributions, and the screen, which is what a patch of each memory would do if all were linear."""
+"""The second step: what memories do on prompts. Contributions, and the screen: what a patch of each memory would do if all were linear."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,18 +10,31 @@ from torch import Tensor
 from ffkv.base.batching import batches, pad
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
-from ffkv.branches.behaviours.encode import NO_TOKEN, Encoded
-from ffkv.branches.behaviours.states_file import BLOCK, PromptStates
+from ffkv.branches.behaviours import stored
+from ffkv.branches.behaviours.settings import Behaviour
+from ffkv.branches.behaviours.stored import BLOCK, NO_TOKEN, Encoded, PromptStates
+from ffkv.branches.given import Given
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.effects.frozen import Frozen
-from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.effects.gradient import held_gradients, output_gradients, why_not_held
 from ffkv.model.head.head import Head
-from ffkv.model.tap.hooks import relative_error
+from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.tap import tap
-from ffkv.model.value_vectors import values_in_place
 
-TOLERANCE = 1e-3  # relative: a frozen pass rounds otherwise; a wrong one is off by more than 1e-2
+
+def read_behaviour(given: Given, settings: Behaviour) -> PromptStates:
+    """Reads contributions and screen of every memory on the prompts of a behaviour, in the model's own number type.
+
+    Returns what `stored.write_states` writes.
+
+    Raises:
+        UserError: states are not finite; or the model cannot be differentiated.
+    """
+    frame, examples = stored.used(given.table("encode", given.identity)), given.triggers
+    own = frame.iloc[stored.rows_of_shard(len(frame), given.work.part)]
+    attributes = {**examples.attributes, "settings": settings.model_dump(), "shard": given.work.part.index}
+    how = (examples.mean, settings.baseline, given.work.batch_tokens, attributes)
+    return read_states(given.model(), given.head(), stored.encoded(own), *how)
 
 
 class AtTokens:
@@ -55,7 +68,6 @@ def read_states(
     loaded: LoadedModel,
     head: Head,
     prompts: Sequence[Encoded],
-    numbers: np.ndarray,
     mean: np.ndarray,
     baseline: str,
     batch_tokens: int,
@@ -65,7 +77,6 @@ def read_states(
 
     Args:
         prompts: prompts that are used [prompt].
-        numbers: their numbers [prompt].
         mean: mean coefficients over the train split [memory].
         baseline: the setting; without pairs "patch" is "mean".
         batch_tokens: maximum number of tokens per pass, padding included.
@@ -81,13 +92,16 @@ def read_states(
     of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
     norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
+    asked, why = [each.clean for each in prompts if each.answer != NO_TOKEN], ""
+    if asked and (why := why_not_held(loaded, pad([max(asked, key=len)], loaded.device))):
+        say(f"There is no frozen screen, because norms and attention cannot be held: {why}.", error=True)
     for start in range(0, count, BLOCK):
         block = prompts[start : start + BLOCK]
         lengths = np.array([max(len(each.clean), len(each.patch)) for each in block])
         for batch in batches(lengths, batch_tokens):
             chosen = [block[number] for number in batch]
             rows = start + batch
-            found = _read_batch(loaded, head, chosen, torch.from_numpy(mean), baseline, values)
+            found = _read_batch(loaded, head, chosen, torch.from_numpy(mean), baseline, values, not why)
             found["contribution"] *= norms
             for name, tensor in found.items():
                 (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
@@ -99,7 +113,7 @@ def read_states(
     return PromptStates(
         layer_offset=np.asarray(offset),
         norm=norms.numpy(),
-        prompt=numbers.astype(np.int32),
+        prompt=np.array([each.number for each in prompts], np.int32),
         attributes={**attributes},
         **of_prompts,
         **of_memories,
@@ -107,16 +121,22 @@ def read_states(
 
 
 def _read_batch(
-    loaded: LoadedModel, head: Head, prompts: Sequence[Encoded], mean: Tensor, baseline: str, values: Sequence[Tensor]
+    loaded: LoadedModel,
+    head: Head,
+    prompts: Sequence[Encoded],
+    mean: Tensor,
+    baseline: str,
+    values: Sequence[Tensor],
+    hold: bool,
 ) -> dict[str, Tensor]:
-    """Returns the fields of `PromptStates` of one batch, with s m in place of the contribution."""
+    """Returns the fields of `PromptStates` of one batch, with s m in place of the contribution. `hold`: see `why_not_held`."""
     tokens = [each.tokens for each in prompts]
     clean = AtTokens(loaded, [each.clean for each in prompts], tokens)
     read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
     if prompts[0].answer == NO_TOKEN:  # two lists
         run_states(loaded, clean)
         scaled = [s * m for s, m in zip(clean.s, clean.m, strict=True)]
-        return {name: torch.cat(own, 2).sum(1) for name, own in (("contribution", scaled), ("coefficient", clean.m))}
+        return {"contribution": torch.cat(scaled, 2).sum(1), "coefficient": torch.cat(clean.m, 2).sum(1)}
     pairs = torch.tensor([(each.answer, each.wrong) for each in prompts])
 
     def of_end(end: Tensor) -> Tensor:
@@ -131,25 +151,12 @@ def _read_batch(
     if len(prompts[0].patch):
         patch = AtTokens(loaded, [each.patch for each in prompts], tokens)
         found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as).cpu()
-    with Frozen():
-        held, held_end = output_gradients(loaded, clean.ids, clean.last, of_end)
-    holds = relative_error(held_end, end) < TOLERANCE
-    if not holds:
-        say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
+    held = held_gradients(loaded, clean.ids, clean.last, of_end, end) if hold else None
     of_layers: list[dict[str, Tensor]] = []
-    means = mean.split([len(v) for v in values])
-    for m, s, of_mean, v, *slopes, other in zip(
-        clean.m,
-        clean.s,
-        means,
-        values,
-        gradients,
-        held,
-        zip(patch.m, patch.s, strict=True) if patch else [None] * len(values),
-        strict=True,
-    ):
+    for layer, of_mean in enumerate(mean.split([len(v) for v in values])):
+        m, s, v, slopes = clean.m[layer], clean.s[layer], values[layer], (gradients[layer], (held or gradients)[layer])
         of_mean = of_mean * ~clean.padding[..., None]
-        other_m, other_s = other or (of_mean, s)
+        other_m, other_s = (patch.m[layer], patch.s[layer]) if patch else (of_mean, s)
         change = s * (m - {"patch": other_m, "mean": of_mean, "zero": torch.zeros_like(m)}[baseline])
         screen, frozen = ((change * (clean.at(g).to(v.device) @ v.T).cpu()).sum(1) for g in slopes)
         of_layers.append(
@@ -158,7 +165,7 @@ def _read_batch(
                 "coefficient": (m - other_m).sum(1),
                 "change": change.abs().sum(1),
                 "screen": screen,
-                "frozen_screen": frozen if holds else torch.full_like(frozen, torch.nan),
+                "frozen_screen": frozen if held else torch.full_like(frozen, torch.nan),
             }
         )
     return found | {name: torch.cat([each[name] for each in of_layers], 1) for name in of_layers[0]}

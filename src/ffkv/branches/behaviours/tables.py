@@ -1,10 +1,9 @@
-"""The tables of the branch `behaviours`, and the words in them."""
+"""The tables that the steps of a behaviour write, but for the last step (`summary_tables`)."""
 
 from ffkv.base.files.columns import (
     LAYER,
     MEMORY,
     REACH,
-    WILSON,
     Column,
     count,
     flag,
@@ -15,47 +14,75 @@ from ffkv.base.files.columns import (
     token_id,
     word,
 )
-from ffkv.branches.behaviours.words import (
-    BY_CONTRAST,
-    BY_SCREEN,
-    CHOOSE,
-    COMPARED,
-    ESTIMATE,
-    RANDOM,
-    REASONS,
-    SOURCES,
-)
+from ffkv.branches.behaviours import words
 
 OF = "behaviours/{behaviour}"
 BEHAVIOUR = text("behaviour", "name of the behaviour")
 PROMPT = count("prompt", "number of the prompt in its file, from 0")
-PART = word("part", "which half of the prompts it is in; empty if it is not used", CHOOSE, ESTIMATE, "")
+PART = word("part", "which half of the prompts it is in", words.CHOOSE, words.ESTIMATE)
 LOGITS = "logit"
 CHOICE = word(
-    "choice", "`screen`: the memories with the largest screen; `random`; `all` memories", BY_SCREEN, RANDOM, "all"
+    "choice",
+    "`screen`: the memories with the largest screen; `random`; `all` memories",
+    words.BY_SCREEN,
+    words.RANDOM,
+    "all",
 )
-RANKING = word("ranking", "what ranks the memories", BY_CONTRAST, BY_SCREEN)
-WHICH_PROMPTS = word("compared", "which prompts give the two sets", *COMPARED)
+SIZE = count("size", "n, of random sets the n of the set that they are compared with")
+OF_SET = (
+    CHOICE,
+    count("draw", "number of the random set, from 0", "int32"),
+    SIZE,
+    count("memories", "memories in the set"),
+)
+RANKING = word("ranking", "what ranks the memories", words.BY_CONTRAST, words.BY_SCREEN)
+WHICH_PROMPTS = word("compared", "which prompts give the two sets", *words.COMPARED)
+GROUPED_BY = word(
+    "grouped_by",
+    "what makes groups of prompts: `group`: the field of the file; `words`: those in which the two prompts of a pair differ; `prompt`: each"
+    " prompt is one",
+    words.BY_FIELD,
+    words.BY_WORDS,
+    words.BY_PROMPT,
+    since="fourth",
+)
 INTERVAL = (
-    number("low", "lower end of its interval over prompts (95 %)", LOGITS),
+    number("low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five", LOGITS),
     number("high", "upper end", LOGITS),
+)
+COEFFICIENT = number(
+    "coefficient", "mean over all prompts that are used: m on clean prompts minus m on patch prompts", "1"
 )
 CONTRAST = (
     number("contrast", "mean over the first half: contribution on clean prompts minus that on patch prompts", "1"),
-    share("p_value", "share of assignments of signs to prompts with a contrast as large"),
+    share(
+        "p_value",
+        "share of assignments of signs to groups of prompts with a contrast as large; without pairs, of exchanges with validation prefixes",
+    ),
     share("q_value", "p-value, adjusted for all memories of the layer"),
     number("estimate", "contrast on the second half", "1"),
-    number("estimate_low", "lower end of its interval over prompts (95 %)", "1"),
+    number("estimate_low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five", "1"),
     number("estimate_high", "upper end", "1"),
-    number("coefficient", "mean over all prompts that are used: m on clean prompts minus m on patch prompts", "1"),
+    COEFFICIENT,
 )
 SCREENS = (
     number("screen", "mean screen of the first half", LOGITS),
-    share("screen_p", "share of assignments of signs to prompts with a mean screen as large"),
+    share(
+        "screen_p",
+        "share of assignments of signs to groups of prompts with a mean screen as large; where memories are patched to a mean or to 0, of"
+        " exchanges with validation prefixes",
+    ),
     share("screen_q", "`screen_p`, adjusted for all memories of the layer"),
     number("screen_estimate", "mean screen of the second half", LOGITS),
+    number(
+        "screen_measured",
+        "mean screen of those of its prompts on which exact effects are measured",
+        LOGITS,
+        since="fourth",
+    ),
     number("frozen_screen", "`screen` with norms and attention held; empty if the model cannot hold them", LOGITS),
     number("frozen_estimate", "`screen_estimate` with norms and attention held", LOGITS),
+    number("frozen_measured", "`screen_measured` with norms and attention held", LOGITS, since="fourth"),
     number("size", "mean length of the change by which the memory is patched, first half", "1", lowest=0),
     flag("by_contrast", "whether it is among the memories with the largest contrast"),
     flag("by_screen", "whether it is among the memories with the largest screen"),
@@ -63,14 +90,34 @@ SCREENS = (
 
 PROMPTS = table(
     f"{OF}/prompts.parquet",
-    "A prompt of the file.",
+    "A prompt of the file. Behind them, where a difference from a mean or from 0 is tested, as many sampled validation prefixes.",
     BEHAVIOUR,
     PROMPT,
-    text("line", "where it is in the file"),
+    text("line", "where it is in the file, or in the validation split"),
     text("label", "its label"),
-    flag("positive", "whether it is of the first of two lists; true in other files"),
-    PART,
-    word("unused", "why it is not used; empty if it is", *REASONS, ""),
+    text(
+        "group",
+        "its group: prompts of one group are no independent draws; empty where it cannot be used, unless its file says it",
+        since="fourth",
+    ),
+    GROUPED_BY,
+    flag("positive", "whether it is of the first of two lists; true in other files; false of a prefix"),
+    word(
+        "part",
+        "which half of the prompts it is in; `reference`: a prefix; empty if it is not used",
+        words.CHOOSE,
+        words.ESTIMATE,
+        words.REFERENCE,
+        "",
+    ),
+    number(
+        "order",
+        "its place among the prompts of its half, over groups and labels in turn; -1 if it is not used",
+        dtype="int64",
+        lowest=-1,
+        since="fourth",
+    ),
+    word("unused", "why it is not used; empty if it is", *words.REASONS, ""),
     text("text", "the prompt as the model reads it"),
     Column("clean", "object", "ids of its tokens", "token"),
     Column("patch", "object", "ids of the tokens of the other prompt of the pair; none without one", "token"),
@@ -87,6 +134,7 @@ ANSWERS = table(
     PART,
     number("difference", "logit of the answer minus that of the wrong answer; empty in lists", LOGITS),
     number("patch_difference", "the same on the other prompt of the pair; empty without one", LOGITS),
+    number("floor", "`patch_difference`; empty where memories are patched to something else", LOGITS, since="fourth"),
     share("probability", "probability of the answer; empty in lists"),
 )
 MEMORIES = table(
@@ -97,6 +145,11 @@ MEMORIES = table(
     MEMORY,
     *CONTRAST,
     *SCREENS,
+    share(
+        "smallest_p",
+        "smallest p-value that the contrast of any memory can have with so many groups of prompts",
+        since="fourth",
+    ),
 )
 STABILITY = table(
     f"{OF}/stability.parquet",
@@ -118,7 +171,7 @@ EFFECTS = table(
     LAYER,
     MEMORY,
     REACH,
-    word("source", "what is changed: the memory itself, or a control of equal length", *SOURCES),
+    word("source", "what is changed: the memory itself, or a control of equal length", *words.SOURCES),
     count("control", "number of the control, from 0", "int32"),
     number("effect", "by how much the logit difference falls", LOGITS, "float32"),
 )
@@ -127,12 +180,7 @@ SETS = table(
     "A prompt and a set of memories.",
     BEHAVIOUR,
     PROMPT,
-    word(
-        "choice", "`screen`: the memories with the largest screen; `random`; `all` memories", BY_SCREEN, RANDOM, "all"
-    ),
-    count("draw", "number of the random set, from 0", "int32"),
-    count("size", "n, of random sets the n of the set that they are compared with"),
-    count("memories", "memories in the set"),
+    *OF_SET,
     number("patched", "logit difference when the set is patched", LOGITS, "float32"),
     number("kept", "logit difference when all memories but the set are patched", LOGITS, "float32"),
 )
@@ -142,114 +190,81 @@ SIDE_EFFECTS = table(
     "A sampled validation prefix and a set of memories that is patched there.",
     BEHAVIOUR,
     count("prefix", "number of the sampled prefix"),
-    CHOICE,
-    count("draw", "number of the random set, from 0", "int32"),
-    count("size", "n, of random sets the n of the set that they are compared with"),
-    count("memories", "memories in the set"),
+    *OF_SET,
     number("divergence", "KL divergence of the new prediction from the old one", "nat", "float32", lowest=0),
     number("loss", "by how much the loss of the next token rises", "nat", "float32"),
 )
 
-SUMMARY = table(
-    "behaviours/behaviours.csv",
-    "A behaviour.",
+OF_GRAPH_SETS = (
     BEHAVIOUR,
-    word("kind", "what its file has", "pairs", "prompts", "lists"),
-    count("lines", "prompts in the file"),
-    count("prompts", "prompts that are used"),
-    share("accuracy", "share of them on which the answer has a higher logit than the wrong answer; empty in lists"),
-    *WILSON,
-    flag("explained", "whether the accuracy is at least the setting `minimum_accuracy`, so that effects are measured"),
-    number("difference", "mean logit difference", LOGITS),
-    number("patch_difference", "the same on the other prompts of the pairs", LOGITS),
-    share("probability", "mean probability of the answer"),
-    count("significant", "memories whose contrast has a q-value up to 0.05"),
-    count("screened", "memories whose screen has a q-value up to 0.05"),
-    number("by_memories", "share of the behaviour that is lost when all memories are patched"),
-    number("by_memories_low", "lower end of its interval (95 %)"),
-    number("by_memories_high", "upper end"),
-    number("pearson", "correlation of screen and exact total effect over candidates", lowest=-1, highest=1),
-    number("frozen_pearson", "the same of the frozen screen", lowest=-1, highest=1),
+    word(
+        "choice",
+        "`graph`; `random`: with as many memories per layer; `resampled`: the graph of groups that are drawn again; `none`, `all`",
+        words.GRAPH,
+        words.RANDOM,
+        words.RESAMPLED,
+        words.NONE,
+        words.ALL,
+    ),
+    count("draw", "number of the set of its choice, from 0"),
+    count("memories", "memories in the set"),
+    share("jaccard", "memories in the set and in the graph / memories in any of the two"),
+    number("chosen", "share that it keeps on the prompts that chose it; empty if none did"),
+    flag("reached", "whether that is the setting `graph_share`"),
+    count("prompts", "prompts of the second half"),
+    number("difference", "mean logit difference on them when all memories but the set are patched", LOGITS),
+    number(
+        "kept",
+        "the same above that when all memories are patched, as a share of the logit difference above that; empty if the interval of the latter"
+        " has the 0",
+    ),
+    number("low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five"),
+    number("high", "upper end"),
+    number("patched", "mean logit difference when the set is patched", LOGITS),
 )
-UNUSED = table(
-    "behaviours/behaviour_prompts.csv",
-    "A behaviour and a reason why prompts are not used.",
-    BEHAVIOUR,
-    word("unused", "why they are not used; empty for those that are", *REASONS, ""),
-    count("prompts", "prompts"),
-)
-BY_LAYER = table(
-    "behaviours/behaviour_layers.csv",
-    "A behaviour and a layer.",
-    BEHAVIOUR,
-    LAYER,
-    count("memories", "memories of the layer"),
-    count("significant", "memories whose contrast has a q-value up to 0.05"),
-    count("screened", "memories whose screen has a q-value up to 0.05"),
-    number("screen", "sum of the screen of all memories, second half", LOGITS),
-    number("frozen_screen", "the same with norms and attention held", LOGITS),
-)
-OF_MEMORIES = table(
-    "behaviours/behaviour_memories.csv",
-    "A behaviour and a candidate.",
+OF_GRAPH_NODES = (
     BEHAVIOUR,
     LAYER,
     MEMORY,
-    text("token", "the top token of the value"),
-    *CONTRAST,
-    *SCREENS,
-    REACH,
-    count("prompts", "prompts on which the exact effect is measured"),
-    number("effect", "mean over prompts: by how much the logit difference falls when the memory is patched", LOGITS),
-    *INTERVAL,
-    number("random_memories", "the same for changes of equal length along values of random memories", LOGITS),
-    number("random_directions", "the same in random directions", LOGITS),
-    number("chance", "size up to which the effects of 95 % of the random memories are", LOGITS, lowest=0),
-    share("effect_p", "share of random memories with an effect as large, one added to both counts"),
-    share("effect_q", "the same, adjusted for all candidates"),
-    flag("disagrees", "whether screen and exact total effect differ by more than half of the larger one"),
-)
-OF_SETS = table(
-    "behaviours/behaviour_sets.csv",
-    "A behaviour, a choice and a size of sets.",
-    BEHAVIOUR,
-    word(
-        "choice", "`screen`: the memories with the largest screen; `random`; `all` memories", BY_SCREEN, RANDOM, "all"
+    number(
+        "effect", "mean over the second half: by how much the logit difference falls when it alone is patched", LOGITS
     ),
-    count("size", "n, of random sets the n of the set that they are compared with"),
-    number("memories", "memories in the set; of random sets their mean", lowest=0),
-    count("prompts", "prompts"),
-    number("completeness", "share of the behaviour that is lost when the set is patched"),
-    number("completeness_low", "lower end of its interval over prompts (95 %)"),
-    number("completeness_high", "upper end"),
-    number("faithfulness", "share of the behaviour that is left when all memories but the set are patched"),
-    number("faithfulness_low", "lower end of its interval over prompts (95 %)"),
-    number("faithfulness_high", "upper end"),
+    *INTERVAL,
+    number("loss", "by how much less the graph keeps without it"),
+    number("loss_low", "lower end of its interval over groups of prompts (95 %)"),
+    number("loss_high", "upper end"),
+    share("stability", "share of the graphs of groups that are drawn again that have it"),
+    number("passed_on", "sum of the effects of its edges", LOGITS),
 )
-OF_SIDE_EFFECTS = table(
-    "behaviours/behaviour_side_effects.csv",
-    "A behaviour, a choice and a size of sets that are patched on other text.",
+SOURCE = count("source", "row of the memory in the behaviour's table of nodes, from 0")
+OF_GRAPH_EDGES = (
     BEHAVIOUR,
-    CHOICE,
-    count("size", "n, of random sets the n of the set that they are compared with"),
-    number("memories", "memories in the set; of random sets their mean", lowest=0),
-    count("prefixes", "sampled validation prefixes"),
-    number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
-    number("divergence_low", "lower end of its interval over prefixes (95 %)", "nat"),
-    number("divergence_high", "upper end", "nat"),
-    number("loss", "mean rise of the loss of the next token", "nat"),
-    number("loss_low", "lower end of its interval over prefixes (95 %)", "nat"),
-    number("loss_high", "upper end", "nat"),
+    SOURCE,
+    number("target", "row of the later memory; -1: the answer", dtype="int64", lowest=-1),
+    number(
+        "change", "mean over the second half: by how much m of the target falls; of the answer, the logit difference"
+    ),
+    number("share", "the change of m as a share of the target's own; empty of the answer"),
+    number("effect", "that share times the effect of the target; of the answer, the change", LOGITS),
+    *INTERVAL,
+    flag("shown", "whether it is among the fewest edges that have the share `graph_share` of all"),
+    share("stability", "share of draws of groups of prompts in which it is"),
 )
-OF_STABILITY = table(
-    "behaviours/behaviour_stability.csv",
-    "A behaviour, a ranking, and two kinds of prompts.",
+OF_GRAPH_PATHS = (
     BEHAVIOUR,
-    RANKING,
-    WHICH_PROMPTS,
-    count("pairs", "pairs of sets"),
-    count("memories", "memories of each set"),
-    share("jaccard", "mean share of memories in both sets among those in any"),
-    share("overlap", "mean rank-biased overlap, persistence 0.9"),
+    SOURCE,
+    count("target", "row of the later memory"),
+    word("factor", "what of the target reads", "key", "gate", "router"),
+    number("held", "mean direct edge at the last token, norm held"),
+    number("direct", "mean direct edge"),
+    number(
+        "total", "mean change of the pre-activation when the model runs again without the contribution of the source"
+    ),
+    number("total_m", "the same of m"),
 )
-SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
+IN_GRAPH = "A behaviour's graph (docs/graphs.md); without rows if none was asked for"
+GRAPH_SETS = table(f"{OF}/graph_sets.parquet", f"{IN_GRAPH}: a set of memories.", *OF_GRAPH_SETS)
+GRAPH_NODES = table(f"{OF}/graph_nodes.parquet", f"{IN_GRAPH}: a memory.", *OF_GRAPH_NODES)
+GRAPH_EDGES = table(f"{OF}/graph_edges.parquet", f"{IN_GRAPH}: an edge.", *OF_GRAPH_EDGES)
+GRAPH_PATHS = table(f"{OF}/graph_paths.parquet", f"{IN_GRAPH}: two memories and a factor.", *OF_GRAPH_PATHS)
+GRAPHS = (GRAPH_SETS, GRAPH_NODES, GRAPH_EDGES, GRAPH_PATHS)

@@ -1,6 +1,17 @@
 """The words of the branch `behaviours`. It imports nothing, because the workflow reads descriptions at every start."""
 
+PAIRS, PROMPTS, LISTS = "pairs", "prompts", "lists"  # kinds of files of prompts
 CHOOSE, ESTIMATE = "choose", "estimate"  # the two halves of the prompts
+# The fields of a line, by kind: all of them must be there, of lists one.
+FIELDS = {
+    PAIRS: ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer"),
+    PROMPTS: ("prompt", "answer", "wrong"),
+    LISTS: ("positive", "negative"),
+}
+LABEL_FIELDS = ("label", "case")  # where a label may be
+GROUP = "group"  # where a group may be
+READ = (*FIELDS[PAIRS], *FIELDS[PROMPTS], *FIELDS[LISTS], *LABEL_FIELDS, GROUP)  # all fields
+REFERENCE = "reference"  # prefixes of other text, with which prompts are compared
 # Why a prompt is not used.
 SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "an answer has several tokens",
@@ -14,8 +25,10 @@ SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "it was not drawn",
 )
 REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN)
+BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside a graph
+ANSWER = -1  # stands for the answer among the targets of edges
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
 OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed

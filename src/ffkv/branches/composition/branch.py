@@ -1,27 +1,27 @@
 """What the branch `composition` is made of."""
 
-from ffkv.base.steps import Step
+from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.composition import tables
-
-STEP = "ffkv.branches.composition.step"
 
 BRANCH = Branch(
     name="composition",
     about="Composition: how the memories of a layer act together.",
     split="validation",
+    settings="ffkv.branches.composition.settings:Composition",
+    section="ffkv.branches.composition.section:SECTION",
     steps={
         "measure": Step(
-            f"{STEP}:measure_composition",
+            "ffkv.branches.composition.measure:measure_composition",
             "Measure how memories compose the output of their layer, on each sampled prefix.",
             reads=("model", "prefixes", "projections", "validation"),
-            settings=("composition/mass", "model/device", "layer_groups"),
+            settings=("composition/mass", *MODULES, "layer_groups"),
             writes=(tables.BY_PREFIX,),
             imports="head",
             amount=lambda run: (run.sampled * run.shape.layers * run.shape.head, run.sampled * run.shape.layers),
         ),
         "summarize": Step(
-            f"{STEP}:summarize_composition",
+            "ffkv.branches.composition.summarize:summarize_composition",
             "Write the tables of figures 7 and 8.",
             reads=("by_prefix*", "model"),
             settings=("composition/short_prefix",),
@@ -36,8 +36,5 @@ BRANCH = Branch(
     heading="Composition",
     introduction="The output of a layer is the sum of its values, each multiplied by its memory coefficient. These figures ask "
     "how many memories contribute, and whether the sum predicts what one of them predicts.",
-    figures={
-        "figure_7": "Active memories",
-        "figure_8": "Predictions that no single memory makes",
-    },
+    figures={"figure_7": "Active memories", "figure_8": "Predictions that no single memory makes"},
 )

@@ -1,7 +1,6 @@
 """What memories cause: interventions on their coefficients (zero ablation, mean ablation, scaling), with controls.
 
-For each layer, `by_layer` draws memories, prefixes and controls (`sample`); the prefixes on which a few memories are kept
-serve all layers. `measure` changes coefficients on all of them by `ffkv.model.effects`. `significance` compares a memory
-with its controls, `summaries` sums up. `tables` describes the tables, `step` has the functions on files.
-docs/interventions.md defines every number.
+`units` draws memories, prefixes and controls for each layer, changes coefficients on them by `ffkv.model.effects`, and compares each
+memory with its controls. `measure` does so for a group of layers, and keeps a few memories alone on prefixes that serve all
+layers. `summarize` sums up. `tables` describes the tables. docs/interventions.md defines every number.
 """

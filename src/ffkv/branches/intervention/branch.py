@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from ffkv.base.steps import Step
+from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.intervention import tables
-
-STEP = "ffkv.branches.intervention.step"
 
 
 def _amount(run: Any) -> tuple[float, float]:
@@ -28,25 +26,21 @@ BRANCH = Branch(
     name="intervention",
     about="Interventions: what changes when memory coefficients are changed.",
     split="train",
+    settings="ffkv.branches.intervention.settings:Intervention",
+    section="ffkv.branches.intervention.section:SECTION",
+    samples={"memories": 1, "examples": 1, "top_k_prefixes": 10},
     steps={
         "measure": Step(
-            f"{STEP}:measure_interventions",
+            "ffkv.branches.intervention.measure:measure_interventions",
             "Change the coefficients of random memories on their trigger examples, beside controls; keep a few memories alone.",
             reads=("model", "triggers", "projections", "prefixes", "train", "validation"),
-            settings=(
-                "intervention",
-                "batches/tokens",
-                "model/device",
-                "model/max_memory",
-                "seed",
-                "layer_groups",
-            ),
+            settings=("intervention", "batches/tokens", *MODULES, "model/max_memory", "seed", "layer_groups"),
             writes=(tables.BY_PREFIX, tables.BY_MEMORY, tables.KEPT),
             imports="model",
             amount=_amount,
         ),
         "summarize": Step(
-            f"{STEP}:summarize_interventions",
+            "ffkv.branches.intervention.summarize:summarize_interventions",
             "Write the tables of the report's section of interventions.",
             reads=("by_prefix*", "by_memory*", "kept*", "model", "projections*"),
             writes=(tables.BY_LAYER, tables.DOSES, tables.KEPT_MEMORIES, tables.MEMORIES_TABLE),

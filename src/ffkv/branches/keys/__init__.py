@@ -1,8 +1,7 @@
 """What keys detect: patterns in their trigger examples, token removal, activity (paper section 3).
 
-Patterns (figure 2): `key_sample` draws keys and random prefixes, `features` names what can recur in trigger examples,
-`chance` counts it in random prefixes, `topics`, `draws` and `similarity` test whether prefixes have a topic,
-`patterns` puts the tests together. Token removal (figure 3): `removal`. The effect of low precision: `precision`.
-
-`tables` describes the tables, `summaries` sums them up per layer, `step` has the functions on files.
+Patterns (figure 2): `key_sample` draws keys and random prefixes, `features` names what can recur in trigger examples and how often
+it does by chance, `topics` finds the topics of the corpus and what random prefixes say of them, `patterns` tests what recurs and
+puts the tests together. Token removal (figure 3), and the effect of low precision: `removal`. `summarize` sums up per layer.
+`tables` describes the tables.
 """

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ffkv.base.steps import Step
+from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.keys import tables
 
-STEP = "ffkv.branches.keys.step"
+KEYS = "ffkv.branches.keys"
 PATTERNS = ("per_layer", "pattern_triggers", "minimum_prefixes", "false_discovery_rate", "background_prefixes")
 
 
@@ -39,9 +39,13 @@ BRANCH = Branch(
     name="keys",
     about="Keys: patterns in trigger examples, token removal, activity.",
     split="train",
+    settings="ffkv.branches.keys.settings:Keys",
+    section="ffkv.branches.keys.section:SECTION",
+    samples={"per_layer": 5, "removal_triggers": 1},
+    of_control={"precision": False},  # nobody reads it of a control
     steps={
         "patterns": Step(
-            f"{STEP}:find_patterns",
+            f"{KEYS}.patterns:find_patterns",
             "Find patterns in the trigger examples of random keys. Random prefixes are searched in the same way, as a control.",
             reads=("triggers", "train"),
             settings=(*(f"keys/{name}" for name in PATTERNS), "seed", "layer_groups"),
@@ -49,14 +53,14 @@ BRANCH = Branch(
             amount=lambda run: (_chosen(run), _chosen(run)),
         ),
         "removal": Step(
-            f"{STEP}:remove_tokens",
+            f"{KEYS}.removal:remove_tokens",
             "Measure how coefficients change when a token is removed: the first, the last or a random one.",
             reads=("model", "triggers", "train"),
             settings=(
                 "keys/per_layer",
                 "keys/removal_triggers",
                 "batches/tokens",
-                "model/device",
+                *MODULES,
                 "model/max_memory",
                 "seed",
                 "layer_groups",
@@ -66,16 +70,16 @@ BRANCH = Branch(
             amount=lambda run: (_removal(run), _chosen(run)),
         ),
         "precision": Step(
-            f"{STEP}:measure_precision",
+            f"{KEYS}.removal:measure_precision",
             "Measure how low precision changes trigger examples. Their coefficients are computed again in float32.",
             reads=("model", "triggers", "train"),
-            settings=("keys/per_layer", "batches/tokens", "model/device", "model/max_memory", "seed"),
+            settings=("keys/per_layer", "batches/tokens", *MODULES, "model/max_memory", "seed"),
             writes=(tables.PRECISION,),
             imports="model",
             amount=lambda run: (_precision(run), run.shape.layers),
         ),
         "summarize": Step(
-            f"{STEP}:summarize_keys",
+            f"{KEYS}.summarize:summarize_keys",
             "Write the tables of figures 2 and 3, and activity.csv.",
             reads=("triggers", "patterns*", "by_prefix*", "removal*"),
             writes=(tables.ACTIVITY, tables.FIGURE_2_CATEGORIES, tables.FIGURE_2_PATTERN_COUNTS, tables.FIGURE_3),
@@ -84,8 +88,5 @@ BRANCH = Branch(
     heading="Keys",
     introduction="A key is a row of the first matrix of a feed-forward layer. Its memory coefficient says how strongly a "
     "prefix matches the key. The trigger examples of a key are the prefixes of the train split that match it most strongly.",
-    figures={
-        "figure_2": "Patterns in trigger examples",
-        "figure_3": "Removing a token from trigger examples",
-    },
+    figures={"figure_2": "Patterns in trigger examples", "figure_3": "Removing a token from trigger examples"},
 )

@@ -1,7 +1,8 @@
 """Patterns in the trigger examples of a key (paper section 3.2, figure 2), found without an annotator.
 
 The paper's annotators looked for what recurs in at least 3 of a key's 25 trigger examples. Here a pattern is a feature
-that recurs in at least as many, and more often than chance explains.
+that recurs in at least as many, and more often than chance explains. A topic is a pattern if a key's prefixes speak more for it than
+random ones do, words of shallow patterns apart.
 """
 
 from collections import defaultdict
@@ -9,15 +10,18 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from scipy.stats import binom
 
+from ffkv.base.files import tables
 from ffkv.base.multiple_tests import q_values
-from ffkv.base.settings import Keys
-from ffkv.branches.keys.chance import Background, count_background, p_value
-from ffkv.branches.keys.draws import Pool
-from ffkv.branches.keys.features import KINDS, Evidence, Feature, shallow_evidence
-from ffkv.branches.keys.key_sample import Examples, background_prefixes
-from ffkv.branches.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, topic_p_values
-from ffkv.branches.keys.topics import fit_topics
+from ffkv.base.process.progress import progress
+from ffkv.branches.given import Given
+from ffkv.branches.keys.features import KINDS, Background, Evidence, Feature, count_background, shallow_evidence
+from ffkv.branches.keys.key_sample import Examples, background_prefixes, sample_examples
+from ffkv.branches.keys.settings import Keys
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS
+from ffkv.branches.keys.topics import CHANCE, Pool, fill_pool, find_members, fit_topics, place_prefixes, topic_p_values
 from ffkv.corpus.competing import CompetingPrefixes
 
 
@@ -50,6 +54,27 @@ class Detector(NamedTuple):
     minimum_prefixes: int  # minimum number of prefixes per pattern
     false_discovery_rate: float  # Benjamini-Hochberg level per layer and family
     seed: int  # the run's seed
+
+
+def find_patterns(given: Given, settings: Keys = Keys(), seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Finds patterns in the trigger examples of random keys, and in as many random keys (paper section 3.2).
+
+    `settings`: all but `removal_triggers` are used. Returns the tables `PATTERNS` and `BY_PREFIX`.
+    """
+    examples, patterns, prefixes = given.triggers, [], []
+    competing = CompetingPrefixes(given.train, examples.settings.shared_prefixes_compete == "once")
+    with progress(1, "corpora", "what is frequent by chance") as bar:
+        detector = prepare_detector(competing, settings, seed)
+        bar.update()
+    for layer in given.each_layer("patterns"):
+        keys = sample_examples(examples, competing, layer, settings.per_layer, settings.pattern_triggers, seed)
+        patterns_of_keys = detect_patterns([key.prefixes for key in keys], detector)
+        patterns += pattern_rows(layer, keys, patterns_of_keys)
+        prefixes += prefix_rows(layer, keys, patterns_of_keys)
+    return (
+        tables.frame(PATTERNS, patterns, given.train_identity),
+        tables.frame(BY_PREFIX, prefixes, given.train_identity),
+    )
 
 
 def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:
@@ -165,6 +190,15 @@ def detect_shallow(
         number, feature, members = candidates[index]
         patterns[number].append(Pattern(feature, members, float(chances[index]), float(p[index]), float(q[index])))
     return patterns
+
+
+def p_value(occurrences: np.ndarray, prefixes: np.ndarray, chance: np.ndarray) -> np.ndarray:
+    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature. All arrays have one shape.
+
+    This is the binomial tail at the mean probability `chance`. Where the probabilities differ between prefixes, the
+    true tail is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
+    """
+    return binom.sf(np.asarray(occurrences) - 1, prefixes, chance)
 
 
 def find_recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:

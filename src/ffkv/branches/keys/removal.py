@@ -1,14 +1,79 @@
-"""The effect of removing a token from a prefix on the memory coefficient (paper section 3.2, figure 3)."""
+"""What a coefficient becomes when a token of its prefix is removed (paper section 3.2, figure 3), and when it is computed in float32.
+
+The steps import torch themselves: it takes a second, and other readers of this module do without it.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ffkv.branches.keys.tables import REMOVED
+from ffkv.activations.trigger_file import Triggers
+from ffkv.base.files import tables
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
+from ffkv.branches.given import Given
+from ffkv.branches.keys.key_sample import sample_keys, trigger_prefixes
+from ffkv.branches.keys.settings import Keys
+from ffkv.branches.keys.tables import PRECISION, PRECISION_KEYS, REMOVAL, REMOVED
+from ffkv.corpus.corpus_file import Corpus
+
+if TYPE_CHECKING:
+    from ffkv.model.checkpoint.load import LoadedModel
 
 # The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
 Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
+
+
+def remove_tokens(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.DataFrame:
+    """Removes the first, the last or a random token from trigger examples of random keys (paper section 3.2, figure 3).
+
+    `settings`: `per_layer` and `removal_triggers` are used. Returns the table `REMOVAL`.
+    """
+    from ffkv.activations.last_token import branches
+
+    examples, sentences, rows = given.triggers, given.train, []
+    loaded = given.model()
+    longest = sentences.ids(int(sentences.lengths.argmax()))
+    branching = bool(given.layers) and branches(loaded, np.concatenate([sentences.bos, longest]))
+    if given.layers and not branching:
+        say(
+            "Prefixes without a middle token are read whole: this model gives something else where it reads their beginning once."
+        )
+    for layer in given.each_layer("token removal"):
+        keys = sample_keys(examples, layer, settings.per_layer, seed)
+        memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
+        coefficients = _coefficients(loaded, layer, given.work.batch_tokens, branching)
+        stream = random_stream(seed, Purpose.REMOVED_TOKENS, layer)
+        changes = relative_changes(prefixes, memories, sentences.bos, coefficients, stream)
+        rows += removal_rows(layer, keys, memories, changes)
+    return tables.frame(REMOVAL, rows, given.train_identity)
+
+
+def measure_precision(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.DataFrame:
+    """Computes the coefficients of trigger examples of random keys again in float32, and compares them.
+
+    `settings`: `per_layer` is used, if it is at most 25. Returns the table `PRECISION`.
+    """
+    from ffkv.model.placement import running_in_float32
+
+    examples, sentences, rows = given.triggers, given.train, []
+    loaded, most = given.model(), min(settings.per_layer, PRECISION_KEYS)
+    with running_in_float32(loaded.model):
+        for layer in given.each_layer("float32"):
+            keys = sample_keys(examples, layer, most, seed)
+            coefficients = _coefficients(loaded, layer, given.work.batch_tokens)
+            rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
+    return PRECISION.frame(rows)
+
+
+def _coefficients(model: LoadedModel, layer: int, batch_tokens: int, branching: bool = False) -> Coefficients:
+    from ffkv.activations.last_token import last_coefficients
+
+    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens, branching)
 
 
 def choose_positions(lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -77,3 +142,49 @@ def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np
             mean = used.mean() if len(used) else np.nan
             rows.append((layer, memory, removed, len(used), len(change) - len(used), mean))
     return rows
+
+
+def rescore(
+    triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, coefficients: Coefficients
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes the coefficients of the trigger examples of some keys [key] of a layer again.
+
+    Returns:
+        The memory of each trigger example, its stored coefficient, and its new coefficient [trigger], ordered by key
+        and rank.
+    """
+    memories, stored, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
+    rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
+    return memories, stored, coefficients(rows, memories)
+
+
+def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
+    """Measures how far the coefficients of a layer's trigger examples are from those in float32.
+
+    Args:
+        memories: memory of each trigger example, ordered by memory and rank [trigger].
+        coefficients: coefficients of the run, positive [trigger].
+        exact: coefficients in float32 [trigger].
+    Returns:
+        A row of `PRECISION`. error_median and error_largest are of |m - exact| / m. first_stays is the share of keys
+        whose highest trigger example is also the highest in float32. upper_half_stays is the share of the trigger
+        examples in the upper half of their key's list that are in the upper half in float32, too. A share of nothing
+        is NaN.
+    """
+    starts = np.flatnonzero(np.diff(memories, prepend=-1))
+    errors = np.abs(coefficients - exact) / coefficients
+    first_stays, stays, halves = [], 0, 0
+    for exact_of_key in np.split(exact, starts)[1:]:
+        order, half = np.argsort(-exact_of_key, kind="stable"), len(exact_of_key) // 2
+        first_stays.append(order[0] == 0)
+        stays += int(np.count_nonzero(order[:half] < half))
+        halves += half
+    return {
+        "layer": layer,
+        "keys": len(starts),
+        "triggers": len(memories),
+        "error_median": np.median(errors) if len(errors) else np.nan,
+        "error_largest": errors.max() if len(errors) else np.nan,
+        "first_stays": np.mean(first_stays) if first_stays else np.nan,
+        "upper_half_stays": stays / halves if halves else np.nan,
+    }

@@ -1,6 +1,10 @@
-"""The topics of a corpus, and how much the content words of a prefix speak for each of them."""
+"""The topics of a corpus, and how much the prefixes of a key speak for each of them, beside those of random keys.
 
-from collections.abc import Iterator, Sequence
+Random keys are drawn from a pool of random prefixes. A drawn key has as many prefixes of each length class as the real key that
+it is compared with.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,8 +16,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from ffkv.base.settings.languages import ENGLISH
+from ffkv.base.settings.common import ENGLISH
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.keys.features import LENGTH_CLASSES, length_class
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, words
 
@@ -28,6 +33,11 @@ SMOOTHING = 300  # words of the corpus that are added to the words of each topic
 WEIGHT = 0.7  # of the evidence of each word: words of one prefix depend on each other
 SHARE = 0.3  # share of a key's prefixes that is expected to be about its topic
 SHOWN_WORDS = 5  # words in a topic's name
+NULL_DRAWS = 4000  # random keys that a key is compared with; enough for a single key among 200 to pass at 5 %
+DRAWS_PER_BLOCK = 250  # few enough for the sums of their scores to fit into memory beside a model
+CHANCE = 0.05  # share of random prefixes that speak enough for a key's topic to count as members
+ROUNDING = 1e-3  # sums of scores that differ by less are equal
+Prefixes = Sequence[Sequence[str]]  # words of each prefix
 
 
 @dataclass(frozen=True)
@@ -168,3 +178,141 @@ def _passage_sentences(corpus: Corpus) -> Iterator[range]:
         first, end = numbers[0], numbers[-1] + 1
         for start in range(first, end, PASSAGE_SENTENCES):
             yield range(start, min(start + PASSAGE_SENTENCES, end))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The scores of random prefixes, ordered by length class."""
+
+    topics: Topics  # the topics of the corpus
+    scores: np.ndarray  # the prefixes' scores, see `Topics.score` [prefix, topic]
+    starts: np.ndarray  # the first prefix of each length class, and the number of all prefixes [class + 1]
+
+    def of_class(self, length_class: int) -> np.ndarray:
+        """Returns the scores of one length class [prefix, topic]."""
+        return self.scores[self.starts[length_class] : self.starts[length_class + 1]]
+
+
+def fill_pool(topics: Topics, prefixes: Prefixes) -> Pool:
+    """Scores random prefixes [prefix][word].
+
+    They keep all their words: random keys hardly ever have a shallow pattern.
+    """
+    scores, known = topics.score([content_words(prefix, topics.language) for prefix in prefixes])
+    classes = _length_classes(known)
+    order = np.argsort(classes, kind="stable")
+    order = order[classes[order] >= 0]
+    return Pool(topics, scores[order], np.searchsorted(classes[order], np.arange(LENGTH_CLASSES + 1)))
+
+
+@dataclass(frozen=True)
+class PlacedKey:
+    """The prefixes of a key that have known words, apart from those of its shallow patterns."""
+
+    numbers: np.ndarray  # number of each prefix in the key's list [prefix]
+    scores: np.ndarray  # how much each prefix speaks for each topic [prefix, topic]
+    classes: np.ndarray  # length class of each prefix [prefix]
+
+    @property
+    def topic(self) -> int:
+        """The topic that the prefixes together speak most for."""
+        return int(self.scores.sum(axis=0, dtype=float).argmax())
+
+
+def place_prefixes(keys: Sequence[Prefixes], explained: Sequence[Collection[str]], pool: Pool) -> list[PlacedKey]:
+    """Scores the prefixes of keys.
+
+    A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word].
+        explained: words of each key that count for no topic, in lower case [key]. See `Topics.score`.
+        pool: what random prefixes say.
+    """
+    topics = pool.topics
+    content = [content_words(prefix, topics.language) for key in keys for prefix in key]
+    of_key = [words for key, words in zip(keys, explained, strict=True) for _ in key]
+    counted, told = (
+        [[word for word in own if (word in words) == told] for own, words in zip(content, of_key, strict=True)]
+        for told in (False, True)
+    )
+    scores, known = topics.score(counted, told)
+    classes = _length_classes(known)
+    usable = (classes >= 0) & (np.diff(pool.starts) > 0)[classes]
+    placed, end = [], 0
+    for key in keys:
+        start, end = end, end + len(key)
+        numbers = np.flatnonzero(usable[start:end])
+        placed.append(PlacedKey(numbers, scores[start + numbers], classes[start + numbers]))
+    return placed
+
+
+def _length_classes(known: np.ndarray) -> np.ndarray:
+    """Returns the class of each prefix [prefix] by its known words: 1, 2, 3-4, 5-8 and so on; -1 without any."""
+    return np.where(known > 0, length_class(np.maximum(known - 1, 0)), -1)
+
+
+def topic_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, seed: int) -> np.ndarray:
+    """Probability that random prefixes speak as much for any one topic as those of each key [key].
+
+    Each key is compared with `NULL_DRAWS` random keys, which have as many prefixes of each length class. The p-value is
+    (1 + number of draws that speak at least as much for some topic) / (1 + number of draws). A key with fewer than
+    `minimum` prefixes has 1.
+    """
+    counts = np.array([np.bincount(key.classes, minlength=LENGTH_CLASSES) for key in keys], int)
+    counts = counts.reshape(len(keys), LENGTH_CLASSES)
+    tested = np.flatnonzero(counts.sum(axis=1) >= minimum).tolist()
+    highest = {key: float(keys[key].scores.sum(axis=0).max()) for key in tested}
+    reached = np.full(len(keys), NULL_DRAWS)
+    reached[tested] = 0
+    for block in draw_blocks(pool, counts.max(axis=0, initial=0), seed):
+        for key in tested:
+            reached[key] += np.count_nonzero(strongest(block, counts[key]) >= highest[key] - ROUNDING)
+    return (1 + reached) / (1 + NULL_DRAWS)
+
+
+def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[list[np.ndarray]]:
+    """Makes `NULL_DRAWS` draws, in blocks.
+
+    The same seed draws the same prefixes into the same places, whatever the number of places.
+
+    Args:
+        places: number of places per length class; 0 for a class without a prefix in the pool [class].
+    Yields:
+        The sum of the scores in the first place, the first two places, and so on [class][place, draw, topic].
+    """
+    draws = [_draw_prefixes(pool, number, count, seed) for number, count in enumerate(places.tolist())]
+    for start in range(0, NULL_DRAWS, DRAWS_PER_BLOCK):
+        by_class = [prefixes[:, start : start + DRAWS_PER_BLOCK] for prefixes in draws]
+        yield [np.cumsum(pool.scores[prefixes], axis=0) for prefixes in by_class]
+
+
+def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.ndarray:
+    """Draws prefixes of the pool into the places of one length class [place, draw]."""
+    generator = random_stream(seed, Purpose.SIMILARITY, length_class)
+    low, high = pool.starts[length_class : length_class + 2]
+    return generator.integers(low, high, (places, NULL_DRAWS))
+
+
+def strongest(sums: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Returns the highest sum of scores over all topics, of each draw [draw].
+
+    Args:
+        sums: a block of `draw_blocks`.
+        counts: number of prefixes per length class that are used, one or more in all [class].
+    """
+    used = [of_class[count - 1] for of_class, count in zip(sums, counts.tolist(), strict=True) if count]
+    return np.sum(used, axis=0).max(axis=1)
+
+
+def find_members(key: PlacedKey, pool: Pool) -> np.ndarray:
+    """Finds the prefixes of a key that belong to its topic, as numbers among those of `key` [member].
+
+    A prefix is a member if it speaks more for the topic than a share of 1 - `CHANCE` of the pool's prefixes of the same
+    length class.
+    """
+    of_topic = key.scores[:, key.topic]
+    threshold = np.empty(len(of_topic))
+    for number in np.unique(key.classes).tolist():
+        threshold[key.classes == number] = np.quantile(pool.of_class(number)[:, key.topic], 1 - CHANCE)
+    return np.flatnonzero(of_topic > threshold)

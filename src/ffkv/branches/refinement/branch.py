@@ -1,21 +1,21 @@
 """What the branch `refinement` is made of."""
 
-from ffkv.base.steps import Step
+from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.refinement import tables
-
-STEP = "ffkv.branches.refinement.step"
 
 BRANCH = Branch(
     name="refinement",
     about="Refinement: how predictions change from layer to layer.",
     split="validation",
+    settings="ffkv.branches.refinement.settings:Refinement",
+    section="ffkv.branches.refinement.section:SECTION",
     steps={
         "measure": Step(
-            f"{STEP}:measure_refinement",
+            "ffkv.branches.refinement.measure:measure_refinement",
             "Read the predictions of r, y and o on each sampled prefix: of the residual, the FF output and the block output.",
             reads=("model", "prefixes"),
-            settings=("model/device", "layer_groups"),
+            settings=(*MODULES, "layer_groups"),
             writes=(tables.BY_PREFIX,),
             imports="head",
             # The head reads r, y and o of each layer, and the model's prediction.
@@ -25,7 +25,7 @@ BRANCH = Branch(
             ),
         ),
         "summarize": Step(
-            f"{STEP}:summarize_refinement",
+            "ffkv.branches.refinement.summarize:summarize_refinement",
             "Write the tables of figures 9 to 11, and prediction_changes.csv.",
             reads=("by_prefix*", "model", "prefixes", "validation"),
             settings=("refinement/changes", "seed"),

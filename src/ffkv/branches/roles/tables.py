@@ -1,5 +1,7 @@
 """The tables of the branch `roles`."""
 
+from typing import Any
+
 from ffkv.base.files.columns import Column, count, layer, number, share, table, text, word
 
 COSINES = {
@@ -18,37 +20,20 @@ TYPES = (
 ATYPICAL = "atypical "
 ALL_TYPES = (*TYPES, *(ATYPICAL + each for each in TYPES if each != "orthogonal output"), "")
 OUTPUTS = ("prediction", "suppression", "other", "")
-CASES = ("both_positive", "both_negative", "gate_negative", "up_negative")
 GATED = "in models with gates"
 NO_MATRIX = "NaN if the head is no matrix on directions"
+COSINE: dict[str, Any] = {"dtype": "float32", "lowest": -1, "highest": 1}
+IGNORED = f"share of the value's squared length in directions that the head ignores; {NO_MATRIX}"
+UNIGRAM = f"cosine of the value and the direction that the head reads as token frequency; {NO_MATRIX}"
+CORRELATION = f"correlation, over the vocabulary, of the logits that the value writes and log-frequencies; {NO_MATRIX}"
 READOUT = (
-    share(
-        "ignored_share",
-        f"share of the value's squared length in directions that the head ignores; {NO_MATRIX}",
-        "float32",
-    ),
-    number(
-        "unigram_cosine",
-        f"cosine of the value and the direction that the head reads as token frequency; {NO_MATRIX}",
-        dtype="float32",
-        lowest=-1,
-        highest=1,
-    ),
-    number(
-        "unigram_correlation",
-        f"correlation, over the vocabulary, of the logits that the value writes and log-frequencies; {NO_MATRIX}",
-        dtype="float32",
-        lowest=-1,
-        highest=1,
-    ),
+    share("ignored_share", IGNORED, "float32"),
+    number("unigram_cosine", UNIGRAM, **COSINE),
+    number("unigram_correlation", CORRELATION, **COSINE),
 )
+VARIANCE = "variance, over the vocabulary, of the logits of the value minus those of a vector of zeros"
 MOMENTS = (
-    number(
-        "logit_variance",
-        "variance, over the vocabulary, of the logits of the value minus those of a vector of zeros",
-        dtype="float32",
-        lowest=0,
-    ),
+    number("logit_variance", VARIANCE, dtype="float32", lowest=0),
     number("logit_skewness", "their skewness; NaN if they are all alike", dtype="float32"),
     number("logit_kurtosis", "their kurtosis, 3 of a normal distribution; NaN if they are all alike", dtype="float32"),
 )
@@ -63,11 +48,12 @@ ABOUT_CASES = {
     "gate_negative": "the gate alone is negative",
     "up_negative": "the linear factor alone is negative",
 }
+CASES = (*ABOUT_CASES,)
 
 
 def _cosine(name: str, about: str) -> tuple[Column, ...]:
     return (
-        number(f"{name}_cosine", f"{about}; NaN if a matrix is not known", dtype="float32", lowest=-1, highest=1),
+        number(f"{name}_cosine", f"{about}; NaN if a matrix is not known", **COSINE),
         share(f"{name}_p", "its two-sided p-value among permuted memories of the layer"),
         share(f"{name}_q", "adjusted for the memories of the layer (Benjamini-Hochberg)"),
     )
@@ -76,7 +62,7 @@ def _cosine(name: str, about: str) -> tuple[Column, ...]:
 def _case(name: str, about: str) -> tuple[Column, ...]:
     side = "negative_triggers" if name in CASES[2:] else "triggers"
     return (
-        count(name, f"trigger examples in which {about}", "int32", GATED),
+        count(name, f"trigger examples in which {about}", "int32", optional=GATED),
         number(f"first_{name}", f"rank of the first of them in the memory's {side}; -1 if there is none", dtype="int32",
                lowest=-1, optional=GATED),
     )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from ffkv.base.steps import File, Step
+from ffkv.base.steps import MODULES, File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
-STEP = "ffkv.branches.translation.step"
+ROOM = "ffkv.branches.translation"
 
 
 def _read(run: Any) -> tuple[float, float]:
@@ -30,38 +30,41 @@ BRANCH = Branch(
     name="translation",
     about="Translation: values and states, read through linear maps to the last layer.",
     split="train",
+    settings=f"{ROOM}.settings:Translation",
+    section=f"{ROOM}.section:SECTION",
+    samples={"prefixes": 200},
     steps={
         "read": Step(
-            f"{STEP}:read_states",
+            f"{ROOM}.states:read_states",
             "Read the block outputs of all layers on random train prefixes.",
             reads=("model", "train"),
             settings=(
                 "translation/prefixes",
                 "prefixes/sample",
                 "batches",
-                "model/device",
+                *MODULES,
                 "model/max_memory",
                 "seed",
                 "shards",
             ),
-            writes=(File("translation/states/{shard}.h5", f"{STEP}:write_states"),),
+            writes=(File("translation/states/{shard}.h5", f"{ROOM}.states:write_states"),),
             imports="model",
             amount=_read,
         ),
         "fit": Step(
-            f"{STEP}:fit_maps",
+            f"{ROOM}.fit:fit_maps",
             "Fit a linear map from each layer's block output to the last one, and judge it on validation prefixes.",
             reads=("model", "states*", "prefixes"),
-            settings=("translation/fit", "model/device", "layer_groups", "seed"),
-            writes=(File("translation/maps/{group}.h5", "ffkv.branches.translation.maps:write_maps"), tables.FIT),
+            settings=("translation/fit", *MODULES, "layer_groups", "seed"),
+            writes=(File("translation/maps/{group}.h5", f"{ROOM}.maps:write_maps"), tables.FIT),
             imports="head",
             amount=_fit,
         ),
         "measure": Step(
-            f"{STEP}:measure_translation",
+            f"{ROOM}.measure:measure_translation",
             "Read values, residuals and FF outputs through the maps of a layer group.",
             reads=("model", "maps", "values", "triggers", "projections", "prefixes"),
-            settings=("model/device", "layer_groups"),
+            settings=(*MODULES, "layer_groups"),
             writes=(
                 File("translation/projections/{group}.h5", "ffkv.branches.values.projections:write_projections"),
                 tables.BY_MEMORY,
@@ -75,7 +78,7 @@ BRANCH = Branch(
             ),
         ),
         "summarize": Step(
-            f"{STEP}:summarize_translation",
+            f"{ROOM}.summarize:summarize_translation",
             "Write the tables of figures 4, 5 and 8 to 10 in the translated reading, and the differences of readings.",
             reads=("fit*", "by_memory*", "by_prefix*", "model", "triggers", "train"),
             settings=("seed",),

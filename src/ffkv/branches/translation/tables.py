@@ -1,6 +1,6 @@
 """The tables of the branch `translation`."""
 
-from ffkv.base.files.columns import BOX, LAYER, Column, Table, count, flag, layer, number, share, table, token_id, word
+from ffkv.base.files.columns import LAYER, Table, count, flag, layer, number, share, table, token_id, word
 from ffkv.branches.composition import tables as composition
 from ffkv.branches.refinement import tables as refinement
 from ffkv.branches.values import tables as values
@@ -52,34 +52,23 @@ BY_PREFIX = table(
 )
 
 
-def _translated(name: str, about: str, columns: tuple[Column, ...]) -> Table:
-    return table(f"translation/{name}.csv", f"A reading, and what a row of {about} is.", READING, *columns)
+def _translated(name: str, of: Table) -> Table:
+    """Returns the description of a table of another branch, for each reading."""
+    columns = (word("counted", each.about, *each.choices) if each.name == "reading" else each for each in of.columns)
+    about = f"A reading, and what a row of `{of.path.removesuffix('.csv')}` is."
+    return table(f"translation/{name}.csv", about, READING, *columns)
 
 
-AGREEMENT = _translated("translated_agreement", "`values/figure_4_agreement`", values.FIGURE_4.columns)
-RANK = _translated("translated_rank", "`values/figure_5_rank`", values.FIGURE_5.columns)
-NO_AGREEMENT = table(
-    "translation/translated_no_agreement.csv",
-    "A reading, and what a row of `composition/figure_8_no_agreement` is.",
-    READING,
-    *(column if column.name != "reading" else word("counted", column.about, *composition.READINGS)
-      for column in composition.FIGURE_8_NO_AGREEMENT.columns),
-)  # fmt: skip
-RESIDUAL = _translated(
-    "translated_residual_agreement", "`refinement/figure_9_residual_agreement`", refinement.FIGURE_9.columns
-)
-PROBABILITY = table(
-    "translation/translated_final_probability.csv",
-    "A reading, and what a row of `refinement/figure_10_final_probability` is.",
-    READING,
-    LAYER,
-    count("prefixes", "sampled prefixes"),
-    *BOX,
-)
+AGREEMENT = _translated("translated_agreement", values.FIGURE_4)
+RANK = _translated("translated_rank", values.FIGURE_5)
+NO_AGREEMENT = _translated("translated_no_agreement", composition.FIGURE_8_NO_AGREEMENT)
+RESIDUAL = _translated("translated_residual_agreement", refinement.FIGURE_9)
+PROBABILITY = _translated("translated_final_probability", refinement.FIGURE_10)
 FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:])
 DIFFERENCES = table(
     "translation/translation_differences.csv",
-    "A half of the layers and a number of each memory: its mean.",
+    "A half of the layers and a number of each memory: its mean. The intervals are those of shares, and of shares of the same "
+    "memories.",
     word("half", "the lower half of the layers, the upper half, or all layers", *HALVES),
     word("compared", "agreement above permuted keys: of a reading, or a difference of two", *COMPARED),
     count("memories", "memories with a trigger example"),

@@ -1,6 +1,6 @@
 """What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,41 +11,32 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset
 
+TOKEN: dict[str, Any] = {"dtype": "int32", "unit": "token", "of": "token_id"}
+NUMBER: dict[str, Any] = {"dtype": "float32", "unit": "1"}
+LOG: dict[str, Any] = {"dtype": "float32", "unit": "nat", "odd": True}
+VARIANCE = "variance, over the vocabulary, of the logits of the value minus those of a vector of zeros"
+KURTOSIS = "their kurtosis, 3 of a normal distribution; NaN if they are all alike"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Projections:
     """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom."""
 
-    layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0")
+    layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0", of="layer")
     memory: np.ndarray = dataset("memory", "int32", unit="memory", about="number of the memory in its layer, from 0")
-    top: np.ndarray = dataset("memory", "int32", unit="token", about="id of the highest logit, the lowest id of equals")
+    top: np.ndarray = dataset("memory", about="id of the highest logit, the lowest id of equals", **TOKEN)
     tied: np.ndarray = dataset("memory", "bool", unit="1", about="whether several ids share the highest logit")
-    top_token: np.ndarray = dataset("memory rank", "int32", unit="token", about="ids of the highest logits, descending")
-    top_log_probability: np.ndarray = dataset(
-        "memory rank", "float32", unit="nat", about="log-probabilities of `top_token`"
-    )
-    bottom: np.ndarray = dataset(
-        "memory", "int32", unit="token", about="id of the lowest logit, the lowest id of equals"
-    )
-    bottom_token: np.ndarray = dataset(
-        "memory rank", "int32", unit="token", about="ids of the lowest logits, ascending"
-    )
-    bottom_log_probability: np.ndarray = dataset(
-        "memory rank", "float32", unit="nat", about="log-probabilities of `bottom_token`"
-    )
-    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
-    logit_variance: np.ndarray = dataset(
-        "memory",
-        "float32",
-        unit="1",
-        about="variance, over the vocabulary, of the logits of the value minus those of a vector of zeros",
-    )
+    top_token: np.ndarray = dataset("memory rank", about="ids of the highest logits, descending", **TOKEN)
+    top_log_probability: np.ndarray = dataset("memory rank", about="log-probabilities of `top_token`", **LOG)
+    bottom: np.ndarray = dataset("memory", about="id of the lowest logit, the lowest id of equals", **TOKEN)
+    bottom_token: np.ndarray = dataset("memory rank", about="ids of the lowest logits, ascending", **TOKEN)
+    bottom_log_probability: np.ndarray = dataset("memory rank", about="log-probabilities of `bottom_token`", **LOG)
+    norm: np.ndarray = dataset("memory", about="length of the value", **NUMBER)
+    logit_variance: np.ndarray = dataset("memory", about=VARIANCE, **NUMBER)
     logit_skewness: np.ndarray = dataset(
-        "memory", "float32", unit="1", about="their skewness; NaN if they are all alike"
+        "memory", about="their skewness; NaN if they are all alike", odd=True, **NUMBER
     )
-    logit_kurtosis: np.ndarray = dataset(
-        "memory", "float32", unit="1", about="their kurtosis, 3 of a normal distribution; NaN if they are all alike"
-    )
+    logit_kurtosis: np.ndarray = dataset("memory", about=KURTOSIS, odd=True, **NUMBER)
     attributes: dict[str, Any]  # the attributes of the file
 
 
@@ -70,3 +61,13 @@ def read_projections(
             f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
         )
     return projections
+
+
+def read_top_tokens(paths: Iterable[Path | str], belongs_to: Mapping[str, Any]) -> dict[tuple[int, int], int]:
+    """Returns the id of the top token of each value, by layer and memory, from files of projections."""
+    read = [read_projections(path, belongs_to) for path in paths]
+    return {
+        (layer, memory): token
+        for each in read
+        for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
+    }

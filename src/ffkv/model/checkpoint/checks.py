@@ -1,29 +1,38 @@
-"""What is wrong with a checkpoint, in words for a person: checks before and after its weights are read."""
+"""What is wrong with a checkpoint, in words for a person: before its weights are read, and from what a library raised.
+
+Weights are published in several forms: plain, quantised, as an adapter, as GGUF. What can be read of them, and how, is
+said here.
+"""
 
 import re
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
-
+from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
-from ffkv.base.files.steady import files_in
+from ffkv.base.fault import causes, denied, is_out_of_memory, out_of_memory
 from ffkv.base.hub.commit import Commit, may_be_on_hub
-from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model
-from ffkv.base.lookup import exists, is_dir, is_file
-from ffkv.base.process.remarks import remark
+from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
+from ffkv.base.hub.messages import explain
+from ffkv.base.lookup import exists, files_in, is_dir, is_file, read_json
 from ffkv.base.settings import EMBEDDED, Model
-from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
-from ffkv.model.checkpoint.leftovers import sort_out
-from ffkv.model.checkpoint.weight_files import stored_tensors, tensors_in, weight_files
-from ffkv.model.fairseq.dictionary import is_fairseq
-from ffkv.model.placement.resident import stored_tensor
+from ffkv.base.settings.messages import shown
+from ffkv.model.checkpoint.readers import reader_of, readers
 
 MOST_LAYERS = 1000
 # Names of classes that predict the next token, beside those that transformers lists: of their own code, of models with a
 # part for images, of a decoder with an encoder.
 CAUSAL = re.compile(r"ForCausalLM|LMHead|ForConditionalGeneration|DoubleHeads")
+# Methods whose weights transformers turns back into plain ones by itself, and what tells it to.
+UNPACKED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config", "mxfp8": "FineGrainedFP8Config"}
+# What words of libraries mean.
+MEANINGS = {
+    "weights_only": "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors.",
+    "is GGUF v(16777216|33554432|50331648);": "its numbers begin with the largest byte (big-endian), and transformers reads"
+    " those that begin with the smallest. Turn them with `gguf-convert-endian FILE little`.",
+    "Unknown gguf model_type: mistral ": "transformers takes a file of llama with the name mistral (general.name) for an"
+    " architecture of its own, which the form does not have. Give it another name: `gguf-new-metadata --general-name NAME`.",
+}
 
 
 def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
@@ -35,10 +44,10 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
     Raises:
         UserError: it is neither; says which of the two the name looks like.
     """
-    path = Path(checkpoint)
+    path, names = Path(checkpoint), list[str]()
     try:
         path.stat()
-        files_in(path)
+        names = [file.name for file in files_in(path)]
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:  # a folder above that may not be entered, a name that no file can have
@@ -50,12 +59,14 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
             "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
     if is_dir(path) and gguf:
-        check_gguf(checkpoint, gguf, [file.name for file in files_in(path)])
+        check_gguf(checkpoint, gguf, names)
     elif is_dir(path):
-        refuse_other_forms(checkpoint, path)
-        if not is_file(path / "config.json") and not is_fairseq(path):
+        refuse_other_forms(checkpoint, path, names)
+        if not is_file(path / "config.json") and not reader_of(path):
+            others = "".join(f" nor {reader.files}" for reader in readers().values())
+            broken = "".join(f" {error}" for error in load_all("readers")[1].values())
             raise UserError(
-                f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
+                f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers){others}.{broken}"
             )
     elif not may_be_on_hub(checkpoint):
         raise UserError(
@@ -64,17 +75,99 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
         )
 
 
+def unpacking(config: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    """Returns the arguments with which `from_pretrained` turns quantised weights into plain ones; {} for plain ones.
+
+    Raises:
+        UserError: the weights are quantised by a method that leaves them packed.
+    """
+    import transformers
+
+    told = config.get("quantization_config") or ""
+    method = str(told.get("quant_method", "unknown method") if isinstance(told, dict) else told)
+    if not method:
+        return {}
+    if method not in UNPACKED:
+        raise UserError(
+            f"The checkpoint {checkpoint} is quantised ({method}). ffkv reads the weights themselves, and unpacks"
+            f" {', '.join(UNPACKED)} only: use the unquantised model that it was made from."
+        )
+    return {"quantization_config": getattr(transformers, UNPACKED[method])(dequantize=True)}
+
+
+def refuse_other_forms(checkpoint: str, folder: Path, names: list[str], on_hub: bool = False) -> None:
+    """Refuses a folder or repository that holds no model of its own, by the names of its files.
+
+    Args:
+        checkpoint: as in the settings.
+        folder: where its files are. One that does not exist is left to others.
+        names: names of its files, of which some may be elsewhere.
+        on_hub: whether it is a repository.
+    Raises:
+        UserError: it holds an adapter, a model in the GGUF form, or (a repository) no model; says what to do.
+    """
+    if "config.json" in names:
+        return
+    if "adapter_config.json" in names:
+        base = _base_of(folder / "adapter_config.json")
+        raise UserError(
+            f"{checkpoint} is a PEFT adapter{f' of {base}' if base else ''}, not a whole model. Set model.checkpoint to"
+            f" {base or 'the model that it adapts'} and model.adapter to {checkpoint}."
+        )
+    if packed := _gguf_files(names):
+        raise UserError(
+            f"{checkpoint} holds a model in the GGUF form ({shown(packed)[1:-1]}). Set model.gguf to the file that is to be"
+            " read, or use the model that it was made from, as safetensors."
+        )
+    if on_hub:
+        raise UserError(
+            f"{checkpoint} is not a checkpoint: its repository has no config.json. It has {', '.join(names[:10]) or 'no files'}"
+            f"{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
+        )
+
+
+def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
+    """Refuses a file in the GGUF form that does not exist, or is only a part of a model.
+
+    Args:
+        checkpoint: as in the settings.
+        name: the setting `model.gguf`.
+        names: names of the files that the folder or repository has.
+    Raises:
+        UserError: see above; names the files that there are.
+    """
+    if name not in names:
+        there = shown(_gguf_files(names))[1:-1] or "none"
+        raise UserError(f"{checkpoint} has no file {name}. Its files in the GGUF form: {there}. Set model.gguf.")
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", name.lower()) and "-00001-of-00001." not in name:
+        raise UserError(
+            f"{checkpoint}: {name} is one of several parts of a model, which transformers does not read. Put them together"
+            " with `llama-gguf-split --merge`, or use the model that it was made from."
+        )
+
+
+def _gguf_files(names: list[str]) -> list[str]:
+    return sorted(name for name in names if name.lower().endswith(".gguf"))
+
+
+def _base_of(path: Path) -> str:
+    try:
+        return str(read_json(path, object_pairs_hook=dict)["base_model_name_or_path"] or "")
+    except (OSError, ValueError, KeyError, TypeError):  # the sentence does without it
+        return ""
+
+
 def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
     """Refuses what ffkv cannot read before any weight is fetched. Returns how quantised weights are unpacked."""
     from transformers import GgufConfig
 
     folder = Path(local_model(commit, choose_config_files))
-    names = cached_names(commit)
+    of_hub = cached_names(commit)
+    names = [file.name for file in files_in(folder)] if of_hub is None else of_hub
     if settings.gguf:
-        there = [file.name for file in files_in(folder)] if names is None else names
-        check_gguf(settings.checkpoint, settings.gguf, there)
+        check_gguf(settings.checkpoint, settings.gguf, names)
         return {"quantization_config": GgufConfig(dequantize=True)}
-    refuse_other_forms(settings.checkpoint, folder, names)
+    refuse_other_forms(settings.checkpoint, folder, names, of_hub is not None)
     config = _config_of(settings, commit)
     _refuse_absurd(settings.checkpoint, config)
     _refuse_other_classes(settings, config)
@@ -118,74 +211,53 @@ def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any], folder: Path) -> None:
-    """Compares a model with the files that it was made from.
+def explain_failure(error: Exception, commit: Commit) -> str:
+    """Says what is wrong with a checkpoint, from what a library raised. Raises: see `words_of`."""
+    if "trust_remote_code" in str(error):
+        return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
+    if not commit.commit:
+        return _cannot_be_looked_up(Path(commit.repository)) or cannot_be_opened(error) or words_of(error)
+    return (
+        tell_damage(commit)
+        or cannot_be_opened(error)
+        or explain(error, "model", commit.repository, commit.revision)
+        or words_of(error)
+    )
 
-    Args:
-        settings: name the checkpoint.
-        model: the model.
-        info: the names of tensors that `from_pretrained` returns, those that its class lists as harmless among them.
-        folder: the checkpoint's.
-    Raises:
-        UserError: tensors have another shape, are packed, missing, or left over though the computation needs them.
+
+def _cannot_be_looked_up(folder: Path) -> str:
+    """Says why a file of a folder cannot be looked up, else "". transformers takes such a file for one that is not there."""
+    try:
+        for file in folder.iterdir():
+            file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as broken:
+        return f"{broken.filename}: {broken.strerror}."
+    return ""
+
+
+def cannot_be_opened(error: Exception) -> str:
+    """Says which file is there and cannot be opened, else "". safetensors calls every such file missing, without the reason."""
+    for each in causes(error):
+        file = str(each).partition("No such file or directory: ")[2]
+        if isinstance(each, FileNotFoundError) and each.errno is None and file and exists(file):
+            return f"{file} is there, but it cannot be opened. Check the memory and the disks, then start the same command again."
+    return ""
+
+
+def words_of(error: Exception) -> str:
+    """Returns the words of a library's exception, on one line, and those of the system if the machine denied something.
+
+    Raises UserError if it says that the memory does not suffice: then no file is to blame.
     """
-    checkpoint = f"The checkpoint {settings.checkpoint}"
-    if info["mismatched_keys"]:
-        name, stored, expected = sorted(info["mismatched_keys"])[0]
-        raise UserError(
-            f"{checkpoint} has the tensor {name} of shape {tuple(stored)}, where a {type(model).__name__} of its config has {tuple(expected)}."
-        )
-    _check_files(checkpoint, folder)
-    sort_out(checkpoint, info["unexpected_keys"], model, lambda names: stored_tensors(folder, names))
-    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
-    if packed:
-        raise UserError(
-            f"{checkpoint} hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
-        )
-    # A class may fill a buffer by itself; its parameters come from the file.
-    parameters, listed = dict(model.named_parameters()), model._keys_to_ignore_on_load_missing or ()
-    if missing := [
-        name
-        for name in sorted(info["missing_keys"])
-        if name in parameters or not any(re.search(pattern, name) for pattern in listed)
-    ]:
-        raise UserError(
-            f"{checkpoint} lacks the weights {', '.join(missing[:5])}: it is not a whole {type(model).__name__}."
-        )
-    _compare_head(checkpoint, model)
-
-
-def _check_files(checkpoint: str, folder: Path) -> None:
-    """Refuses two tensors of one name in the parts of a model, and names files of weights that are not read."""
-    files = weight_files(folder)
-    seen: dict[str, str] = {}
-    for file in files.read if len(files.read) > 1 else ():
-        for name in tensors_in(file):
-            if name in seen:
-                raise UserError(
-                    f"{checkpoint} has the tensor {name} twice, in {seen[name]} and {file.name}: fetch it again."
-                )
-            seen[name] = file.name
-    if files.others:
-        names = ", ".join(file.name for file in files.others)
-        remark(f"{checkpoint} has files of weights that are not read, {names}: {files.read[0].name} is.")
-
-
-def _compare_head(checkpoint: str, model: PreTrainedModel) -> None:
-    """Says that a file has tensors of its own, such as an output embedding, which the config says are one."""
-    wanted = model.get_expanded_tied_weights_keys(all_submodels=True)
-    if apart := sorted({*wanted} - {*model.all_tied_weights_keys}):
-        remark(
-            f"{checkpoint} has another {apart[0]} than {wanted[apart[0]]}, though its config says that the two are one"
-            " (tie_word_embeddings). Each is read as it is in the file."
-        )
-
-
-def check_finite(settings: Model, model: PreTrainedModel) -> None:
-    """Refuses a model with a weight that is not finite, by raising a `UserError`."""
-    for name, _ in model.named_parameters():
-        if not torch.isfinite(stored_tensor(model, name)).all():
-            raise UserError(
-                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {model.dtype}: the"
-                " file is damaged, the training diverged, or the type is too small for them."
-            )
+    if is_out_of_memory(error):
+        raise out_of_memory(error) from error
+    for words, meaning in MEANINGS.items():
+        if re.search(words, str(error)):
+            return meaning
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, KeyError) or not text:  # says nothing by itself
+        text = f"{type(error).__name__} {text}".strip()
+    system = denied(error)
+    return text if system in text else f"{text} ({system})"

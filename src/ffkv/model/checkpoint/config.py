@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.files.bounded import read_json
-from ffkv.base.files.fault import unreadable
+from ffkv.base.files.stored import unreadable
 from ffkv.base.hub.commit import Commit
+from ffkv.base.lookup import read_json
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length", "max_target_positions")
 ORIGINAL = "original_max_position_embeddings"
 ACTIVATION_NAMES = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")
 DEFAULT_CONTEXT = 2048  # tokens, if neither config nor tokenizer names a number

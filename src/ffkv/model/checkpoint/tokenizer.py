@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.files.looks import looks_told
+from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, hub_cache, local_model
-from ffkv.base.lookup import is_file
-from ffkv.base.process.remarks import listening, remark
+from ffkv.base.lookup import is_file, looks_told
+from ffkv.base.process.libraries import listening, remark
+from ffkv.model.checkpoint.checks import explain_failure, words_of
 from ffkv.model.checkpoint.config import reading
-from ffkv.model.checkpoint.failures import explain_failure, words_of
-from ffkv.model.checkpoint.forms import keep_own_tokens
-from ffkv.model.fairseq.dictionary import dictionary_tokenizer, is_fairseq, read_dictionary
+from ffkv.model.checkpoint.readers import reader_of
 
 if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which takes seconds to import
     from tokenizers import Tokenizer
@@ -25,12 +24,7 @@ if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which tak
 # Options of a tokenizer's model that make an encoding random: BPE dropout, and sampling by a Unigram model.
 CHANCE = ("dropout", "alpha", "nbest_size")
 WHOLE = ("truncation", "padding")  # options that cut and fill texts
-# Texts of many kinds: two tokenizers that encode all of them alike are one.
-SAMPLES = (
-    "The harbour was QUIET when the first boats came in; it's 1,897 miles to São Paulo, isn't it?",
-    "  def f(x):\n\tif x >= 3.14:\n\t\treturn [x**2 for _ in range(10)]  # naïve\r\n",
-    "Ü ü ﬁ ½ ① Ａ é é Straße İstanbul ΑΒγ Привет мир שלום नमस्ते 你好，世界。 こんにちは 안녕 🙂👩‍👩‍👧",
-)
+PARTS = ("normalizer", "pre_tokenizer", "model", "decoder")  # what ids follow from, and texts of ids
 
 
 def load_tokenizer(
@@ -47,35 +41,41 @@ def load_tokenizer(
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
     with looks_told(source, hub_cache()):
-        return _load(source, commit, trust_remote_code, gguf)
+        if not gguf and (reader := reader_of(source)):
+            return reader.load_tokenizer(Path(source))
+        verify_sum(Path(source))
+        from transformers import AutoTokenizer
+
+        if gguf:
+            from ffkv.model.checkpoint import gguf_file
+        commit = commit or Commit("model", str(source), "main")
+        folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
+        try:
+            with listening("transformers"):
+                said = gguf_file.read_entries(Path(folder) / gguf) if gguf else {}
+                tokenizer: Any = AutoTokenizer.from_pretrained(folder, **reading(commit, trust_remote_code, gguf))
+        except UserError:
+            raise
+        except Exception as error:  # the library raises many classes for a wrong name or file
+            remedy = "" if commit.commit or gguf else " Put the tokenizer's files beside the model's."
+            reason = explain_failure(error, commit)
+            raise UserError(f"The tokenizer of {source} cannot be loaded: {reason}{remedy}") from error
+        if not tokenizer.is_fast:
+            raise UserError(
+                f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
+            )
+        _make_steady(tokenizer.backend_tokenizer)
+        if gguf:
+            gguf_file.follow_file(gguf, said, tokenizer)
+        _try_out(source, tokenizer)
+        if not gguf and is_file(file := Path(folder) / "tokenizer.json"):
+            _keep_to_file(tokenizer, file)
+        return tokenizer
 
 
-def _load(source: Path | str, commit: Commit | None, trust_remote_code: bool, gguf: str) -> PreTrainedTokenizerFast:
-    if not gguf and is_fairseq(source):
-        return dictionary_tokenizer(read_dictionary(Path(source)))
-    verify_sum(Path(source))
-    from transformers import AutoTokenizer
-
-    commit = commit or Commit("model", str(source), "main")
-    folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
-    try:
-        with listening("transformers"):
-            tokenizer: Any = AutoTokenizer.from_pretrained(folder, **reading(commit, trust_remote_code, gguf))
-    except Exception as error:  # the library raises many classes for a wrong name or file
-        remedy = "" if commit.commit else " Put the tokenizer's files beside the model's."
-        reason = explain_failure(error, commit)
-        raise UserError(f"The tokenizer of {source} cannot be loaded: {reason}{remedy}") from error
-    if not tokenizer.is_fast:
-        raise UserError(
-            f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
-        )
-    _make_steady(tokenizer.backend_tokenizer)
-    if gguf:
-        keep_own_tokens(tokenizer)
-    _try_out(source, tokenizer)
-    if not gguf and is_file(file := Path(folder) / "tokenizer.json"):
-        _keep_to_file(tokenizer, file)
-    return tokenizer
+def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Returns a hash of the tokenizer's complete definition."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
 
 
 def _make_steady(tokenizer: Tokenizer) -> None:
@@ -88,7 +88,7 @@ def _make_steady(tokenizer: Tokenizer) -> None:
 
 
 def _keep_to_file(tokenizer: Any, file: Path) -> None:
-    """Gives a tokenizer the parts of tokenizer.json that encode a text, if those of its class encode otherwise."""
+    """Gives a tokenizer the parts of tokenizer.json, where those of its class are defined otherwise."""
     from tokenizers import Tokenizer
 
     stored = json.loads(file.read_text(encoding="utf-8"))
@@ -97,26 +97,26 @@ def _keep_to_file(tokenizer: Any, file: Path) -> None:
         remark(f"tokenizer.json has an option for training, {name} ({value}), which is off: a text has one encoding.")
     own = Tokenizer.from_file(str(file))
     _make_steady(own)
-    if all(own.encode(text, add_special_tokens=False).ids == _plain_ids(tokenizer, text) for text in SAMPLES):
-        if own.encode("a").ids != tokenizer("a")["input_ids"]:
-            remark(
-                f"A {type(tokenizer).__name__} puts other special tokens around a text than tokenizer.json says. corpus.bos"
-                " chooses what precedes a sentence."
-            )
-        return
-    backend, changed = tokenizer.backend_tokenizer, []
-    for name in ("normalizer", "pre_tokenizer", "model", "decoder"):
-        if repr(getattr(own, name)) != repr(getattr(backend, name)):
-            setattr(backend, name, getattr(own, name))
-            changed.append(name)
-    remark(
-        f"transformers makes a {type(tokenizer).__name__} with another {' and '.join(changed)} than tokenizer.json has."
-        " The text is encoded as tokenizer.json says."
-    )
+    backend = tokenizer.backend_tokenizer
+    changed = [name for name in PARTS if _differ(getattr(own, name), getattr(backend, name))]
+    for name in changed:
+        setattr(backend, name, getattr(own, name))
+    if encoding := [name for name in changed if name != "decoder"]:
+        remark(
+            f"transformers makes a {type(tokenizer).__name__} with another {' and '.join(encoding)} than tokenizer.json has."
+            " The text is encoded as tokenizer.json says."
+        )
+    if own.encode("a").ids != tokenizer("a")["input_ids"]:
+        remark(
+            f"A {type(tokenizer).__name__} puts other special tokens around a text than tokenizer.json says. corpus.bos"
+            " chooses what precedes a sentence."
+        )
 
 
-def _plain_ids(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+def _differ(first: Any, second: Any) -> bool:
+    """Tells whether the definitions of two parts of tokenizers differ. What one of them leaves out is None in it."""
+    one, other = (json.loads(part.__getstate__()) if part else {} for part in (first, second))
+    return any(one.get(key) != other.get(key) for key in {**one, **other})
 
 
 def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -51,6 +51,7 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
     whole character are written as `<0xE6>`. An id that the tokenizer does not know is `<id 17>`.
     """
     from tokenizers.models import WordLevel
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     known = min(len(tokenizer), vocabulary)
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(range(known)))]
@@ -61,9 +62,8 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
     pairs = [[before]] + [[before, number] for number in range(known)]
     text_before, *texts = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
     special = {*tokenizer.all_special_ids, *(n for n, name in enumerate(names) if BYTE.fullmatch(name))}
-    suffix = getattr(
-        tokenizer.backend_tokenizer.model, "end_of_word_suffix", None
-    )  # a blank that is not decoded at the end
+    # A blank that is not decoded at the end.
+    suffix = getattr(tokenizer.backend_tokenizer.model, "end_of_word_suffix", None)
     added = [
         text.removeprefix(text_before) + " " * bool(suffix and name.endswith(suffix))
         for text, name in zip(texts, names, strict=True)
@@ -72,18 +72,12 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
         number in special or not text.startswith(text_before) or not own or "\ufffd" in own
         for number, (text, own) in enumerate(zip(texts, added, strict=True))
     ]
-    byte_of, of_person = _bytes_by_letter(), tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of a byte-level vocabulary
+    of_person = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     for number, (own, name) in enumerate(zip(added, names, strict=True)):
         if "\ufffd" in own and number not in of_person and byte_of.keys() >= set(name):  # of a byte-level tokenizer
             names[number] = write_bytes(bytes(map(byte_of.__getitem__, name)))
     return [name if odd else own for odd, own, name in zip(unclear, added, names, strict=True)] + unknown
-
-
-def _bytes_by_letter() -> dict[str, int]:
-    """Returns the byte that each letter stands for in the vocabulary of a byte-level tokenizer."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # GPT-2: letters that can be seen
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def _ordinary_token(tokenizer: PreTrainedTokenizerFast, known: int) -> int | None:

@@ -6,20 +6,26 @@ holds. No knowledge of the model's wiring is needed: this finds norms before and
 multipliers, gates and parallel attention.
 """
 
+import functools
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.discover.find import FoundBlock
-from ffkv.model.discover.first_matrices import find_first_matrices
-from ffkv.model.discover.replay import Arguments, BlockTrace, capture, map_tensors, replay
-from ffkv.model.discover.residual_path import ResidualPath, residual_path
-from ffkv.model.discover.scaling import Scaling, proportion
-from ffkv.model.experts.layouts import layout_of
-from ffkv.model.experts.record import coefficients
-from ffkv.model.placement.resident import HALF, in_float32
+from ffkv.model.discover import replay
+from ffkv.model.discover.find import OTHER_PARTS, FoundBlock, is_matrix
+from ffkv.model.experts import coefficients, layout_of
+from ffkv.model.placement import HALF, in_float32
+from ffkv.model.tap.hooks import map_tensors, relative_error
+from ffkv.model.tap.tap import columns_of
+
+Factor = tuple[str, str]  # a first matrix, and the columns of its output
+
+
+# Relative to the residual stream: of a layer that writes less, rounding leaves more than `MOST_ROUNDING`.
+QUIET = replay.ROUNDED * torch.finfo(torch.float32).eps / replay.MOST_ROUNDING
 
 
 class _Block(NamedTuple):
@@ -28,8 +34,8 @@ class _Block(NamedTuple):
     name: str  # in the model
     repeat: int  # from 0
     module: nn.Module
-    arguments: Arguments  # what the model calls it with
-    intact: BlockTrace  # as it is, with all its feed-forward layers
+    arguments: replay.Arguments  # what the model calls it with
+    intact: replay.BlockTrace  # as it is, with all its feed-forward layers
 
     def path(self, inside: str) -> str:
         """Returns the name in the model of a module of the block; "" for ""."""
@@ -43,14 +49,14 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
     inputs are about equally long pass for a constant. Raises UserError, with the block, if a second matrix's output is
     not added to a residual stream, or no matrix that feeds it reads that stream position by position.
     """
-    captured = capture(model, [block for block, _, _ in found], ids)
+    captured = replay.capture(model, [block for block, _, _ in found], ids)
     layers: list[Layer] = []
     for name, repeat, matrices in found:
         module = model.get_submodule(name)
         try:
             with in_float32(module):
                 arguments = map_tensors(lambda t: t.float() if t.dtype in HALF else t, captured[name, repeat])
-                block = _Block(name, repeat, module, arguments, replay(module, arguments))
+                block = _Block(name, repeat, module, arguments, replay.replay(module, arguments))
                 for group, path in _groups(block, [matrix[len(name) + 1 :] for matrix in matrices]):
                     layers.append(_layer(block, group, path, len(layers)))
         except UserError as error:
@@ -58,7 +64,7 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
     return layers
 
 
-def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], ResidualPath]]:
+def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], replay.ResidualPath]]:
     """Groups the second matrices that are added to the residual stream at the same place, with their path to it."""
     try:
         return [(matrices, _path(block, matrices))]
@@ -75,27 +81,35 @@ def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], Residua
     return [(group, _path(block, group)) for group in groups]
 
 
-def _path(block: _Block, matrices: list[str]) -> ResidualPath:
-    path = residual_path(block.module, block.arguments, block.intact, matrices)
-    if isinstance(path, ResidualPath):
+def _path(block: _Block, matrices: list[str]) -> replay.ResidualPath:
+    path = replay.residual_path(block.module, block.arguments, block.intact, matrices)
+    if isinstance(path, replay.ResidualPath):
         return path
     if zero := [name for name in matrices if not any(p.any() for p in block.module.get_submodule(name).parameters())]:
         raise UserError(
             f"{', '.join(zero)}: all its weights are zero, so that its memories write nothing. The layer is untrained or"
             " pruned, and nothing can be proven of it"
         )
-    where = f"{', '.join(matrices)}: what is written is not added to a residual stream"
+    off = replay.replay(block.module, block.arguments, dict.fromkeys(matrices, torch.zeros_like))
+    change, names = relative_error(off.output, block.intact.output), ", ".join(matrices)
+    if change < QUIET:
+        raise UserError(
+            f"{names}: what its memories write is at most {change:.0e} of the residual stream that it is added to, and rounding"
+            " hides it. The layer is untrained, pruned, switched off, or not active on the texts of the proof. So nothing can"
+            " be proven of it"
+        )
+    where = f"{names}: what is written is not added to a residual stream"
     raise UserError(f"{where} ({'; '.join(path[:3]) or 'no residual found'})")
 
 
-def _layer(block: _Block, matrices: list[str], path: ResidualPath, index: int) -> Layer:
+def _layer(block: _Block, matrices: list[str], path: replay.ResidualPath, index: int) -> Layer:
     intact = block.intact
     second_matrices = [
         _second_matrix(block, matrix, scaling) for matrix, scaling in zip(matrices, path.scalings, strict=True)
     ]
     summed = intact.outputs.get(path.sum_module, intact.output.new_empty(0))
-    post_norm = summed.shape == intact.output.shape and proportion(summed, intact.output) == 1.0
-    replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
+    post_norm = summed.shape == intact.output.shape and replay.proportion(summed, intact.output) == 1.0
+    replay.replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
     negative = (coefficients(block.module.get_submodule(matrix), intact.inputs[matrix]) < 0 for matrix in matrices)
     return Layer(
         index,
@@ -111,7 +125,7 @@ def _layer(block: _Block, matrices: list[str], path: ResidualPath, index: int) -
     )
 
 
-def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix:
+def _second_matrix(block: _Block, matrix: str, scaling: replay.Scaling) -> SecondMatrix:
     name, module = block.path(matrix), block.module.get_submodule(matrix)
     scale = scaling.scale.flatten().tolist() if isinstance(scaling.scale, Tensor) else scaling.scale
     to_sum: Any = {"scale": scale, "per_token_weight": scaling.per_token_weight}
@@ -128,3 +142,66 @@ def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix
     first, kind, gate, columns = find_first_matrices(block.module, matrix, block.intact, block.arguments)
     names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
     return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)
+
+
+def find_first_matrices(
+    block: nn.Module, matrix: str, intact: replay.BlockTrace, arguments: replay.Arguments
+) -> tuple[list[str], str, str, str]:
+    """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
+
+    Names of matrices are those inside the block. `intact` is the trace of the unchanged block on `arguments`. Returns the
+    names of these matrices; and kind, gate and gate columns, see `anatomy.SecondMatrix`. Raises UserError if none reads
+    the residual stream, or m at a token depends on other tokens.
+    """
+    m, width = intact.inputs[matrix], intact.output.shape[-1]
+    sizes = (m.shape[-1], 2 * m.shape[-1])
+    order = list(intact.outputs)
+    earlier = [n for n in order[: order.index(matrix)] if is_matrix(block.get_submodule(n)) and n in intact.inputs]
+    feeding = [
+        name
+        for name in earlier
+        if not OTHER_PARTS.search(name)
+        and intact.inputs[name].shape[-1] == width
+        and intact.outputs[name].shape[-1] in sizes
+    ]
+    if not feeding:
+        raise UserError(f"{matrix}: no matrix that reads the residual stream and feeds it was found")
+    x = intact.inputs[feeding[-1]]
+    same_input = [
+        name for name in earlier if intact.inputs[name].shape == x.shape and torch.equal(intact.inputs[name], x)
+    ]
+    reversed_m = replay.replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
+    if not relative_error(reversed_m, replay.reverse(m, arguments)) < replay.TOLERANCE:
+        raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is not a feed-forward layer")
+    names = [name for name in feeding if name in same_input]
+    fused = intact.outputs[names[0]].shape[-1] == sizes[1]
+    if len(names) == 1 and not fused:
+        return names, "plain", "", ""
+    factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(name, "all") for name in names]
+    gate = _find_gate(block, matrix, factors, intact, arguments)
+    return names, "gated, fused" if fused else "gated", *gate
+
+
+def _find_gate(
+    block: nn.Module, matrix: str, factors: list[Factor], intact: replay.BlockTrace, arguments: replay.Arguments
+) -> Factor:
+    """Finds the factor that goes through the activation: m changes its sign if the other factor does.
+
+    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
+    positive).
+    """
+    m = intact.inputs[matrix]
+    first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
+    if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
+        return "", ""
+    for (other, columns), gate in zip(factors, reversed(factors), strict=True):
+        negated_m = replay.replay(block, arguments, {other: functools.partial(_negate, columns)}).inputs[matrix]
+        if relative_error(negated_m, -m) < replay.TOLERANCE:
+            return gate
+    return "", ""
+
+
+def _negate(columns: str, output: Tensor) -> Tensor:
+    negated = output.clone()
+    columns_of(negated, columns).neg_()
+    return negated

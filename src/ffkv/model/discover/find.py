@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.base.expressions import compile_expression
-from ffkv.model.experts.layouts import layout_of
-from ffkv.model.experts.record import written
+from ffkv.base.settings.section import compile_expression
+from ffkv.model.experts import layout_of, written
 from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
 
 # The names of second matrices, at the end of their name inside the block. There is no other table of names.

@@ -17,6 +17,7 @@ from ffkv.base.batching import pad
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.identities import TOLERANCE
+from ffkv.model.tap.hooks import type_name
 from ffkv.model.tap.tap import tap
 
 BOUNDARY = re.compile("window|chunk|original|max_pos|n_positions|local_att")  # in names of config fields
@@ -63,8 +64,7 @@ class _Comparison:
     """Coefficients at the ends of the rows that were read so far, by layer and position."""
 
     def __init__(self, model: nn.Module, layers: list[Layer], device: str):
-        parameter = next(each for each in model.parameters() if each.is_floating_point())
-        dtype = str(parameter.dtype).removeprefix("torch.")
+        dtype = type_name(model)
         self.device, self.tolerance = device, TOLERANCE[dtype]
         # Rounding sends tokens to other experts, and in half precision adds up: then the typical error counts.
         experts = any(matrix.experts for layer in layers for matrix in layer.second_matrices)
@@ -74,7 +74,13 @@ class _Comparison:
     def holds(self, run: Any, rows: Sequence[np.ndarray]) -> bool:
         """Tells whether rows that are read together have the known coefficients; notes those at the end of the first."""
         errors: list[Tensor] = []
-        run(pad(rows, self.device), partial(self._compare, rows, errors))
+        try:
+            run(pad(rows, self.device), partial(self._compare, rows, errors))
+        except UserError:
+            raise
+        except Exception as raised:  # a model's own code may raise anything
+            why = f"{type(raised).__name__}: {raised}"
+            raise UserError(f"it does not run on a row of {len(rows[0]):,} tokens: {why}") from raised
         if not errors:
             return True
         together = torch.stack(errors)

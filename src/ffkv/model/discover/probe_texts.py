@@ -1,12 +1,17 @@
-"""The texts that every model is calibrated and proven on."""
+"""The texts that every model is calibrated and proven on, and which token in front of them a model reads best."""
+
+import re
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.base.errors import UserError
 from ffkv.model.checkpoint.config import DEFAULT_CONTEXT, configured_context, rotary_bounds
+from ffkv.model.tap.hooks import forward
 
 PASSAGES = (
     "The harbour was quiet when the first boats came in. A woman on the quay counted the crates, wrote the number in a "
@@ -19,6 +24,9 @@ MAX_TOKENS = 40  # of a sentence that is run
 LONG_WORK = 5e10
 MIN_TOKENS = 3
 MIN_DISTINCT = 8  # different tokens that a passage must have to prove anything
+# Names of special tokens that stand between texts, in many vocabularies.
+BETWEEN = re.compile(r"<\|?(endoftext|end_of_text|begin_of_text|startoftext|bos|eos|/?s)\|?>|\[(BOS|EOS)\]")
+DIGITS = 3  # of a loss: differences below are rounding
 
 
 def passages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
@@ -43,7 +51,7 @@ def _two_sentences(tokenizer: PreTrainedTokenizerFast, passage: str, model: PreT
         known = min(len(tokenizer), embedded_tokens(model))
         ids = torch.randint(known, (2 * MAX_TOKENS,), generator=generator).tolist()
     config = model.config.get_text_config(decoder=True)
-    context = getattr(config, "max_position_embeddings", None) or MAX_TOKENS
+    context = configured_context(config) or MAX_TOKENS
     context = min([context, *rotary_bounds(config).values()])
     tokens = min(len(ids) // 2, MAX_TOKENS, context)
     if tokens < MIN_TOKENS:
@@ -83,3 +91,37 @@ def reserved_positions(model: PreTrainedModel, length: int) -> int:
     return next(
         (each.padding_idx + 1 for each in tables if each.num_embeddings == length and each.padding_idx is not None), 0
     )
+
+
+def measure_beginnings(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, passages: Iterable[Tensor]
+) -> dict[str, float]:
+    """Returns the mean loss behind each token that may precede a sentence, in nats per token, by the token's name.
+
+    The BOS token comes first; {} if the tokenizer puts a token there itself, or has fewer than two for it. A passage is
+    ids of sentences of equal length [sentence, token].
+    """
+    plain, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
+    candidates = _candidates(model, tokenizer)
+    if whole[: len(plain)] != plain or len(candidates) < 2:
+        return {}
+    losses = {}
+    for token in candidates:
+        each = []
+        for ids in passages:
+            read = torch.cat([torch.full((len(ids), 1), token), ids[:, :-1]], dim=1)
+            logits = forward(model, read).logits.float()
+            each.append(cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="none"))
+        losses[str(tokenizer.convert_ids_to_tokens(token))] = round(torch.cat(each).mean().item(), DIGITS)
+    return losses
+
+
+def _candidates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Returns the special tokens that begin, end or separate texts by their role, or by their name."""
+    config = model.config.get_text_config(decoder=True)
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    configured = [getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)]
+    by_role = [tokenizer.bos_token_id, configured[0], tokenizer.eos_token_id, configured[1]]
+    by_name = [number for number in sorted(special) if BETWEEN.fullmatch(str(tokenizer.convert_ids_to_tokens(number)))]
+    found = dict.fromkeys(number for number in [*by_role, *by_name] if isinstance(number, int) and number in special)
+    return [number for number in found if number < embedded_tokens(model)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +11,14 @@ from ffkv.base.errors import UserError
 from ffkv.model.anatomy import HeadSpec, Layer
 from ffkv.model.discover.calibrate import calibrate
 from ffkv.model.discover.find import find_second_matrices
+from ffkv.model.discover.probe_texts import MIN_TOKENS
 from ffkv.model.discover.replay import Arguments, capture, replay
-from ffkv.model.experts.layouts import layout_of
-from ffkv.model.experts.record import record_experts
+from ffkv.model.experts import layout_of, record_experts
 from ffkv.model.head.head import Head
 from ffkv.model.identities import IDENTITIES, TOLERANCE
-from ffkv.model.tap.hooks import after, forward, known_state, relative_error
-from ffkv.model.tap.quantities import Quantity
-from ffkv.model.tap.tap import tap
-from ffkv.model.value_vectors import in_residual, values
+from ffkv.model.keys_and_values import in_residual, values
+from ffkv.model.tap.hooks import after, blocks_beside, by_name, forward, known_state, relative_error, type_name
+from ffkv.model.tap.tap import Quantity, tap
 
 REMEDY = "Use model.dtype float32."
 PROVEN_QUANTITIES = "mbsyo"
@@ -36,7 +34,7 @@ class Decomposition(NamedTuple):
     # what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d], float32
     final: Tensor
     logits: Tensor  # the model's own [sentence, token, vocabulary], float32
-    dtype: torch.dtype  # type of the model's weights
+    dtype: str  # type of the model's weights
 
 
 def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Decomposition:
@@ -51,7 +49,7 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     errors = {}
     if any(layout_of(module) is not None for module in model.modules()):
         errors["experts"] = _prove_experts(model, first)
-        _require("experts", errors["experts"], _dtype(model))
+        _require("experts", errors["experts"], type_name(model))
     layers = calibrate(model, find_second_matrices(model, first, second_matrix), first)
     last_block, returns, output, logits = _last_block(model, layers, second)
     last = layers[-1]
@@ -60,14 +58,16 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     states = observe(model, layers, second, PROVEN_QUANTITIES)
     for layer, found in zip(layers, _layer_errors(model, layers, states, second), strict=True):
         for identity, error in found.items():
-            _require(identity, error, _dtype(model), f"layer {layer.index} ({layer.second_matrices[0].module}): ")
+            if identity == "prefix" and error >= TOLERANCE[type_name(model)]:
+                _check_short_rows(model, layers, second, error)
+            _require(identity, error, type_name(model), f"layer {layer.index} ({layer.second_matrices[0].module}): ")
             errors[identity] = max(errors.get(identity, 0.0), error)
     if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
         # All layers share one activation function: a short text may miss its negative side in a layer.
         layers = [replace(layer, signed=True) for layer in layers]
     spec = HeadSpec(type(model).__name__, layers, last_block, returns)
     final = output if layers[-1].readout_block else states[-1]["o"]
-    return Decomposition(spec, errors, final, logits, _dtype(model))
+    return Decomposition(spec, errors, final, logits, type_name(model))
 
 
 def _check_logits(model: nn.Module, ids: Tensor) -> None:
@@ -78,7 +78,7 @@ def _check_logits(model: nn.Module, ids: Tensor) -> None:
     except Exception as error:  # a model's own code may raise anything
         raise UserError(f"it does not run on {tuple(ids.shape)} tokens: {type(error).__name__}: {error}") from error
     if not torch.isfinite(logits).all():
-        raise UserError(f"it overflows in {_type_name(model)}: its logits are not finite. {REMEDY}")
+        raise UserError(f"it overflows in {type_name(model)}: its logits are not finite. {REMEDY}")
 
 
 def _prove_experts(model: nn.Module, ids: Tensor) -> float:
@@ -91,7 +91,7 @@ def _prove_experts(model: nn.Module, ids: Tensor) -> float:
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         original.setdefault(name, known_state(output).clone())
 
-    with after(*[(model.get_submodule(name), partial(note, name)) for name in names]):
+    with after(*by_name(model, names, note)):
         arguments = capture(model, names, ids)
     record_experts(model)
     errors = [0.0]
@@ -121,6 +121,24 @@ def _layer_errors(
         }
 
 
+def _check_short_rows(model: nn.Module, layers: list[Layer], ids: Tensor, error: float) -> None:
+    """Raises UserError if the coefficients of a prefix depend on what follows it in long rows alone, with their length.
+
+    In half precision, where short rows tell little, it raises nothing.
+    """
+    for length in range(MIN_TOKENS, ids.shape[1] + 1) if type_name(model) == "float32" else ():
+        short = ids[:, :length]
+        pairs = zip(_observe_prefix(model, layers, short), observe(model, layers, short, "m"), strict=True)
+        off = max(relative_error(part["m"], whole["m"][:, : part["m"].shape[1]]) for part, whole in pairs)
+        if off >= TOLERANCE["float32"] and length > MIN_TOKENS:
+            raise UserError(
+                f"in rows of more than {length - 1} tokens the coefficients of a prefix depend on what follows it (relative"
+                f" error {error:.0e} in rows of {ids.shape[1]} tokens)"
+            )
+        if off >= TOLERANCE["float32"]:
+            return
+
+
 def _observe_prefix(model: nn.Module, layers: list[Layer], ids: Tensor) -> list[States]:
     """Coefficients of every layer on the first two thirds of a text [sentence, token], without the rest of it.
 
@@ -128,7 +146,7 @@ def _observe_prefix(model: nn.Module, layers: list[Layer], ids: Tensor) -> list[
     blocks in bfloat16. Texts of the same length are rounded alike.
     """
     end = ids.shape[1] * 2 // 3
-    if TOLERANCE[_type_name(model)] == TOLERANCE["float32"]:
+    if TOLERANCE[type_name(model)] == TOLERANCE["float32"]:
         return observe(model, layers, ids[:, :end], "m")
     rest = ids[:, : ids.shape[1] - end]
     found = observe(model, layers, torch.cat([ids[:, :end], rest], 1), "m")
@@ -148,8 +166,8 @@ def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tenso
     return known_state(trace.at(layer.sum_module[inside:])).float()
 
 
-def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -> None:
-    tolerance = TOLERANCE[str(dtype).removeprefix("torch.")]
+def _require(identity: str, error: float, dtype: str, where: str = "") -> None:
+    tolerance = TOLERANCE[dtype]
     if error < tolerance:  # false for NaN, too
         return
     if error != error:
@@ -203,23 +221,13 @@ def _last_block(model: nn.Module, layers: list[Layer], ids: Tensor) -> tuple[str
 
     Returns its name, the length of the tuple that it returns (0: a tensor), what it returns first, and the logits.
     """
-    lists = dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers)
-    blocks = {f"{path}.{name}": block for path in lists for name, block in model.get_submodule(path).named_children()}
     latest: dict[str, tuple[int, Tensor]] = {}  # of one block at a time
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         latest.clear()
         latest[name] = 0 if torch.is_tensor(output) else len(output), known_state(output).float().clone()
 
-    with after(*[(block, partial(note, name)) for name, block in blocks.items()]):
+    with after(*by_name(model, blocks_beside(model, layers), note)):
         logits = forward(model, ids).logits.float()
     name, (returns, output) = latest.popitem()
     return name, returns, output, logits
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-
-
-def _type_name(model: nn.Module) -> str:
-    return str(_dtype(model)).removeprefix("torch.")

@@ -1,6 +1,8 @@
 """Edges between memories: how much of what a memory reads comes from a memory of an earlier layer (docs/graphs.md)."""
 
+import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
+from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.effects.frozen import Frozen
-from ffkv.model.effects.reads import Pass, Read, observe
-from ffkv.model.effects.without import run_without
-from ffkv.model.key_vectors import factor_places, factors
-from ffkv.model.placement.precision import running_in_float32
-from ffkv.model.placement.resident import in_float32
-from ffkv.model.tap.hooks import known_state
-from ffkv.model.value_vectors import in_residual, values_in_place
+from ffkv.model.effects.gradient import Frozen
+from ffkv.model.effects.reads import TOLERANCE, Pass, Read, observe
+from ffkv.model.keys_and_values import factor_places, factors, in_residual, values_in_place
+from ffkv.model.placement import in_float32, running_in_float32
+from ffkv.model.tap.change import with_output
+from ffkv.model.tap.hooks import known_state, relative_error
+from ffkv.model.tap.tap import tap
 
 BATCH_TOKENS = 1024  # as the setting batches.tokens
 PARTS = ("memories", "attention", "embedding", "bias", "constant")
@@ -64,7 +66,7 @@ def edges(
         rerun: whether the model runs again without each source. Else the columns `total` and `total_m` are NaN.
         batch_tokens: maximum number of tokens per pass. A pass has one source at least.
     Raises:
-        UserError: there is no such memory or token.
+        UserError: there is no such memory or token; or the model cannot be changed while it runs.
     """
     sources, targets = (_places(loaded, ids, given) for given in (sources, targets))
     layers = [loaded.anatomy.layers[number] for number in sorted({*targets["layer"]})]
@@ -86,9 +88,11 @@ def edges(
                     read, rows.iloc[own], u[own], sources.iloc[early], written.contributions[early], written, positions
                 )
         if rerun:
-            total, total_m = run_without(loaded, ids, sources, written.contributions, rows, u, batch_tokens)
+            total, total_m = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
-    told["deviation"] = _deviations(told, rows["pre_activation"])
+    # How far the parts are from adding up, relative to the largest of them.
+    largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
+    told["deviation"] = (told[[*PARTS]].sum(axis=1, skipna=False) - rows["pre_activation"]).abs() / largest
     source, row = np.nonzero(
         (sources["layer"].to_numpy()[:, None] < rows["layer"].to_numpy())
         & (sources["position"].to_numpy()[:, None] <= rows["position"].to_numpy())
@@ -230,12 +234,6 @@ def _direct(
     return held.numpy(), direct.numpy(), torch.stack(parts, 1).numpy()
 
 
-def _deviations(parts: pd.DataFrame, pre_activation: pd.Series) -> pd.Series:
-    """How far the parts are from adding up, relative to the largest of them."""
-    largest = pd.concat([parts[list(PARTS)], pre_activation], axis=1).abs().max(axis=1)
-    return (parts[list(PARTS)].sum(axis=1, skipna=False) - pre_activation).abs() / largest
-
-
 def _note(loaded: LoadedModel, read: Read, rows: pd.DataFrame, u: Tensor) -> str:
     """Says what cannot be told of a layer; "" if everything can."""
     own, number = rows["layer"].to_numpy() == read.layer.index, read.layer.index
@@ -254,3 +252,57 @@ def _note(loaded: LoadedModel, read: Read, rows: pd.DataFrame, u: Tensor) -> str
     if {*banks} - {*read.routers}:
         notes.append(f"The router of layer {number} cannot be told: no matrix of its size reads what the experts read.")
     return " ".join(notes)
+
+
+def run_without(
+    loaded: LoadedModel,
+    ids: Tensor,
+    seen: Pass,
+    sources: pd.DataFrame,
+    contributions: Tensor,
+    rows: pd.DataFrame,
+    u: Tensor,
+    batch_tokens: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then [source, row].
+
+    A pass has several copies of the prompt, each without one source. The last copy is whole, and proves the pass: there the
+    layers read what they read in the unchanged pass that was `seen`.
+
+    Raises:
+        UserError: the model cannot be changed while it runs.
+    """
+    total, total_m = np.full((2, len(sources), len(rows)), np.nan)
+    first = sources["layer"].min()
+    layers = [loaded.anatomy.layers[number] for number in sorted({*rows["layer"]}) if number > first]
+    able = np.flatnonzero(sources["layer"] < rows["layer"].max())
+    room = max(1, batch_tokens // ids.shape[1] - 1)
+    for own in (able[start : start + room] for start in range(0, len(able), room)):
+
+        def remove(number: int, o: Tensor, own: np.ndarray = own) -> Tensor:
+            states = o.reshape(len(own) + 1, -1, o.shape[-1]).clone()
+            its = np.flatnonzero(sources["layer"].to_numpy()[own] == number)
+            states[its, sources["position"].iloc[own[its]].to_list()] -= contributions[own[its]].to(o)
+            return states.reshape(o.shape)
+
+        def receive(layer: Layer, quantity: str, tensor: Tensor, own: np.ndarray = own) -> None:
+            read = np.flatnonzero(rows["layer"] == layer.index)
+            at = tensor[:, rows["position"].iloc[read].to_list()].double().cpu()  # [copy, row, .]
+            lost = at[-1:] - at[:-1]
+            if quantity == "x":
+                unchanged = seen.reads[layer.index].x[rows["position"].iloc[read].to_list()].to(at)
+                if not relative_error(at[-1], unchanged) < TOLERANCE:
+                    raise UserError(
+                        f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes what layer"
+                        f" {layer.index} reads. Ask for no edges of this model."
+                    )
+                total[np.ix_(own, read)] = torch.einsum("srd,rd->sr", lost, u[read]).numpy()
+            else:
+                total_m[np.ix_(own, read)] = lost[:, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
+
+        with contextlib.ExitStack() as stack:
+            for number in sorted({*sources["layer"].iloc[own]}):
+                stack.enter_context(with_output(loaded.model, loaded.anatomy.layers[number], partial(remove, number)))
+            run = stack.enter_context(tap(loaded.model, layers, "xm"))
+            run(ids.expand(len(own) + 1, -1), receive)
+    return total, total_m

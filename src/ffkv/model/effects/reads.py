@@ -16,23 +16,10 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.discover.replay import map_tensors
-from ffkv.model.placement.resident import in_float32, resident
-from ffkv.model.tap.assemble import flat
-from ffkv.model.tap.hooks import (
-    after,
-    before,
-    counting_repeats,
-    hidden_argument,
-    hidden_input,
-    hidden_state,
-    in_own_repeat,
-    known_state,
-    relative_error,
-    replace_hidden_argument,
-)
-from ffkv.model.tap.resume import with_output
-from ffkv.model.tap.tap import tap
+from ffkv.model.placement import in_float32, resident
+from ffkv.model.tap import hooks
+from ffkv.model.tap.change import with_output
+from ffkv.model.tap.tap import flat, tap
 
 TOLERANCE = 1e-4  # relative: float32 rounding of another shape of batch is 1e-6, a wrong norm is off by more than 1e-2
 
@@ -56,12 +43,12 @@ class Read:
         if self.norm is None:
             return states
         with in_float32(self.norm):
-            return flat(known_state(self.norm(states[None])))
+            return flat(hooks.known_state(self.norm(states[None])))
 
     @property
     def plain(self) -> bool:
         """Whether all that is written before the layer comes into h, and N makes x of h token by token."""
-        return bool(self.paths.isfinite().all()) and relative_error(self.normed(self.h), self.x) < TOLERANCE
+        return bool(self.paths.isfinite().all()) and hooks.relative_error(self.normed(self.h), self.x) < TOLERANCE
 
 
 class Router(NamedTuple):
@@ -94,26 +81,30 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
         return state + zeros[-1]
 
     def on_embedding(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        state = hidden_input(args, kwargs)
+        state = hooks.hidden_input(args, kwargs)
         embedding.append(flat(state).detach().clone())
-        return replace_hidden_argument(args, kwargs, with_zeros(state))
+        return hooks.replace_hidden_argument(args, kwargs, with_zeros(state))
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         states[layer.index, quantity] = tensor[0, positions].detach().clone()
 
     model.requires_grad_(False)
-    repeats, counting = counting_repeats(model, {layers[0].block, *(layer.block for layer in wanted)})
+    repeats, counting = hooks.counting_repeats(model, {layers[0].block, *(layer.block for layer in wanted)})
     leaves = [module for module in model.modules() if not any(module.children())]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(before(*counting))
-        stack.enter_context(after(*[(module, _without_gradient) for module in leaves]))
+        stack.enter_context(hooks.before(*counting))
+        stack.enter_context(
+            hooks.after(*[(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves])
+        )
         first = model.get_submodule(layers[0].block)
-        stack.enter_context(before((first, partial(in_own_repeat, layers[0], repeats, on_embedding))))
+        stack.enter_context(hooks.before((first, partial(hooks.in_own_repeat, layers[0], repeats, on_embedding))))
         for layer in layers[:-1]:
             stack.enter_context(with_output(model, layer, with_zeros))
         for read in reads.values():
             for when, module, hook, *given in _hooks(model, read, loaded.anatomy.width):
-                stack.enter_context(when((module, partial(in_own_repeat, read.layer, repeats, hook, read, *given))))
+                stack.enter_context(
+                    when((module, partial(hooks.in_own_repeat, read.layer, repeats, hook, read, *given)))
+                )
         run = stack.enter_context(tap(model, layers, "mbsy"))
         run(ids, receive, gradients=True)
     for read in reads.values():
@@ -127,31 +118,27 @@ def _hooks(model: nn.Module, read: Read, width: int) -> Iterator[tuple]:
     """Yields the hooks that read one layer: `before` or `after`, a module, the hook, and what it is given behind `read`."""
     layer, heard = read.layer, list[tuple[nn.Module, Tensor, Tensor]]()
     inside = [*model.get_submodule(layer.block).modules()]
-    yield from ((after, module, _hear, heard) for module in inside)
-    yield before, model.get_submodule(layer.second_matrices[0].first_matrices[0]), _on_x, heard
+    yield from ((hooks.after, module, _hear, heard) for module in inside)
+    yield hooks.before, model.get_submodule(layer.second_matrices[0].first_matrices[0]), _on_x, heard
     for number, matrix in enumerate(layer.second_matrices):
         if matrix.experts:
             size = (matrix.experts, width)
             able = [module for module in inside if getattr(getattr(module, "weight", None), "shape", ()) == size]
-            yield from ((after, module, _on_router, number) for module in able)
+            yield from ((hooks.after, module, _on_router, number) for module in able)
         else:
-            yield from ((after, model.get_submodule(name), _on_output, name) for name in matrix.first_matrices)
-
-
-def _without_gradient(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    return map_tensors(torch.Tensor.detach, output)
+            yield from ((hooks.after, model.get_submodule(name), _on_output, name) for name in matrix.first_matrices)
 
 
 def _hear(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
     """Notes what a module made of the hidden state, until x is there."""
-    state, made = hidden_argument(args, kwargs), hidden_state(output)
+    state, made = hooks.hidden_argument(args, kwargs), hooks.hidden_state(output)
     if state is not None and made is not None and not read.x.numel():
         heard.append((module, flat(state), flat(made).detach()))
 
 
 def _on_x(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict) -> None:
     """Finds the norm before the layer: the first module that made x of something else."""
-    x = flat(hidden_input(args, kwargs))
+    x = flat(hooks.hidden_input(args, kwargs))
     read.h, read.x = x.clone(), x.detach().clone()
     for norm, state, made in heard:
         if made.shape == state.shape == x.shape and torch.equal(made, x) and not torch.equal(state, x):
@@ -161,12 +148,12 @@ def _on_x(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict)
 
 
 def _on_output(read: Read, name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-    read.outputs[name] = flat(known_state(output)).detach().clone()
+    read.outputs[name] = flat(hooks.known_state(output)).detach().clone()
 
 
 def _on_router(read: Read, number: int, module: Any, args: tuple, kwargs: dict, output: Any) -> None:
     """Notes a module as a possible router of a bank if it returns logits W x + b, or their probabilities."""
-    state = hidden_argument(args, kwargs)
+    state = hooks.hidden_argument(args, kwargs)
     if state is None or state.shape[-1] != module.weight.shape[1]:
         return
     with resident(module):
@@ -174,7 +161,9 @@ def _on_router(read: Read, number: int, module: Any, args: tuple, kwargs: dict, 
         logits = flat(state) @ module.weight.to(state.dtype).T + bias
     told = [flat(each) for each in (output if isinstance(output, tuple) else (output,)) if torch.is_tensor(each)]
     known = (logits, logits.softmax(-1), logits.sigmoid())
-    if any(each.shape == logits.shape and relative_error(each, own) < TOLERANCE for each in told for own in known):
+    if any(
+        each.shape == logits.shape and hooks.relative_error(each, own) < TOLERANCE for each in told for own in known
+    ):
         read.routers[number] = Router(module, flat(state).detach().clone())
 
 
@@ -190,6 +179,6 @@ def _paths(h: Tensor, zeros: Sequence[Tensor]) -> Tensor:
     for number, (ones, others) in enumerate(zip(*found, strict=True)):
         if ones is not None:
             path, told = flat(ones)[0], flat(others)
-            if relative_error(told, path * random.to(told)) < TOLERANCE:
+            if hooks.relative_error(told, path * random.to(told)) < TOLERANCE:
                 paths[number] = path.double().cpu()
     return paths

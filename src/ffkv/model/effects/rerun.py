@@ -1,7 +1,14 @@
-"""Runs prefixes through the model, and runs the blocks after a layer again for changed outputs of the layer."""
+"""Runs prefixes through the model, and runs them again with changes: what the head reads then.
 
+Either the blocks after a layer run again for changed outputs of this layer, or a prefix runs again with many memories changed at
+its last tokens, in all layers at once.
+"""
+
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +19,16 @@ from transformers import DynamicCache
 
 from ffkv.base.batching import batches, pad, tight_batches
 from ffkv.base.errors import UserError
+from ffkv.base.files.columns import REACHES
+from ffkv.base.steps import Work
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
-from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.head.head import Head
+from ffkv.model.head.head_file import load_head
+from ffkv.model.placement import running_in_float32
+from ffkv.model.tap.change import noting_returns, resumed, with_output
 from ffkv.model.tap.hooks import attention_mask, relative_error
-from ffkv.model.tap.resume import noting_returns, resumed, with_output
 from ffkv.model.tap.tap import tap
 
 TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e-6; a wrong way is off by more than 1e-2
@@ -139,7 +151,9 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
             own = [bases[n] for n, _ in parts]
             times = None if along is None else [along[n][rows] for n, rows in parts]
             found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
-            if isinstance(found, Exception) or not _nothing_changes(own, found):
+            if isinstance(found, Exception) or not all(
+                relative_error(end[-1], base.end) < TOLERANCE for end, base in zip(found, own, strict=True)
+            ):
                 _next_way(ways, loaded, layer, found)
                 return rerun(bases, changes, along)
             for (n, rows), each in zip(parts, found, strict=True):
@@ -163,11 +177,6 @@ def _passes(
         sizes += [1 + min(room, len(own) - start) for start in range(0, len(own), room)]
     groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
-
-
-def _nothing_changes(bases: Sequence[Unchanged], ends: Sequence[Tensor]) -> bool:
-    """Tells whether the last end of each prefix is that of the unchanged model."""
-    return all(relative_error(end[-1], base.end) < TOLERANCE for end, base in zip(ends, bases, strict=True))
 
 
 def _tried(way: Way, *arguments: Any) -> Sequence[Tensor] | Exception:
@@ -268,3 +277,118 @@ def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
     with tap(loaded.model, loaded.anatomy.layers[-1:], loaded.anatomy.end) as run:
         run(ids, on_tensor, **arguments)
     return found[0]
+
+
+class Running(NamedTuple):
+    """A model that computes in float32, and how it runs again."""
+
+    loaded: LoadedModel
+    head: Head
+    keeps: bool  # see `rerun.keeps`
+    reruns: Sequence[Rerun]  # see `rerunning` [layer]
+    batch_tokens: int  # maximum number of tokens per pass, padding included
+
+
+@contextlib.contextmanager
+def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Running]:
+    """Loads the model of a model folder. Inside the `with` statement, it computes in float32.
+
+    A contribution is small beside the residual, so that 16 bits would round it away.
+
+    Args:
+        model: folder of the model step.
+        work: the device, and the number of tokens per pass.
+        whole: prefixes are read whole, because more than their last tokens change: no keys and values are kept.
+    Raises:
+        UserError: as `load`.
+    """
+    loaded = load(model, work.device, work.max_memory, work.trust_remote_code)
+    head = load_head(Path(model), work.device, trust_remote_code=work.trust_remote_code)
+    with running_in_float32(loaded.model):
+        keeping = not whole and keeps(loaded)
+        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
+        yield Running(loaded, head, keeping, reruns, work.batch_tokens)
+
+
+def changed_ends(
+    loaded: LoadedModel,
+    layer: Layer,
+    rerun: Rerun,
+    bases: Sequence[Unchanged],
+    changes: Sequence[Tensor],
+    reaches: Sequence[str] = REACHES,
+    along: Along = None,
+) -> dict[str, Sequence[Tensor]]:
+    """Returns what the head reads after changes of o at the last tokens of prefixes [prefix][change, d], by reach.
+
+    Direct: the change at the last token is added to what the head reads. Total: the blocks after the layer run again. After the
+    last layer there are none, so that both are the same. `rerun`: see `rerunning`. `along`: see `rerun.Along`.
+    """
+    last, found = layer.index == loaded.anatomy.read_as, dict[str, Sequence[Tensor]]()
+    for reach in reaches[:1] if last else reaches:
+        if last or reach == "direct":
+            own = changes if along is None else [n[:, -1:] * each for n, each in zip(along, changes, strict=True)]
+            found[reach] = [base.end + each.to(base.end.device) for base, each in zip(bases, own, strict=True)]
+        else:
+            found[reach] = rerun(bases, changes, along)
+    return dict.fromkeys(reaches, found[reaches[0]]) if last else found
+
+
+# From a layer, the coefficients [copy, token, memory] and the factor of a norm after it [copy, token, 1] at the last tokens of
+# all copies of all prefixes, to what o of each copy is changed by there [copy, token, d].
+Edit = Callable[[Layer, Tensor, Tensor], Tensor]
+
+
+def patched_ends(
+    loaded: LoadedModel,
+    layers: Sequence[Layer],
+    bases: Sequence[Unchanged],
+    copies: int,
+    edit: Edit,
+    keep: bool,
+    tokens: int = 1,
+) -> Tensor:
+    """Returns what the head reads at the last token of each prefix, for each copy of it, float32 [prefix, copy, d].
+
+    In each copy, o of the layers changes at the last tokens by what `edit` says of the coefficients that the copy has there: a
+    layer sees what the layers before it did.
+
+    Args:
+        layers: the layers that change, ascending.
+        bases: the prefixes, see `run_unchanged`. Without `keep` only one.
+        copies: number of copies of each prefix.
+        keep: whether the model keeps keys and values, see `keeps`. Without them each copy reads the whole prefix.
+        tokens: number of tokens at its end that change. With `keep` it is 1.
+    """
+    final = loaded.anatomy.layers[-1]
+    if keep:
+        ids, arguments = behind(bases, [copies] * len(bases))
+    else:
+        ids, arguments = bases[0].ids.expand(copies, -1), {}
+    shape = (-1, 1) if keep else ids.shape  # copies of all prefixes, and their tokens
+    seen: dict[str, Tensor] = {}
+    ends: list[Tensor] = []
+
+    def last(tensor: Tensor) -> Tensor:
+        """[copy of each prefix, token, .], of the last tokens."""
+        return tensor.reshape(*shape, tensor.shape[-1])[:, -tokens:]
+
+    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        if layer is final and quantity == loaded.anatomy.end:
+            ends.append(last(tensor)[:, -1].float().clone())
+        elif quantity in "ms":
+            seen[quantity] = last(tensor).float().clone()
+
+    def change(layer: Layer, o: Tensor) -> Tensor:
+        states = o.reshape(*shape, o.shape[-1]).clone()
+        m = seen.pop("m")
+        states[:, -tokens:] += edit(layer, m, seen.pop("s", m.new_ones(*m.shape[:2], 1))).to(o.device, o.dtype)
+        return states.reshape(o.shape)
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(with_output(loaded.model, layer, partial(change, layer)))
+        read = [*layers, *([] if final in layers else [final])]
+        run = stack.enter_context(tap(loaded.model, read, f"ms{loaded.anatomy.end}"))
+        run(ids, receive, **arguments)
+    return ends[0].reshape(len(bases), copies, -1)

@@ -1,25 +1,124 @@
-"""The head: everything that turns a residual vector into vocabulary logits."""
+"""The head: everything that turns a residual vector into vocabulary logits.
+
+It reads vectors out with what remains of the model without the contents of its blocks. There, the blocks pass their input on,
+and the last one returns the vectors that are to be read out. What remains is the model's own final norm, projections, output
+embedding, scale and soft cap, so that ffkv needs to know none of them.
+
+Where plain modules give the same logits, such as a final norm and the output embedding (GPT-2, GPT-NeoX, OPT), they are
+rebuilt from their tensors alone. A job that needs no other part of the model then imports no modeling code, which takes
+some four CPU seconds.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.head.chain import ModuleChain
-from ffkv.model.head.emptied import EmptiedModel
-from ffkv.model.tap.hooks import after, enough_memory, weight_bytes
+from ffkv.model.anatomy import HeadModule, HeadSpec
+from ffkv.model.head.lens import CHUNK_BYTES, Lens
+from ffkv.model.tap.hooks import after, enough_memory, hidden_argument, hidden_input, known_state, weight_bytes
 
-CHUNK_BYTES = 2**26  # of logits that are computed at a time: bounds the memory whatever the vocabulary
-CACHED_BYTES = 2**22  # of logits that the CPU hands on at a time: what is computed from them stays in its cache
+PLAIN: dict[str, type[nn.Module]] = {"LayerNorm": nn.LayerNorm, "Linear": nn.Linear}
+ROWS = 3  # of random vectors on which chain and model are compared
 
 
-class Head:
-    """Reads vectors of the residual stream out into logits.
+class EmptiedModel:
+    """A model whose blocks are empty, and the vectors that its last block returns.
 
-    It works in float32, whatever the type of the model: in half precision several of the highest logits are often
-    equal, and the lowest id, which is often a frequent token, would win.
+    The blocks themselves stay, with the attributes that the model's own code asks them for. If a block adds the
+    feed-forward output before a last norm, that norm stays too.
+    """
+
+    def __init__(self, model: Any, spec: HeadSpec):
+        """Empties the blocks of a model in place."""
+        self.model = model
+        self.spec = spec
+        self._vectors: Tensor | None = None
+        norms = {layer.sum_module for layer in spec.layers if layer.post_norm}
+        for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in spec.layers):
+            for name, block in model.get_submodule(siblings).named_children():
+                path = f"{siblings}.{name}"
+                kept = {norm[len(path) + 1 :].split(".")[0] for norm in norms if norm.startswith(path + ".")}
+                for child in [child for child in block._modules if child not in kept]:
+                    del block._modules[child]
+                block._parameters.clear()
+                block._buffers.clear()
+                block.forward = partial(self._forward, path == spec.last_block)
+        # The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one.
+        self.output_module = model.get_output_embeddings()
+
+    def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
+        """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
+        states = vectors[:, None]
+        if layer is not None and self.spec.layers[layer].post_norm:
+            states = known_state(self.model.get_submodule(self.spec.layers[layer].sum_module)(states))
+        self._vectors = states
+        ids = torch.zeros(len(states), 1, dtype=torch.long, device=states.device)
+        return self.model(input_ids=ids, use_cache=False).logits[:, 0]
+
+    def _forward(self, is_last: bool, *args: Any, **kwargs: Any) -> Any:
+        states = self._vectors if is_last else hidden_argument(args, kwargs)
+        return (states, *[None] * (self.spec.returns - 1)) if self.spec.returns else states
+
+
+class ModuleChain:
+    """A head that is a chain of plain modules, in order."""
+
+    def __init__(self, chain: list[HeadModule], tensors: dict[str, Tensor]):
+        """Builds the modules. `tensors`: by the names that they have in the model."""
+        self.model = nn.Sequential(*[_build(module, tensors) for module in chain])
+        self.output_module = self.model[-1]  # holds the output embedding E [vocabulary, width of its input]
+
+    def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
+        """Returns logits [n, vocabulary] of vectors [n, d], of any layer."""
+        return self.model(vectors[:, None])[:, 0]
+
+
+def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
+    """Finds the chain that gives exactly the logits of an emptied model with its weights; [] if there is none."""
+    if any(layer.post_norm for layer in emptied.spec.layers):  # their vectors are read through norms of blocks
+        return []
+    model = emptied.model
+    plain = {name: module for name, module in model.named_modules() if type(module) in PLAIN.values()}
+    calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+        calls.append((name, hidden_input(args, kwargs), output))
+
+    dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    vectors = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with torch.no_grad(), after(*[(module, partial(note, name)) for name, module in plain.items()]):
+        logits = emptied.read_out(vectors, None)
+    state, chain = vectors[:, None], []
+    for name, argument, output in calls:
+        if argument.shape == state.shape and torch.equal(argument, state):
+            chain.append(HeadModule(name, type(plain[name]).__name__, getattr(plain[name], "eps", 0.0)))
+            state = output
+    ends_with_embedding = bool(chain) and plain[chain[-1].name] is model.get_output_embeddings()
+    return chain if ends_with_embedding and torch.equal(state[:, 0], logits) else []
+
+
+def _build(module: HeadModule, tensors: dict[str, Tensor]) -> nn.Module:
+    weight, bias = tensors[f"{module.name}.weight"], tensors.get(f"{module.name}.bias")
+    with torch.device("meta"):
+        built: Any = (
+            nn.LayerNorm(weight.shape, module.eps) if module.kind == "LayerNorm" else nn.Linear(*weight.T.shape)
+        )
+    built.weight = nn.Parameter(weight, requires_grad=False)
+    built.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return built
+
+
+class Head(Lens):
+    """Reads vectors of the residual stream out into logits, as they are: the logit lens.
+
+    A post-norm block reads the vectors of its layer out through its own last norm. The head works in float32, whatever the
+    type of the model: in half precision several of the highest logits are often equal, and the lowest id, which is often a
+    frequent token, would win.
     """
 
     def __init__(
@@ -29,30 +128,19 @@ class Head:
         layers: int,
         device: str,
         projection: str = "head",
+        read_as: int | None = None,
     ):
-        """Moves what reads vectors out to a device. `projection`: the setting `values.projection`."""
-        self._source, self._device, self._projection = source, device, projection
+        """Moves what reads vectors out to a device.
+
+        `layers`: how many there are. `projection`: the setting `values.projection`. `read_as`: see `Anatomy.read_as`.
+        """
+        self._source, self.device, self._projection = source, device, projection
         source.model.to(device).float()
-        self.vocabulary, self._layers = vocabulary, layers  # the number of logits, and of layers
+        self.vocabulary, self._layers, self.read_as = vocabulary, layers, read_as
         self._mixes_no_logits: bool | None = None  # not tried yet
 
     def __repr__(self) -> str:
-        return f"<Head: logits of {self.vocabulary:,} tokens on {self._device}>"
-
-    def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
-        """Yields logits of many vectors, a bounded number at a time.
-
-        The CPU computes many and hands them on in smaller pieces, which stay in its cache. `vectors`: residual vectors
-        [n, d] of a layer; None: outputs of the last block. A post-norm block reads the vectors of its layer out through
-        its own last norm. Yields the rows, and their logits [rows, vocabulary] in float32.
-        """
-        rows, piece = (max(1, size // (4 * self.vocabulary)) for size in (CHUNK_BYTES, CACHED_BYTES))
-        for chunk_start in range(0, len(vectors), rows):
-            start, logits = chunk_start, self.logits(vectors[chunk_start : chunk_start + rows], layer)
-            for piece_logits in logits.split(piece if logits.device.type == "cpu" else rows):
-                stop = start + len(piece_logits)
-                yield slice(start, stop), piece_logits
-                start = stop
+        return f"<Head: logits of {self.vocabulary:,} tokens on {self.device}>"
 
     def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
         """Returns logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
@@ -63,10 +151,12 @@ class Head:
         if layer is not None and not 0 <= layer < self._layers:
             raise UserError(f"There is no layer {layer}. The model has layers 0 to {self._layers - 1}.")
         with torch.no_grad(), enough_memory(lambda: weight_bytes(self._source.model)):
-            vectors = vectors.to(self._device)
+            vectors = vectors.to(self.device)
             if self._projection == "unembedding":
                 return vectors @ self._output_embedding(vectors.shape[1]).T
             return self._source.read_out(vectors.float(), layer).float()
+
+    state = change = logits  # it reads both alike
 
     def uncapped(self, vectors: Tensor, layer: int | None = None) -> Tensor:
         """Returns what `logits` does, but without what the model does to the logits behind its output embedding.
@@ -85,23 +175,19 @@ class Head:
 
         Where the output embedding is one plain matrix, only the token's row of it is used.
         """
-        if not len(vectors) or not self._one_row_suffices(vectors[:1], layer):
-            return torch.cat([vectors.new_zeros(0), *(logits[:, token] for _, logits in self.chunks(vectors, layer))])
-        with self._rows(torch.tensor([token])):
-            return self.logits(vectors, layer)[:, 0]
+        found = [logits[:, 0] for _, logits in self._of_tokens(vectors, torch.tensor([token]), layer)]
+        return torch.cat(found) if found else vectors.new_zeros(0)
 
     def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
         """Returns the gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
         one = self._one_row_suffices(vector[None], layer)
         with torch.enable_grad(), self._rows(torch.tensor([token])) if one else contextlib.nullcontext():
-            vector = vector.detach().to(self._device).float().requires_grad_()
-            logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
-            return torch.autograd.grad(logit, vector)[0]
+            return self.gradient(vector[None], layer, lambda logits: logits[0, 0 if one else token])[0]
 
     def gradient(self, vectors: Tensor, layer: int | None, number: Callable[[Tensor], Tensor]) -> Tensor:
         """Returns the gradient of a number of logits [n, vocabulary] with respect to the vectors [n, d] that are read out."""
         with torch.enable_grad():
-            vectors = vectors.detach().to(self._device).float().requires_grad_()
+            vectors = vectors.detach().to(self.device).float().requires_grad_()
             return torch.autograd.grad(number(self._source.read_out(vectors, layer).float()), vectors)[0]
 
     def differences(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> Tensor:
@@ -109,23 +195,26 @@ class Head:
 
         Where the output embedding is one plain matrix, only the rows of the tokens are used.
         """
-        found, few = vectors.new_zeros(len(vectors)), len(vectors) > 0 and self._one_row_suffices(vectors[:1], layer)
-        tokens, columns = pairs.unique(return_inverse=True)
-        columns = columns.to(found.device)
-        with self._rows(tokens) if few else contextlib.nullcontext():
-            width = len(tokens) if few else self.vocabulary
-            step = max(1, CHUNK_BYTES // (4 * width))
-            for start in range(0, len(vectors), step):
-                logits = self.logits(vectors[start : start + step], layer).to(found.device)
-                both = logits.gather(1, (columns if few else pairs.to(found.device))[start : start + step])
-                found[start : start + step] = both[:, 0] - both[:, 1]
+        found, (tokens, columns) = vectors.new_zeros(len(vectors)), pairs.unique(return_inverse=True)
+        for rows, logits in self._of_tokens(vectors, tokens, layer):
+            both = logits.gather(1, columns[rows].to(logits.device))
+            found[rows] = (both[:, 0] - both[:, 1]).to(found.device)
         return found
+
+    def _of_tokens(self, vectors: Tensor, tokens: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
+        """Yields logits of some tokens [token], a bounded number at a time: the rows, and their logits [rows, token]."""
+        few = len(vectors) > 0 and self._one_row_suffices(vectors[:1], layer)
+        step = max(1, CHUNK_BYTES // (4 * (len(tokens) if few else self.vocabulary)))
+        with self._rows(tokens) if few else contextlib.nullcontext():
+            for start in range(0, len(vectors), step):
+                logits = self.logits(vectors[start : start + step], layer)
+                yield slice(start, start + len(logits)), logits if few else logits[:, tokens.to(logits.device)]
 
     def difference_gradients(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
         """Returns what `differences` does, and its gradient with respect to the vectors [n, d]."""
         with torch.enable_grad():
-            vectors = vectors.detach().to(self._device).float().requires_grad_()
-            both = self._source.read_out(vectors, layer).float().gather(1, pairs.to(self._device))
+            vectors = vectors.detach().to(self.device).float().requires_grad_()
+            both = self._source.read_out(vectors, layer).float().gather(1, pairs.to(self.device))
             found = both[:, 0] - both[:, 1]
             return found.detach(), torch.autograd.grad(found.sum(), vectors)[0]
 

@@ -15,22 +15,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.files.fault import unreadable
-from ffkv.base.files.looks import looks_told, save_pretrained
+from ffkv.base.files.stored import unreadable, verify_sum
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, looks_told, save_pretrained
 from ffkv.base.process.runtime import choose_device
-from ffkv.model.anatomy import HeadSpec, read_anatomy
+from ffkv.model.anatomy import HeadSpec, read_anatomy_to_run
 from ffkv.model.checkpoint.config import build_empty, read_config, reading
-from ffkv.model.head.chain import ModuleChain
-from ffkv.model.head.emptied import EmptiedModel
-from ffkv.model.head.head import Head
-from ffkv.model.placement.resident import stored_tensor
+from ffkv.model.checkpoint.readers import known_class
+from ffkv.model.head.head import EmptiedModel, Head, ModuleChain
+from ffkv.model.placement import stored_tensor
 
 HEAD_FILE = "head.safetensors"
 NAMES = "names"  # the only entry of the metadata, because safetensors writes several in any order
+# What a file that ffkv did not write makes torch, transformers and safetensors raise.
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, StopIteration, SafetensorError)
 EMBEDDING = "output embedding"  # an entry of the names that is not a tensor of the model
 
 
@@ -53,29 +52,33 @@ def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
     return emptied_model
 
 
-def load_head(model_folder: Path | str, device: str = "auto", projection: str = "head") -> Head:
+def load_head(
+    model_folder: Path | str, device: str = "auto", projection: str = "head", trust_remote_code: bool = False
+) -> Head:
     """Loads the head of a proven model, without its blocks.
 
     Args:
         model_folder: `results/<run>/model`.
         device: as the setting `model.device`.
         projection: as the setting `values.projection`: "head", or "unembedding" for the output embedding alone.
+        trust_remote_code: whether you allow the Python code that the checkpoint brings. No file of a run allows it.
     Raises:
-        UserError: the model step has not been run, or its files are damaged.
+        UserError: the model step has not been run, its files are damaged, or the head needs code that you do not allow.
     Examples:
         >>> head = ffkv.load_head("results/tiny/model", device="cpu")
         >>> values = torch.from_numpy(ffkv.read_values("results/tiny/values.h5").value)
         >>> head.logits(values).shape  # [memory, vocabulary]
         torch.Size([256, 400])
     """
-    anatomy, folder = read_anatomy(model_folder), Path(model_folder)
+    anatomy, folder = read_anatomy_to_run(model_folder, trust_remote_code), Path(model_folder)
     reader: EmptiedModel | ModuleChain
     if anatomy.head_chain:
         tensors, names = _read(folder)
         reader = ModuleChain(anatomy.head_chain, {name: tensors[stored] for name, stored in names.items()})
     else:
         reader = read_head(folder, anatomy.head_spec, anatomy.source if anatomy.trust_remote_code else None)
-    return Head(reader, anatomy.vocabulary, len(anatomy.layers), choose_device(device), projection)
+    layers = len(anatomy.layers)
+    return Head(reader, anatomy.vocabulary, layers, choose_device(device), projection, anatomy.read_as)
 
 
 def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:
@@ -85,21 +88,17 @@ def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> Empti
     if the folder holds no readable head.
     """
     with looks_told(folder):
-        return _read_emptied(folder, spec, code)
-
-
-def _read_emptied(folder: Path, spec: HeadSpec, code: Commit | None) -> EmptiedModel:
-    tensors, names = _read(folder)
-    dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-    try:
-        with torch.device("meta"):
-            model = _build(folder, spec.architecture, dtype, code)
-    except (OSError, ValueError, KeyError) as error:
-        raise unreadable(folder, error) from error
-    emptied = EmptiedModel(model, spec)
-    _fill(model, tensors, names)
-    model.eval()
-    return emptied
+        tensors, names = _read(folder)
+        try:
+            dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+            with torch.device("meta"):
+                model = _build(folder, spec.architecture, dtype, code)
+            emptied = EmptiedModel(model, spec)
+            _fill(model, tensors, names)
+        except UNREADABLE as error:
+            raise unreadable(folder, error) from error
+        model.eval()
+        return emptied
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -112,7 +111,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, "pt") as file:
             names = json.loads(file.metadata()[NAMES])
         return load_file(path), {name: stored for name, stored in names.items() if name != EMBEDDING}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except UNREADABLE as error:
         raise unreadable(folder, error) from error
 
 
@@ -121,19 +120,15 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     import transformers
 
     transformers.logging.set_verbosity_error()  # the job that made the file has told what it warns of
-    if architecture == "FairseqForCausalLM":
-        from ffkv.model.fairseq.modeling import FairseqForCausalLM
-
-        known: Any = FairseqForCausalLM
-    else:
-        known = getattr(transformers, architecture, None)
+    known = known_class(architecture) or getattr(transformers, architecture, None)
     config_class = getattr(known, "config_class", None)
     if not code and config_class and config_class.model_type == read_config(folder).get("model_type"):
-        return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
-    from transformers import AutoConfig
-
-    where = reading(code, True) if code else {}
-    config = AutoConfig.from_pretrained(local_model(code) if code else folder, **where)
+        config = config_class.from_pretrained(folder)
+    else:
+        # Without a word about trust, transformers would ask whoever sits at the terminal.
+        where = reading(code, True) if code else {"trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(local_model(code) if code else folder, **where)
+    config._attn_implementation = None  # it could name code of the hub
     # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
     if known is not None:
         return known._from_config(config, dtype=dtype)
@@ -156,6 +151,9 @@ def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
     """Returns the output embedding [vocabulary, d] in float32; None if the model has no single one."""
     path = Path(model_folder) / HEAD_FILE
     verify_sum(path)
-    with safe_open(path, "pt") as file:
-        name = json.loads(file.metadata()[NAMES])[EMBEDDING]
-        return file.get_tensor(name).float().numpy() if name else None
+    try:
+        with safe_open(path, "pt") as file:
+            name = json.loads(file.metadata()[NAMES])[EMBEDDING]
+            return file.get_tensor(name).float().numpy() if name else None
+    except UNREADABLE as error:
+        raise unreadable(path, error) from error

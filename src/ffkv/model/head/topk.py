@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.model.head.head import Head
+from ffkv.model.head.lens import Lens
 
 GROUP_SIZE = 64  # neighbouring logits of which the extremes are compared first
 ROUNDING = 1e-6  # of a logit: what differs less is equal
@@ -90,11 +90,7 @@ def moments(logits: Tensor, constant: Tensor) -> dict[str, Tensor]:
     variance, third, fourth = torch.cat(parts, 1)
     variance[variance <= (ROUNDING * constant.abs().amax()) ** 2] = 0
     third, fourth = (torch.where(variance > 0, each, torch.nan) for each in (third, fourth))
-    return {
-        "logit_variance": variance,
-        "logit_skewness": third / variance**1.5,
-        "logit_kurtosis": fourth / variance**2,
-    }
+    return {"logit_variance": variance, "logit_skewness": third / variance**1.5, "logit_kurtosis": fourth / variance**2}
 
 
 class Predictions(NamedTuple):
@@ -105,14 +101,16 @@ class Predictions(NamedTuple):
     probability: np.ndarray  # of one given token per vector, float32 [n]; [0] if no tokens were given
 
 
-def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:
+def predictions(
+    lens: Lens, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None, change: bool = False
+) -> Predictions:
     """Returns the predictions top(h) of many vectors [n, d] of a layer; None: of outputs of the last block.
 
-    `tokens`: one token per vector [n], if its probability is wanted.
+    `tokens`: one token per vector [n], if its probability is wanted. `change`: whether vectors are changes of states.
     """
     ids, tied = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
     probability = np.zeros(0 if tokens is None else len(vectors), np.float32)
-    for rows, logits in head.chunks(torch.from_numpy(vectors), layer):
+    for rows, logits in lens.chunks(torch.from_numpy(vectors), layer, change):
         top = highest(logits)
         ids[rows], tied[rows] = top.first.cpu().numpy(), top.tied.cpu().numpy()
         if tokens is not None:

@@ -1,17 +1,18 @@
-"""Changes memory coefficients while the model runs."""
+"""Changes coefficients and outputs of layers while the model runs, or begins a forward pass behind a layer."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
-from ffkv.model.experts.layouts import layout_of
-from ffkv.model.experts.record import changed_coefficients
-from ffkv.model.tap.hooks import before, counting_repeats, hidden_input, in_own_repeat, replace_hidden_argument
+from ffkv.model.experts import changed_coefficients, layout_of
+from ffkv.model.tap import hooks
 
 Place = tuple[int, int]  # a layer and a memory, both from 0
 
@@ -34,7 +35,7 @@ def scaled(
     """
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
-    repeats, hooks = counting_repeats(model, {layer.block for layer in changed})
+    repeats, pairs = hooks.counting_repeats(model, {layer.block for layer in changed})
     banks: dict[nn.Module, list[Callable[..., Tensor | None]]] = {}
     for layer in changed:
         ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
@@ -45,11 +46,11 @@ def scaled(
             if not inside:
                 continue
             if (layout := layout_of(module)) is None:
-                hooks.append((module, partial(in_own_repeat, layer, repeats, _scale_input, inside, token)))
+                pairs.append((module, partial(hooks.in_own_repeat, layer, repeats, _scale_input, inside, token)))
             else:
-                change = partial(in_own_repeat, layer, repeats, _scale_experts, inside, token, layout.units)
+                change = partial(hooks.in_own_repeat, layer, repeats, _scale_experts, inside, token, layout.units)
                 banks.setdefault(module, []).append(change)
-    with before(*hooks), contextlib.ExitStack() as stack:
+    with hooks.before(*pairs), contextlib.ExitStack() as stack:
         for bank, changes in banks.items():
             stack.enter_context(changed_coefficients(bank, partial(_one_after_the_other, changes)))
         yield
@@ -59,12 +60,12 @@ def _scale_input(
     factors: Mapping[int, float], token: int | None, module: nn.Module, args: tuple, kwargs: dict
 ) -> tuple[tuple, dict]:
     """Multiplies columns of what a second matrix reads, as a hook."""
-    state = hidden_input(args, kwargs)
+    state = hooks.hidden_input(args, kwargs)
     rows = state.reshape(-1, state.shape[-1]).clone()
     columns = torch.tensor([*factors], device=state.device)
     scale = torch.tensor([*factors.values()], dtype=state.dtype, device=state.device)
     rows[slice(None) if token is None else token, columns] *= scale
-    return replace_hidden_argument(args, kwargs, rows.view(state.shape))
+    return hooks.replace_hidden_argument(args, kwargs, rows.view(state.shape))
 
 
 def _scale_experts(
@@ -87,3 +88,95 @@ def _one_after_the_other(
         changed = change(expert, tokens, m)  # None in another repeat of the block
         m = m if changed is None else changed
     return m
+
+
+@contextlib.contextmanager
+def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
+    """Inside the `with` statement, a pass notes what blocks of some layers return, by name, without hidden states."""
+    returns: dict[str, Any] = {}
+
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        returns[name] = hooks.replace_hidden_state(output, torch.empty(0))
+
+    with hooks.after(*hooks.by_name(model, (layer.block for layer in layers), note)):
+        yield returns
+
+
+@contextlib.contextmanager
+def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Inside the `with` statement, o of a layer becomes `change(o)`. All that comes after works on it.
+
+    If the block runs several times, o changes in the layer's own repeat only. `change` gets o as the model has it [...,
+    d], and returns a tensor of its shape.
+    """
+    repeats, counting = hooks.counting_repeats(model, [layer.block])
+
+    def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        o = hooks.hidden_input(args, kwargs)
+        changed = change(o)
+        if layer.post_norm:
+            return hooks.replace_hidden_argument(args, kwargs, changed)
+        o.copy_(changed)  # in place: a block that goes on behind o adds what it makes of o to o itself
+        return args, kwargs
+
+    def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        return hooks.replace_hidden_state(output, change(hooks.known_state(output)))
+
+    when, name, hook = (
+        (hooks.before, layer.sum_module, of_input) if layer.sum_module else (hooks.after, layer.block, of_output)
+    )
+    with hooks.before(*counting), when((model.get_submodule(name), partial(hooks.in_own_repeat, layer, repeats, hook))):
+        yield
+
+
+@contextlib.contextmanager
+def resumed(
+    model: nn.Module, layers: Sequence[Layer], layer: Layer, states: Tensor, returns: Mapping[str, Any]
+) -> Iterator[None]:
+    """Inside the `with` statement, forward passes begin with o of a layer. The blocks up to the layer do not run.
+
+    Only the block of a layer that continues after o runs, too: a norm at its end reads o. The later blocks must read
+    nothing but o of the layer: whoever calls must try this. `layers`: all of the model. `states`: o of the layer
+    [sentence, token, d]. `returns`: what the blocks return, from `noting_returns`.
+    """
+    skipped = {(each.block, each.repeat) for each in layers[: layer.index + (not layer.sum_module)]}
+    blocks = {block for block, _ in skipped}
+    repeats, counting = hooks.counting_repeats(model, blocks)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hooks.before(*counting))
+        for name in blocks:
+            block = model.get_submodule(name)
+            stack.enter_context(
+                _instead_of(block, partial(_pass_on, block.forward, name, skipped, repeats, returns[name]))
+            )
+        stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
+        yield
+
+
+def _pass_on(
+    own: Callable,
+    name: str,
+    skipped: set[tuple[str, int]],
+    repeats: Counter[str],
+    returned: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Stands for the forward function of a block: where it is skipped, it returns its input in the form of its output."""
+    if (name, repeats[name] - 1) not in skipped:
+        return own(*args, **kwargs)
+    return hooks.replace_hidden_state(returned, hooks.hidden_input(args, kwargs))
+
+
+@contextlib.contextmanager
+def _instead_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside the `with` statement, a module has another forward function. Its hooks still run."""
+    own = module.__dict__.get("forward")  # a function of accelerate, which fetches the weights that lie elsewhere
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.base.system.memory import is_out_of_memory, out_of_memory
+from ffkv.base.fault import is_out_of_memory, out_of_memory
 from ffkv.model.anatomy import Layer
 
 if TYPE_CHECKING:  # to read a head needs no transformers
@@ -40,6 +40,19 @@ def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
         yield
 
 
+def by_name(
+    model: nn.Module, names: Iterable[str], hook: Callable[..., Any]
+) -> list[tuple[nn.Module, Callable[..., Any]]]:
+    """Returns some modules, each with a hook that is given the module's name first, for `before` and `after`."""
+    return [(model.get_submodule(name), partial(hook, name)) for name in dict.fromkeys(names)]
+
+
+def blocks_beside(model: nn.Module, layers: Iterable[Layer]) -> dict[str, nn.Module]:
+    """Returns all items of the lists that hold the blocks of some layers, by name, in order."""
+    lists = dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers)
+    return {f"{path}.{name}": block for path in lists for name, block in model.get_submodule(path).named_children()}
+
+
 def counting_repeats(
     model: nn.Module, blocks: Iterable[str]
 ) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
@@ -49,8 +62,7 @@ def counting_repeats(
     def count(block: str, *_: Any) -> None:
         repeats[block] += 1
 
-    counting = [(model.get_submodule(block), partial(count, block)) for block in blocks]
-    return repeats, [(model, lambda *_: repeats.clear()), *counting]
+    return repeats, [(model, lambda *_: repeats.clear()), *by_name(model, blocks, count)]
 
 
 def in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., Any], *arguments: Any) -> Any:
@@ -107,6 +119,15 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
     }
 
 
+def map_tensors(function: Callable[[Tensor], Tensor], arguments: Any) -> Any:
+    """Returns captured arguments, however nested, with a function of each tensor in its place."""
+    if torch.is_tensor(arguments):
+        return function(arguments)
+    if type(arguments) is dict:
+        return {name: map_tensors(function, value) for name, value in arguments.items()}
+    return tuple(map_tensors(function, value) for value in arguments) if type(arguments) is tuple else arguments
+
+
 def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns what is added to scores of attention [sentence, 1, token, token], so that a token sees only some of the tokens.
 
@@ -140,6 +161,11 @@ def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
         if is_out_of_memory(error):
             raise out_of_memory(error, weights()) from error
         raise
+
+
+def type_name(model: nn.Module) -> str:
+    """Returns the type of a model's weights, such as "float32"."""
+    return str(next(each.dtype for each in model.parameters() if each.is_floating_point())).removeprefix("torch.")
 
 
 def weight_bytes(model: nn.Module) -> float:

@@ -1,19 +1,20 @@
 """`ffkv graph`."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffkv.base.errors import UserError
-from ffkv.base.options import FOLDER, WRITABLE, setting, takes, threads_option
+from ffkv.base.options import FOLDER, WRITABLE, all_threads_option, allowing, setting, takes
+from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
-from ffkv.base.terminal import announce, say
-from ffkv.run.graph.settings import GraphOptions
+from ffkv.base.terminal import announce, emit, say
+from ffkv.run.trace.settings import GraphOptions
 
 if TYPE_CHECKING:
-    from ffkv.run.graph.of_behaviour import BehaviourGraph
-    from ffkv.run.graph.result import Graph
+    from ffkv.run.graph.result import Drawn
 
 FORMATS = ("text", "json", "svg", "graph")
 
@@ -31,9 +32,14 @@ FORMATS = ("text", "json", "svg", "graph")
     show_default=True,
     help="text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.",
 )
-@click.option("--output", type=WRITABLE, help="File to write, in place of printing.")
+@click.option(
+    "--output",
+    type=WRITABLE,
+    help="File to write, in place of printing. Of the format graph, graph-metadata.json beside it lists the graphs of the folder.",
+)
 @setting(Model, "device")
-@threads_option
+@allowing
+@all_threads_option
 def graph(
     results: Path,
     text: str | None,
@@ -42,6 +48,7 @@ def graph(
     format_name: str,
     output: Path | None,
     device: str,
+    allowed: dict[str, Any],
     threads: int,
 ) -> None:
     """Show the few memories that make the model of a finished run give one answer rather than another.
@@ -57,27 +64,30 @@ def graph(
     if behaviour is not None and options != GraphOptions():
         raise UserError("The options of a behaviour's graph are settings of the run. Leave out those of a prompt.")
     from ffkv.base.files.atomic import atomic
-    from ffkv.run.graph.text import plain_told, written
+    from ffkv.run.graph.exchange import add_to_list, name_for_viewer, plain_told, written
     from ffkv.run.results.run import open
 
-    run = open(results)
-    found: Graph | BehaviourGraph
+    run, for_viewer = open(results, **allowed), format_name == "graph"
+    slug = name_for_viewer(output) if for_viewer and output is not None else ""
+    found: Drawn
     if behaviour is not None:
-        from ffkv.run.graph.of_behaviour import behaviour_graph
+        from ffkv.run.graph.result import behaviour_graph
 
         found = behaviour_graph(run, behaviour)
     else:
         announce(f"Loading the model of {results}")
-        from ffkv.base.process.runtime import torch_with
-
         torch_with(threads)
-        from ffkv.run.graph import step
+        from ffkv.run.graph import of_prompt
 
-        found = step.graph(run, str(text), device=device, **options.model_dump())
-    content = written(found, run, format_name)
+        found = of_prompt.graph(run, str(text), device=device, **options.model_dump())
+    content = written(found, run, format_name, slug)
     if output is None:
-        say(content)
+        (say if format_name == "text" else emit)(content)
         return
     with atomic(output, summed=False) as temporary:
         temporary.write_text(content + "\n", encoding="utf-8")
+    if for_viewer:
+        add_to_list(json.loads(content)["metadata"], output.parent)
     say(f"{output}: {plain_told(found)}")
+    if for_viewer and not found.nodes["layer"].any():
+        say("Neuronpedia opens no graph without a memory above layer 0. The viewer of circuit-tracer does.", error=True)

@@ -1,4 +1,5 @@
-"""The drawing of a graph: tokens from left to right, layers from below, a mark per node with its pattern and top token.
+"""The drawing of a graph: tokens from left to right, layers from below, a mark per node with its pattern and the token
+that it pushes towards.
 
 The nodes of a behaviour are at no token: those of a layer stand beside each other. Their marks are the fuller the more stable they
 are, and lines that are not stable are broken.
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.terminal import plain
-from ffkv.run.graph.settings import ANSWER
+from ffkv.branches.behaviours.words import ANSWER
 from ffkv.run.results.text import BLANK, number, percent, shortened
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ GAP = 12  # between layers
 NARROW, WIDE = 74, 236  # a column of a token without nodes, and with nodes
 LEFT, TOP = 46, 44  # room for the numbers of layers, and for the answer
 PATTERN, TOKEN = 26, 12  # characters of a pattern, and of a token
+ANSWERED = 60  # characters of an answer: nearly all tokens are whole
 WIDEST = 5.0  # line of the largest effect
 ACROSS = 4  # nodes of a behaviour beside each other
 STABLE = 0.5  # least stability of a line that is whole
@@ -35,6 +38,8 @@ STYLE = Markup(
     "--less:#f0a24f}}</style>"
 )
 TEXT = Markup('<text x="{:.0f}" y="{:.0f}" fill="var(--{})" font-size="{}" text-anchor="{}">{}</text>')
+# Below a layer.
+BELOW = Markup('<line x1="{:.0f}" y1="{:.0f}" x2="{:.0f}" y2="{:.0f}" stroke="var(--line)" stroke-width="1.0"/>')
 
 
 def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] | None = None) -> Markup:
@@ -49,15 +54,16 @@ def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] |
     columns = [WIDE if column in {*at.tolist()} else NARROW for column in range(len(labels))]
     lefts = LEFT + np.concatenate([[0], np.cumsum(columns)])
     rows, heights, bottom = _rows(nodes, at)
-    width, height = lefts[-1] + 10, TOP + bottom + 30
+    end = lefts[-2] + 12, 24.0
+    needed = end[0] + 11 + _wide(graph._words.end.striptags(), 13), LEFT + _wide(graph.note, 12)
+    width, height = max(lefts[-1], *needed) + 10, TOP + bottom + 30
     floor = TOP + bottom
     x = lefts[at] + 12
     y = floor - rows
-    end = lefts[-2] + 12, 24.0
     parts = [STYLE] if alone else []
     for layer, (low, high) in heights.items():
         parts.append(TEXT.format(LEFT - 12, floor - (low + high) / 2 + 4, "soft", 11, "end", f"L{layer}"))
-        parts.append(_line(LEFT, floor - low + 6, width - 10, floor - low + 6, "line", 1))
+        parts.append(BELOW.format(LEFT, floor - low + 6, width - 10, floor - low + 6))
     for left, wide, label in zip(lefts, columns, labels, strict=False):
         parts.append(TEXT.format(left + 12, floor + 20, "text", 12, "start", short(label, wide // 9)))
     largest = graph.edges["effect"].abs().max() if len(graph.edges) else 0.0
@@ -68,10 +74,11 @@ def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] |
     for row, across, up in zip(nodes.itertuples(), x, y, strict=True):
         parts.append(_node(row, across, up, strongest, address(row.layer, row.memory) if address else ""))
     parts.append(_mark(*end, 6, "more" if graph.reached else "soft"))
-    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph._end))
+    parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph._words.end))
     if graph.note:
         parts.append(TEXT.format(LEFT, TOP + 8, "soft", 12, "start", graph.note))
-    label = f"{graph._about} Layers from below. {graph.told}"
+    where = ", tokens from left to right" if graph._words.below else ""
+    label = f"Graph of {graph._words.of}{where}. Layers from below. {graph.told}"
     element = Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" aria-label="{}" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}"'
         ' height="{:.0f}" font-family="system-ui, DejaVu Sans, sans-serif">{}</svg>'
@@ -79,15 +86,36 @@ def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] |
     return element.format(label, width, height, width, height, Markup("").join(parts))
 
 
+def _wide(text: str, size: float) -> float:
+    """Returns how wide a text of a font size is at most, in DejaVu Sans, which is wider than most."""
+    return sum(size * (1.05 if sign in "MWmw@%…" or east_asian_width(sign) in "WF" else 0.8) for sign in text)
+
+
 def short(token: str, longest: int = TOKEN) -> str:
     """Returns the beginning of a token whose blanks and controls show."""
     return plain(shortened(token, longest).replace(" ", BLANK))
 
 
+def label(row: Any, longest: int | None = None, write: Callable[[str], str] = short) -> str:
+    """Returns what a node reads and writes: its pattern, or its name, and the token that it pushes towards.
+
+    A node that pushes towards the bottom of its value, or nowhere, has the sign of its coefficient behind its name.
+
+    Args:
+        row: of `Graph.nodes` or `BehaviourGraph.nodes`.
+        longest: characters of the pattern and the sign; None: all.
+    """
+    reads = row.pattern or row.name
+    below, equal = ("m < 0", "m = 0") if hasattr(row, "position") else ("m lower", "m equal")
+    sign = f" ({below if row.coefficient < 0 else equal})" if row.coefficient <= 0 else ""
+    reads = (reads if longest is None else shortened(reads, longest - len(sign))) + sign
+    return f"{reads} → {write(row.pushes)}" if row.pushes else reads
+
+
 def _columns(graph: Drawn) -> tuple[np.ndarray, list[str]]:
     """Returns in which column each node stands, and what stands below each column."""
     if "position" in graph.nodes:
-        return graph.nodes["position"].to_numpy(int), graph._below
+        return graph.nodes["position"].to_numpy(int), [*graph._words.below]
     at = graph.nodes.groupby("layer").cumcount().to_numpy(int) % ACROSS
     return at, [""] * (1 + int(at.max(initial=1)))
 
@@ -102,12 +130,6 @@ def _rows(nodes: pd.DataFrame, at: np.ndarray) -> tuple[np.ndarray, dict[int, tu
         heights[int(layer)] = low, low + LINE * int(stack.max())
         low += LINE * (int(stack.max()) + 1) + GAP
     return rows, heights, low
-
-
-def _line(left: float, low: float, right: float, high: float, colour: str, width: float) -> Markup:
-    return Markup(
-        '<line x1="{:.0f}" y1="{:.0f}" x2="{:.0f}" y2="{:.0f}" stroke="var(--{})" stroke-width="{:.1f}"/>'
-    ).format(left, low, right, high, colour, width)
 
 
 def _mark(x: float, y: float, radius: float, colour: str, filled: float = 1.0) -> Markup:
@@ -141,14 +163,17 @@ def _stability(row: Any) -> str:
 
 
 def _node(row: Any, x: float, y: float, strongest: float, link: str) -> Markup:
-    """Draws a node: a mark as large as its effect, its pattern and its top token."""
+    """Draws a node: a mark as large as its effect, and its label."""
     radius = 2.5 + 4 * (abs(row.effect) / strongest) ** 0.5 if strongest else 2.5
-    words = " → ".join([shortened(row.pattern or row.name, PATTERN), short(row.top_token)])
-    told = f"{row.name}: {row.pattern or 'no pattern'} → {short(row.top_token)}. Effect {number(row.effect)} logits{_stability(row)}"
-    told += f", coefficient {number(row.coefficient)}." if hasattr(row, "coefficient") else "."
+    above = "" if hasattr(row, "position") else " above what it is patched to"
+    coefficient = (
+        f", coefficient {number(row.coefficient)}{above}" if row.coefficient == row.coefficient else ""
+    )  # or not known
+    told = f"{row.name}: {row.pattern or 'no pattern'}{f', pushes towards {short(row.pushes)}' if row.pushes else ''}."
+    told += f" Effect {number(row.effect)} logits{_stability(row)}{coefficient}."
     parts = Markup("<title>{}</title>{}{}").format(
         plain(told),
         _mark(x, y, radius, "more" if row.effect > 0 else "less", getattr(row, "stability", 1.0)),
-        TEXT.format(x + 9, y + 4, "text", 10.5, "start", plain(words)),
+        TEXT.format(x + 9, y + 4, "text", 10.5, "start", plain(label(row, PATTERN))),
     )
     return Markup('<a href="{}" class="node">{}</a>').format(link, parts) if link else Markup("<g>{}</g>").format(parts)

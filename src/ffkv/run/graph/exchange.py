@@ -1,20 +1,78 @@
-"""A graph as the JSON that the viewer of circuit-tracer reads. Neuronpedia takes the same form; no upload was tried.
+"""A graph as text: for a terminal, and as the JSON that the viewer of circuit-tracer reads. Neuronpedia takes the same form; no
+upload was tried.
 
-Fields: `circuit_tracer/frontend/graph_models.py` and `utils/create_graph_files.py` of decoderesearch/circuit-tracer 0.5.0.
+Fields: `circuit_tracer/frontend/graph_models.py` and `utils/create_graph_files.py` of decoderesearch/circuit-tracer 0.5.0. What a viewer
+does with them: `frontend/assets/index.html` and `attribution_graph/util-cg.js` there, and `graph/utils.ts` of hijohnnylin/neuronpedia.
 """
 
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ffkv import __version__
-from ffkv.run.graph.result import Graph
-from ffkv.run.graph.settings import ANSWER
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.lookup import exists, read_json
+from ffkv.base.terminal import plain
+from ffkv.branches.behaviours.words import ANSWER
+from ffkv.run.graph.drawing import label
+from ffkv.run.graph.result import Drawn, Graph
 from ffkv.run.results.run import Run
+from ffkv.run.results.text import NO_BREAK_SPACE, number, shortened
 from ffkv.run.trace.result import as_plain
+from ffkv.run.trace.text import fill, plain_token
+
+SHOWN = 20  # edges
+NUMBERS = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")
+LONGEST = 40  # characters of a pattern
+LIST = "graph-metadata.json"
+
+
+def written(graph: Drawn, run: Run, format_name: str, slug: str = "") -> str:
+    """Returns a graph as "text", "json", "svg" or, of a prompt, "graph" (`as_exchange`)."""
+    match format_name:
+        case "json":
+            return json.dumps(graph.to_dict(), allow_nan=False)
+        case "svg":
+            return graph.to_svg()
+        case "graph" if isinstance(graph, Graph):
+            return json.dumps(as_exchange(graph, run, slug), allow_nan=False)
+    return _as_text(graph)
+
+
+def plain_told(graph: Drawn) -> str:
+    """What was found, in one sentence for a terminal."""
+    return graph.told.replace(NO_BREAK_SPACE, " ")
+
+
+def _as_text(graph: Drawn) -> str:
+    """Returns the graph for a person: what it keeps, its memories, its largest edges."""
+    names = {**graph.nodes["name"], ANSWER: "answer"}
+    edges = graph.edges.head(SHOWN)
+    tables = {
+        "Memories": pd.DataFrame(
+            {
+                "name": graph.nodes["name"],
+                **{name: graph.nodes[name].map(number) for name in NUMBERS if name in graph.nodes},
+                "pattern": [plain(shortened(text, LONGEST)) for text in graph.nodes["pattern"]],
+                "pushes": graph.nodes["pushes"].map(plain_token),
+            }
+        ),
+        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame(
+            {
+                "source": edges["source"].map(names),
+                "target": edges["target"].map(names),
+                **{name: edges[name].map(number) for name in NUMBERS if name in edges},
+            }
+        ),
+    }
+    subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
+    return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)
 
 
 def feature_number(layer: int, memory: int) -> int:
@@ -22,60 +80,43 @@ def feature_number(layer: int, memory: int) -> int:
     return (layer + memory) * (layer + memory + 1) // 2 + memory
 
 
-def as_exchange(graph: Graph, run: Run, scan: str = "ffkv") -> dict[str, Any]:
+def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> dict[str, Any]:
     """Returns what a file of a graph holds.
 
     Weights of links are effects in logits. The influence of a node is, as there, what it and the stronger ones have together of the
-    sizes of all effects. The embeddings of tokens are nodes without links: what they do to memories is not measured.
+    sizes of all effects. There is no `node_threshold`: viewers hide the nodes whose influence is above it, and here all are kept. The
+    embeddings of tokens are nodes without links: what they do to memories is not measured.
 
     Args:
+        slug: name of the graph; by default a name of small letters, digits and hyphens: the end of the prompt, and a hash of what
+            was asked.
         scan: name of the set of memories, as in `ffkv export --format circuit-tracer`.
+    Raises:
+        UserError: the prompt has one token. The viewer leaves out what is at more than two thirds of all tokens, so all nodes.
     """
-    last, above = int(graph.tokens["position"].iloc[-1]), str(len(run.anatomy.layers) + 1)
-    sizes = graph.nodes["effect"].abs().to_numpy(float)
-    order = np.argsort(-sizes, kind="stable")
-    influence = np.zeros(len(sizes))
-    influence[order] = np.cumsum(sizes[order]) / max(sizes.sum(), np.finfo(float).tiny)
+    if len(graph.tokens) == 1:
+        raise UserError(
+            "The viewer of circuit-tracer shows no node of a prompt of one token. Write a longer prompt, or choose --format text, json or"
+            " svg."
+        )
+    memories, answer = _memories(graph), _answer(graph, len(run.anatomy.layers) + 1)
+    names = {**dict(enumerate(each["node_id"] for each in memories)), ANSWER: answer["node_id"]}
     embeddings = [
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
-    memories = [
-        _node(
-            f"{row.layer}_{row.memory}_{row.position}",
-            str(row.layer),
-            row.position,
-            "cross layer transcoder",
-            feature_number(row.layer, row.memory),
-            clerp=f"{row.pattern or row.name} → {row.top_token}",
-            influence=float(share),
-            activation=float(row.coefficient),
-        )
-        for row, share in zip(graph.nodes.itertuples(), influence, strict=True)
-    ]
-    answer = _node(
-        f"{above}_{graph.answer_id}_{last}",
-        above,
-        last,
-        "logit",
-        graph.answer_id,
-        clerp=f'Output "{graph.answer}" rather than "{graph.wrong}" (p={graph.probability:.3f})',
-        token_prob=graph.probability,
-        is_target_logit=True,
-    )
-    names = {**dict(enumerate(each["node_id"] for each in memories)), ANSWER: answer["node_id"]}
     return {
         "metadata": {
-            "slug": slug(graph),
+            "slug": slug or _slug(graph),
             "scan": scan,
             "transcoder_list": [],
             "prompt_tokens": graph.tokens["token"].tolist(),
             "prompt": graph.text,
-            "node_threshold": graph.share,
             "schema_version": 1,
             "info": {
                 "generator": {"name": "ffkv", "version": __version__},
                 "baseline": graph.baseline,
+                "share": graph.share,
                 "kept": as_plain(graph.kept),
             },
         },
@@ -88,14 +129,84 @@ def as_exchange(graph: Graph, run: Run, scan: str = "ffkv") -> dict[str, Any]:
     }
 
 
-def slug(graph: Graph) -> str:
-    """Returns a name for a graph, of small letters, digits and hyphens: the end of the prompt, and a hash of what was asked."""
+def _memories(graph: Graph) -> list[dict[str, Any]]:
+    """Returns the nodes of memories."""
+    sizes = graph.nodes["effect"].abs().to_numpy(float)
+    order = np.argsort(-sizes, kind="stable")
+    influence = np.zeros(len(sizes))
+    influence[order] = np.cumsum(sizes[order]) / max(sizes.sum(), np.finfo(float).tiny)
+    return [
+        _node(
+            f"{row.layer}_{row.memory}_{row.position}",
+            str(row.layer),
+            row.position,
+            "cross layer transcoder",
+            feature_number(row.layer, row.memory),
+            clerp=label(row, write=str),
+            influence=float(share),
+            activation=float(row.coefficient),
+        )
+        for row, share in zip(graph.nodes.itertuples(), influence, strict=True)
+    ]
+
+
+def _answer(graph: Graph, layer: int) -> dict[str, Any]:
+    """Returns the node of the answer, above the last layer."""
+    last, above = int(graph.tokens["position"].iloc[-1]), str(layer)
+    return _node(
+        f"{above}_{graph.answer_id}_{last}",
+        above,
+        last,
+        "logit",
+        graph.answer_id,
+        # The viewers read the probability behind the first "(p=".
+        clerp=f'Output "{graph.answer}" rather than "{graph.wrong}"'.replace("(p=", "(p =")
+        + f" (p={graph.probability:.3f})",
+        token_prob=graph.probability,
+        is_target_logit=True,
+    )
+
+
+def name_for_viewer(file: Path) -> str:
+    """Returns the name by which the viewer of circuit-tracer asks for the graph of a file.
+
+    Raises:
+        UserError: the viewer can ask for no file of this name, or what lists the graphs of the folder is no such list.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+\.json", file.name) or file.name == LIST:
+        raise UserError(
+            f"The viewer of circuit-tracer asks for a graph by the name of its file, and cannot ask for {file.name!r}. Name it with letters,"
+            f" digits, - and _, and .json at the end; {LIST} lists the graphs."
+        )
+    _listed(file.parent)
+    return file.stem
+
+
+def add_to_list(metadata: dict[str, Any], folder: Path) -> None:
+    """Adds a graph to the list of its folder, in place of an earlier one of its name. Raises UserError if there is no such list."""
+    found = _listed(folder)
+    graphs = [*(graph for graph in found["graphs"] if graph["slug"] != metadata["slug"]), metadata]
+    with atomic(folder / LIST, summed=False) as temporary:
+        temporary.write_text(json.dumps({**found, "graphs": graphs}, indent=2) + "\n")
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    path = folder / LIST
+    try:
+        found = read_json(path) if exists(path) else {"graphs": []}
+        _ = {graph["slug"] for graph in found["graphs"]}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is no list of graphs ({error}). Write the graph into another folder.") from error
+    return dict(found)
+
+
+def _slug(graph: Graph) -> str:
     words = re.findall("[a-z0-9]+", graph.text.lower())
     asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
     return "-".join([*words[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]])
 
 
-def _node(name: str, layer: str, position: int, kind: str, feature: int, **others: Any) -> dict[str, Any]:
+def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: str, **others: Any) -> dict[str, Any]:
     return {
         "node_id": name,
         "feature": int(feature),
@@ -107,7 +218,7 @@ def _node(name: str, layer: str, position: int, kind: str, feature: int, **other
         "run_idx": 0,
         "reverse_ctx_idx": 0,
         "jsNodeId": name,
-        "clerp": "",
+        "clerp": clerp.replace("<", "‹"),  # viewers write it into their pages as HTML
         "influence": None,
         "activation": None,
     } | others

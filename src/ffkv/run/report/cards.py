@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.run.report.wording import written
 from ffkv.run.results import indexes
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent, signed
+from ffkv.run.results.text import number
 
 PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
@@ -90,41 +91,20 @@ class Card:
     @property
     def statistics(self) -> list[str]:
         """How often and how strongly the key fires, and how often and how strongly its coefficient is negative."""
-        key = self.memory.statistics
-        sentences = [
-            f"fires on {percent(key['firing_rate'])} of prefixes",
-            f"mean {number(key['mean_coefficient'])}",
-            f"maximum {number(key['maximum_coefficient'])}",
-            f"{number(key['trigger_examples'])} trigger examples kept",
-        ]
-        if self.signed:
-            sentences += [
-                f"negative on {percent(key['negative_rate'])} of prefixes",
-                f"minimum {signed(key['minimum_coefficient'])}",
-                f"{number(key['negative_trigger_examples'])} negative trigger examples kept",
-            ]
-        return sentences
+        return [said for said in self._written("card_statistics").values() if said]
 
     @property
     def verdict(self) -> str:
         """Whether the top token of the value follows the key's trigger examples."""
-        memory = self.memory.statistics
-        if not memory["trigger_examples"]:
-            return "The key has no trigger example."
-        verdict = "follows" if memory["agrees"] else "does not follow"
-        return (
-            f"The top token {verdict} the strongest trigger example (rank of the next token: {number(memory['rank'])}). It "
-            f"follows {number(memory['matching'])} of {number(memory['trigger_examples'])} trigger examples."
-        )
+        return self._written("card_verdict")["says"]
 
     @property
     def bottom_verdict(self) -> str:
         """Whether the bottom token of the value follows the key's most negative trigger example."""
-        memory = self.memory.statistics
-        if not memory["negative_trigger_examples"]:
-            return "The key has no negative trigger example."
-        verdict = "follows" if memory["negative_agrees"] else "does not follow"
-        return f"The bottom token {verdict} the most negative trigger example."
+        return self._written("card_bottom_verdict")["says"]
+
+    def _written(self, name: str) -> dict[str, str]:
+        return written(__package__, name, self.run, memory=self.memory.statistics, negative=self.signed)
 
     @property
     def histogram(self) -> Markup:

@@ -1,17 +1,36 @@
-"""What a run draws as a line in a figure, so that another run can be drawn over it."""
+"""The lines of figures: what a run draws, and what its control and comparisons draw over it.
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+A `Line` is a column of a table, over the layers or another column, and a `Panel` has some: of a run, or of several, as
+comparisons draw them. What another run can draw is a `Curve`: of a line it follows. A control run is drawn in grey.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
 
+from ffkv.run.report import drawing
 from ffkv.run.report.wording import rows
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 
 LAYER = "layer"
+INTERVAL = ("low", "high")
+GREY = "0.35"
+LOOK: dict[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4, "marker": ".", "markersize": 3, "zorder": 3}
+LOOK |= {"color": GREY}  # of a control
 Value = str | Callable[[pd.DataFrame], pd.Series]  # the numbers of a table: the name of a column, or what makes them
+
+
+class Tabled(Protocol):
+    """A run, or a comparison of runs."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Returns a table."""
 
 
 class Units(NamedTuple):
@@ -35,7 +54,7 @@ class Curve(NamedTuple):
     units: Units | None = None  # what its points summarize; None if two runs cannot be compared unit by unit
 
 
-def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("low", "high")) -> pd.DataFrame:
+def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = INTERVAL) -> pd.DataFrame:
     """Makes points of the columns of a table."""
     low, high = (found.get(name, np.nan) for name in interval)
     return pd.DataFrame({"x": found[x], "value": found[value], "low": low, "high": high}).reset_index(drop=True)
@@ -43,8 +62,7 @@ def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("
 
 def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.DataFrame]:
     """Points over the layers: a column of a table, of the rows with these values. A median has no interval."""
-    interval = ("low", "high") if value != "median" else ("", "")
-    return lambda run: points(rows(run.table(table), **values), LAYER, value, interval)
+    return Line("", table, value, values).points
 
 
 def by_memory(value: Value, median: bool = False) -> Units:
@@ -65,3 +83,140 @@ def by_prefix(name: str, value: Value, median: bool = False) -> Units:
 def _numbers(table: pd.DataFrame, unit: str, value: Value) -> pd.DataFrame:
     numbers = table[value] if isinstance(value, str) else value(table)
     return pd.DataFrame({"layer": table["layer"], "unit": table[unit], "value": numbers.astype(float)})
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line: a column of a table, of the rows with some values."""
+
+    label: str  # what the legend calls it
+    table: str
+    value: str  # the column
+    of: Mapping[str, str | int] = field(default_factory=dict)  # the rows: column to value
+    bars: Sequence[str] = INTERVAL  # the columns from which to which bars reach
+    bars_of: str = ""  # the column that the bars are of, if it is not `value`
+    curve: str = ""  # what it is called beside those of other runs; "" if they do not draw it
+    share: bool = True  # whether the numbers are shares
+    units: Units | None = None  # what its points summarize, see `Curve`
+    paper: str = ""  # its name among the paper's numbers, if each line of the panel has its own there
+    x: str = LAYER  # the column that it is over
+    look: Mapping[str, Any] = field(default_factory=dict)  # its look in a panel of several runs
+
+    def rows(self, run: Tabled) -> pd.DataFrame:
+        """Returns its rows, with the ends of its bars as `low` and `high`: NaN if it has none."""
+        found = rows(run.table(self.table), **self.of)
+        low, high = (found.get(name, np.nan) for name in self.bars)
+        return found.assign(low=low, high=high)
+
+    def points(self, run: Run) -> pd.DataFrame:
+        """Returns the points of a run, see `Curve`. The bars of a median are no interval of it."""
+        is_interval = tuple(self.bars) == INTERVAL and self.value != "median"
+        return points(rows(run.table(self.table), **self.of), LAYER, self.value, INTERVAL if is_interval else ("", ""))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of a figure."""
+
+    lines: Sequence[Line]
+    axis: str  # label of the vertical axis
+    title: str = ""
+    percentages: bool = False  # whether the axis has percentages
+    limits: tuple[float | None, float | None] | None = None  # where the axis begins and ends, if not at the numbers
+    format: str | Callable[..., str] = ""  # how the axis writes its numbers, such as "{x:,.0f}"
+    zero: Mapping[str, Any] = field(default_factory=dict)  # the look of a line at 0; empty if there is none
+    # whether a layer without a number is left out of a line, and a line without any keeps its look for itself
+    sparse: bool = False
+    across: Callable[[Axes], object] = lambda axes: None  # sets up the horizontal axis of a panel of several runs
+
+    def draw(self, axes: Axes, run: Run, paper: Any = None) -> None:
+        """Draws the lines that have rows, and beside them the paper's: one, or one for each line that names its own."""
+        layers = len(run.anatomy.layers)
+        found = [(line, line.rows(run)) for line in self.lines]
+        found = [(line, table.dropna(subset=[line.value]) if self.sparse else table) for line, table in found]
+        shown = found if self.sparse else [each for each in found if len(each[1])]
+        for style, (line, table) in enumerate(shown):
+            if len(table):
+                drawing.curve(axes, table, line.value, line.label, style, len(shown), line.bars_of)
+            if paper and line.paper:
+                drawing.paper_curve(axes, paper[line.paper], layers, f"the paper: {line.paper}", style)
+        if paper and not self.lines[0].paper:
+            drawing.paper_curve(axes, paper, layers)
+        self._set_up(axes)
+        axes.set_title(self.title)
+        drawing.layer_axis(axes, layers)
+
+    def draw_several(self, axes: Axes, runs: Tabled) -> None:
+        """Draws lines of several runs, each in its own look."""
+        for line in self.lines:
+            found = line.rows(runs)
+            axes.plot(found[line.x], found[line.value], label=line.label, **line.look)
+            if np.isfinite(found["high"] - found["low"]).any():
+                look = {"elinewidth": 0.8, "capsize": 0, "alpha": 0.6}
+                drawing.intervals(axes, found[line.x], found, line.value, line.look["color"], line.label, **look)
+        drawing.small_title(axes, self.title)
+        self.across(axes)
+        self._set_up(axes)
+
+    def _set_up(self, axes: Axes) -> None:
+        """Sets up the vertical axis."""
+        if self.zero:
+            axes.axhline(0, label="_zero", **self.zero)
+        if self.percentages:
+            drawing.share_axis(axes, self.axis)
+        if self.format:
+            axes.yaxis.set_major_formatter(self.format)
+        if self.limits:
+            axes.set_ylim(*self.limits)
+        axes.set_ylabel(self.axis)
+
+    def curves(self, place: int) -> list[Curve]:
+        """Returns what other runs draw over it. place: number of the panel in its figure."""
+        return [
+            Curve(each.curve, each.points, share=each.share, panel=place, units=each.units)
+            for each in self.lines
+            if each.curve
+        ]
+
+
+class DrawnLine(NamedTuple):
+    """A line of another run in a figure."""
+
+    panel: int  # number of the panel, from 0
+    x: np.ndarray  # [point]
+    y: np.ndarray  # [point]
+    label: str  # what it shows
+
+
+def lines(curves: Sequence[Curve], run: Run) -> list[DrawnLine]:
+    """Returns the curves of a run as a figure has them. A stacked one is an edge of bars, on top of those before."""
+    found, below = [], np.zeros(1)
+    for curve in curves:
+        points = curve.points(run)
+        if len(points):
+            y = points["value"].to_numpy(float)
+            if curve.stacked:
+                y = below = below + np.nan_to_num(y)
+            found.append(DrawnLine(curve.panel, points["x"].to_numpy(), y, curve.label))
+    return found
+
+
+def draw_control(figure: Drawing | drawing.OfReader, curves: Sequence[Curve], control: Run) -> bool:
+    """Draws the curves of a control run over a figure. Returns whether it has any."""
+    panels = figure.axes
+    shown = [line for line in lines(curves, control) if line.panel < len(panels)]
+    if not shown:
+        return False
+    drawn = [panels[line.panel].plot(line.x, line.y, label=f"control: {line.label}", **LOOK)[0] for line in shown]
+    for line in shown:
+        low, high = panels[line.panel].get_ylim()
+        panels[line.panel].set_ylim(np.nanmin([low, *line.y]), np.nanmax([high, *line.y]))
+    handles: list[Any] = drawn[:1]
+    labels = [f"control: {control.name}"]
+    side = "left" if len(figure.legends) > 1 else ""  # two legends stand side by side
+    for legend in figure.legends[:1]:
+        handles = [*legend.legend_handles, *handles]
+        labels = [*(text.get_text() for text in legend.get_texts()), *labels]
+        legend.remove()
+    drawing.fit_legend(figure, handles, labels, side)
+    return True

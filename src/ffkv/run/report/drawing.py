@@ -1,4 +1,4 @@
-"""What all figures share: the look, the axis of layers, the kinds of drawing.
+"""What all figures share: the look, the axis of layers, and the kinds of drawing.
 
 Layers count from 0. Only an axis that shows the paper's own layers counts from 1, as the paper does, and says so.
 """
@@ -7,6 +7,7 @@ import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import matplotlib
@@ -15,19 +16,25 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-PAPER_LAYERS = 16
+from ffkv.base.errors import UserError
+from ffkv.run.report.wording import PAPER_LAYERS
+
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
 MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
+HEIGHT = 3.7  # of a figure with one row of panels, inches
 PANELS_ACROSS = 3
 LEGEND_COLUMNS = 5
 TICKS_ACROSS = 16  # labels of layers that stand side by side in a figure's width
 PAPER_TICKS = {1: (1, 4, 7, 10, 13, 16), 2: (1, 6, 11, 16), 3: (1, 16)}  # by the number of panels side by side
+APART = 24  # layers whose marks and ends of intervals stand apart
 LINES_SHOWN = 4  # of a figure with a line per layer: layers from the first to the last
 TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
@@ -35,9 +42,27 @@ HATCHES = ["", "////", "", "\\\\\\\\"]
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
 
 
+class OfReader:
+    """Stands for a figure of the report that has a reader's own style, and the panels of the reader if there are any."""
+
+    def __init__(self, axes: Sequence[Axes] = ()):
+        self.axes, self.legends = [*axes], list[Any]()
+
+    def take(self, count: int) -> np.ndarray:
+        """Returns the panels. Raises UserError if the figure of the report needs another number of them."""
+        if len(self.axes) != count:
+            raise UserError(
+                f"This figure needs {count} Axes, and ax has {len(self.axes)}. Give {count}, such as plt.subplots(1, {count})[1]."
+            )
+        return np.array(self.axes, object)
+
+
+_READER: ContextVar[OfReader | None] = ContextVar("READER", default=None)
+
+
 @contextmanager
-def look() -> Iterator[None]:
-    """Inside the `with` statement, figures have the report's look, and the same figure gives the same SVG bytes."""
+def look(reader: OfReader | None = None) -> Iterator[None]:
+    """Inside the `with` statement, figures have the report's look, and the same figure gives the same SVG bytes; or the reader's."""
     settings = {
         **sns.plotting_context("notebook", font_scale=0.8),
         **sns.axes_style("ticks", {"axes.spines.right": False, "axes.spines.top": False, "axes.grid": True}),
@@ -51,28 +76,52 @@ def look() -> Iterator[None]:
         "svg.hashsalt": "ffkv",
         "text.parse_math": False,  # a $ in a name is a $; so a logarithmic axis needs labels of its own
     }
-    with matplotlib.rc_context(settings):
-        yield
+    before = _READER.set(reader)
+    try:
+        with matplotlib.rc_context(settings if reader is None else {"text.parse_math": False}):
+            yield
+    finally:
+        _READER.reset(before)
 
 
 def colours(count: int) -> list[tuple[float, float, float]]:
-    """`count` colours from dark to light. Their luminance alone tells them apart, in print and for every eye."""
+    """`count` colours from dark to light, or those of the reader. Their luminance alone tells them apart, in print and for every eye."""
+    if _READER.get() is not None:
+        return [to_rgb(f"C{number}") for number in range(count)]
     return sns.color_palette("mako", count)
 
 
-def canvas(panels: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
-    """Returns an empty figure of the report's width, and its panels [panel], side by side. Options: of `subplots`."""
-    figure = Figure(figsize=(8.4, 3.7), layout="constrained")
-    return figure, figure.subplots(1, panels, squeeze=False, **options)[0]
+def canvas(across: int = 1, down: int = 1, height: float = HEIGHT, **options: Any) -> tuple[Any, np.ndarray]:
+    """Returns an empty figure of the report's width, and its panels [panel], row by row; or those of the reader. Options: of `subplots`."""
+    reader = _READER.get()
+    if reader is not None and reader.axes:
+        return reader, reader.take(across * down)
+    figure = Figure(figsize=(8.4, height) if reader is None else None, layout="constrained")
+    return figure, figure.subplots(down, across, squeeze=False, **options).ravel()
 
 
-def legend(figure: Figure, axes: Axes, side: str = "") -> None:
+def grid(panels: int, **options: Any) -> tuple[Any, np.ndarray]:
+    """Returns an empty figure, and its panels [panel], `PANELS_ACROSS` side by side. Options: of `subplots`."""
+    if (reader := _READER.get()) is not None and reader.axes:
+        return reader, reader.take(panels)
+    across = min(panels, PANELS_ACROSS)
+    down = -(-panels // PANELS_ACROSS)
+    figure, axes = canvas(across, down, HEIGHT + 2.7 * (down - 1), **options)
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
+def legend(figure: Figure | OfReader, axes: Axes, side: str = "") -> None:
     """Draws the legend of a panel above all panels, where it hides nothing. `side`: "left" or "right" half, or "" for all."""
     fit_legend(figure, *axes.get_legend_handles_labels(), side)
 
 
-def fit_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], side: str = "") -> None:
-    """Draws a legend, see `legend`, with as many columns as have room."""
+def fit_legend(figure: Figure | OfReader, handles: Sequence[Any], labels: Sequence[str], side: str = "") -> None:
+    """Draws a legend, see `legend`, with as many columns as have room; a reader's own panels have it inside."""
+    if isinstance(figure, OfReader):
+        figure.legends.append(figure.axes[-1 if side == "right" else 0].legend(handles, labels))
+        return
     place: Any = f"outside upper {side or 'left'}"
     room = 0.97 * figure.bbox.width / (2 if side else 1)
     for columns in range(min(len(labels), LEGEND_COLUMNS), 0, -1):
@@ -85,7 +134,7 @@ def fit_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], si
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
     axes.set_xlim(first - 0.6, first + layers - 0.4)
-    axes.set_xticks(layer_ticks(first, first + layers - 1, TICKS_ACROSS // _panels_across(axes)))
+    axes.set_xticks(layer_ticks(first, first + layers - 1, max(1, TICKS_ACROSS // _panels_across(axes))))
     axes.set_xlabel(label)
 
 
@@ -125,9 +174,14 @@ def shown_layers(last: int) -> list[int]:
     return sorted({round(last * part / (LINES_SHOWN - 1)) for part in range(LINES_SHOWN)})
 
 
+def as_percentage(share: float, _: float) -> str:
+    """Writes a number of an axis of shares."""
+    return f"{100 * share:.3g} %"
+
+
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
     """Sets up a vertical axis of shares, as percentages from 0; up to 100 % if `whole`."""
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+    axes.yaxis.set_major_formatter(as_percentage)
     axes.set_ylim(0, 1 if whole else None)
     axes.set_ylabel(label)
 
@@ -153,16 +207,22 @@ def curve(
     apart = min(0.01 * len(table), 0.1)
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
-    size = 5 if len(table) <= 24 else 3
+    size = 5 if len(table) <= APART else 3
     axes.plot(x, table[value], MARKERS[style], ls=LINES[style], ms=size, label=label, color=colour)
-    intervals(axes, x, table, bars_of or value, colour)
+    intervals(axes, x, table, bars_of or value, colour, label)
 
 
-def intervals(axes: Axes, x: Any, table: pd.DataFrame, value: str, colour: Any, **look: Any) -> None:
-    """Draws intervals from the column `low` to the column `high` around the column `value`."""
+def intervals(axes: Axes, x: Any, table: pd.DataFrame, value: str, colour: Any, label: str = "", **look: Any) -> None:
+    """Draws intervals from the column `low` to the column `high` around the column `value`. `label`: of the line that has them."""
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    look = {"elinewidth": 1, "capsize": 2} | look
-    axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, **look)
+    look = {"elinewidth": 1, "capsize": 2 if len(table) <= APART else 0} | look
+    label_parts(axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, **look), f"intervals of {label}")
+
+
+def label_parts(container: Container, label: str) -> None:
+    """Labels what intervals are made of. No legend shows it, because the label begins with _."""
+    for part in container.get_children():
+        part.set_label(f"_{label}")
 
 
 def end_at_points(*panels: Axes) -> None:
@@ -182,8 +242,8 @@ def end_at_points(*panels: Axes) -> None:
         bars = [bar[:, 1] for found in drawn for bar in found.get_segments() if len(bar)]
         ends.append(np.array(bars).reshape(-1, 2))
     within = np.clip(np.concatenate([[[low, high]], *ends]), low - room, high + room)
-    panels[0].set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
     for axes, own in zip(panels, ends, strict=True):
+        axes.set_ylim(np.nanmin(within) - 0.1 * room, np.nanmax(within) + 0.1 * room)
         tell_cut(axes, int(((own < low - room) | (own > high + room)).any(1).sum()))
 
 
@@ -208,26 +268,10 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
     if layers != PAPER_LAYERS and not axes.child_axes:
         to_paper, from_paper = (lambda layer: 1 + layer / ratio), (lambda layer: (layer - 1) * ratio)
         above = axes.secondary_xaxis("top", functions=(to_paper, from_paper))
-        above.set_ticks(PAPER_TICKS[_panels_across(axes)])
+        above.set_ticks(PAPER_TICKS[min(3, _panels_across(axes))])
         above.set_xlabel("the paper's layer, counted from 1", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
-
-
-def finish_shares(
-    figure: Figure,
-    axes: Axes,
-    label: str,
-    layers: int,
-    paper: Sequence[float] | None,
-    whole: bool = False,
-) -> None:
-    """Finishes a panel of shares per layer: the paper's line if there is one, both axes, the legend."""
-    if paper:
-        paper_curve(axes, paper, layers)
-    share_axis(axes, label, whole)
-    layer_axis(axes, layers)
-    legend(figure, axes)
 
 
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
@@ -235,16 +279,20 @@ def boxes(axes: Axes, table: pd.DataFrame) -> None:
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
-    axes.bxp(
+    drawn = axes.bxp(
         stats,
         positions=table["layer"],
         widths=0.6,
         showfliers=False,
+        showcaps=len(table) <= APART,
         patch_artist=True,
         manage_ticks=False,
         boxprops={"facecolor": colours(6)[4], "edgecolor": "0.2"},
         medianprops={"color": "black", "linewidth": 1.8},
     )
+    for part, artists in drawn.items():
+        for each in artists:
+            each.set_label(f"_{part}")
 
 
 def shares_by(table: pd.DataFrame, column: str, names: Sequence[str], layers: int) -> dict[str, np.ndarray]:
@@ -261,12 +309,7 @@ def stacked_panels(panels: Sequence[Panel], paper: bool, marks: tuple[str, np.nd
         paper: whether the last panel shows the paper's layers.
         marks: a name and shares [layer], which the first panel has as marks.
     """
-    across = min(len(panels), PANELS_ACROSS)
-    down = -(-len(panels) // PANELS_ACROSS)
-    figure = Figure(figsize=(8.4, 3.7 + 2.7 * (down - 1)), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-    for unused in axes[len(panels) :]:
-        unused.remove()
+    figure, axes = grid(len(panels), sharey=True)
     for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels)):
         of_paper = paper and place == len(panels) - 1
         first = int(of_paper)
@@ -288,7 +331,7 @@ def stacked_panels(panels: Sequence[Panel], paper: bool, marks: tuple[str, np.nd
             "zorder": 3,
         }
         axes[0].scatter(np.arange(panels[0][1]), marks[1], label=marks[0], **look)
-    for axis in axes[: len(panels) : across]:
+    for axis in axes[::PANELS_ACROSS]:
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])
     return figure

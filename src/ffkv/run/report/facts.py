@@ -4,8 +4,9 @@ from collections import Counter
 
 from ffkv.base.settings import EMBEDDED, Corpus
 from ffkv.model.identities import IDENTITIES
+from ffkv.run.report.wording import written
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import duration, number, percent, visible
+from ffkv.run.results.text import duration, number, visible
 
 Terms = list[tuple[str, str]]
 NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all of them
@@ -15,6 +16,7 @@ def facts(run: Run) -> dict[str, Terms]:
     """Returns the tables of facts: heading to terms and values. A table without terms is left out."""
     tables = {
         "Model": model(run),
+        "Made by an earlier ffkv": earlier(run),
         "Corpus": corpus(run),
         "Definitions": definitions(run),
         "Proof that the layers are sums of memories": proof(run),
@@ -56,6 +58,12 @@ def model(run: Run) -> Terms:
     ]
 
 
+def earlier(run: Run) -> Terms:
+    """Returns what an earlier ffkv, which made the run, did not measure; no terms if it measured everything."""
+    absent = "; ".join(run.unmeasured)
+    return [("not measured by the earlier ffkv that made the run", visible(absent))] if absent else []
+
+
 def corpus(run: Run) -> Terms:
     """Returns the text that was read, and the text that was left out."""
     source = _source(run.settings.corpus, run.files.corpora["train"]["source"])
@@ -90,71 +98,11 @@ def _sample(settings: Corpus) -> str:
 
 def definitions(run: Run) -> Terms:
     """Returns the definitions that the settings chose, one sentence each."""
-    from ffkv.run.report.wording import projection  # with matplotlib, which the explorer need not wait for
-
-    settings = run.settings
-    text, triggers, keys = settings.corpus, settings.triggers, settings.keys
-    long = "are cut into windows" if text.long_sentences == "windows" else "are left out"
-    often = "once" if text.deduplicate else "each time"
-    empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
-    per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
-    shared = "competes once" if triggers.shared_prefixes_compete == "once" else "competes in each of them"
-    terms = {
-        "sentence": (
-            f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}."
-        ),
-        "prefix": (
-            f"the first j tokens of a sentence, never the whole sentence. {empty}. A prefix that several sentences begin"
-            f" with {shared}."
-        ),
-        "trigger examples of a key": (
-            f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}"
-        ),
-    }
-    if signed_layers(run):
-        negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
-        terms["negative trigger examples"] = negative if triggers.negative else "not kept"
-    return [
-        *terms.items(),
-        ("sampled prefixes", _sampled_prefixes(run)),
-        (
-            "pattern",
-            f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
-            f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
-            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
-        ),
-        (
-            "agreement",
-            "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
-            "example count.",
-        ),
-        ("prediction", projection(run)),
-        (
-            "predictive values",
-            f"the {settings.values.predictive} values with the highest probability of their top token",
-        ),
-        ("active memory", "a memory whose coefficient is positive"),
-        (
-            "effective number of memories",
-            f"the smallest number of memories that carry {percent(settings.composition.mass)} of the sum of |m|·‖v‖",
-        ),
-        (
-            "short prefix",
-            f"a prefix of fewer than {settings.composition.short_prefix} words; punctuation marks are words",
-        ),
-        ("seed of all random choices", str(settings.seed)),
-    ]
-
-
-def _sampled_prefixes(run: Run) -> str:
     validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
-    total = validation["tokens"] - validation["sentences"]
-    by_sentence = run.settings.prefixes.sample == "sentence"
-    how = "a random sentence, then a random position in it" if by_sentence else "all prefixes equally probable"
-    text = f"{number(drawn)} of the {number(total)} prefixes of the validation split; {how}"
-    if drawn < NEARLY_ALL * total:
-        return text
-    return f"{text}. These are nearly all of its prefixes, so the way of drawing hardly matters, and long sentences count more."
+    prefixes = validation["tokens"] - validation["sentences"]
+    sampled = {"drawn": drawn, "prefixes": prefixes, "nearly_all": drawn >= NEARLY_ALL * prefixes}
+    terms = written(__package__, "definitions", run, signed_layers=signed_layers(run), **sampled)
+    return [(term, text) for term, text in terms.items() if text]
 
 
 def proof(run: Run) -> Terms:

@@ -1,5 +1,6 @@
 """The first screen of the page: what was read, the claims of the paper with their verdicts, and their curves."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,25 +11,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.settings import EMBEDDED
-from ffkv.run.report import drawing
-from ffkv.run.report.claims import Judged
-from ffkv.run.report.control import LOOK
+from ffkv.run.report import drawing, svg
+from ffkv.run.report.claims import ITSELF, NOT_OF_PAPER, Claim, Judged
+from ffkv.run.report.curve import LOOK
 from ffkv.run.report.registry import has_figure
-from ffkv.run.report.sections import paper_numbers
-from ffkv.run.report.svg import write_svg
-from ffkv.run.report.verdicts import Course, Estimate, known
+from ffkv.run.report.section import paper_numbers
+from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED, Course, Estimate, known
+from ffkv.run.report.wording import PAPER_LAYERS
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, points, visible
 
 PACKAGE = "package:"  # in front of a path inside an installed package
 FILES_NAMED = 2  # of a longer list of files the others are counted
-FEW = 32  # layers that have a mark each in a small drawing
-CLASSES = {
-    "holds": "holds",
-    "does not hold": "fails",
-    "as in the untrained model": "untrained",
-    "cannot say": "unknown",
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+# What is said of one claim with a verdict, and of several.
+SAID = {
+    HOLDS: ("holds", "hold"),
+    FAILS: ("does not hold", "do not hold"),
+    UNTRAINED: ("holds in the untrained model, too", "hold in the untrained model, too"),
+    UNKNOWN: ("cannot be told", "cannot be told"),
 }
+FEW = 32  # layers that have a mark each in a small drawing
 
 
 def read_line(run: Run) -> Markup:
@@ -85,45 +88,66 @@ def _file_name(path: str) -> str:
     return f"{name} ({Path(path.removeprefix(PACKAGE)).parts[0]})" if path.startswith(PACKAGE) else name
 
 
+def sum_of_claims(judged: Sequence[Judged]) -> str:
+    """Says how many claims have each verdict: "Of eight claims, three hold, and five cannot be told." """
+    counts = Counter(each.verdict for each in judged)
+    if any(each.reason == ITSELF for each in judged):
+        return f"{ITSELF} Of {NUMBERS[len(judged)]} claims, {NUMBERS[counts[UNTRAINED]]} {SAID[HOLDS][counts[UNTRAINED] > 1]} without training."
+    parts = [f"{NUMBERS[counts[one]]} {SAID[one][counts[one] > 1]}" for one in SAID if counts[one] or one == HOLDS]
+    return f"Of {NUMBERS[len(judged)]} claims, {', '.join(parts[:-1])}{', and ' if parts[1:] else ''}{parts[-1]}."
+
+
 def rows_of_claims(judged: Sequence[Judged], run: Run) -> list[dict[str, str]]:
     """Returns what the page shows of each claim: words, figure, numbers as text, verdict, class, reason."""
     return [
         {
-            "words": each.claim.words,
+            "words": _words(each.claim),
+            "mark": "" if len(each.claim.paper(paper_numbers())) else "not of the paper",
             "figure": each.claim.figure if has_figure(run, each.claim.figure) else "",
-            "paper": _number(each.paper),
-            "own": _number(each.own),
-            "interval": _interval(each.own),
-            "control": _number(each.control or Estimate()),
+            "paper": _number(each, each.paper),
+            "own": _number(each, each.own),
+            "interval": _interval(each),
+            "ratio": percent(each.own.value / each.paper.value) if each.claim.is_trend else "–",
+            "control": _number(each, each.control or Estimate()),
             "verdict": each.verdict,
-            "class": CLASSES[each.verdict],
+            "class": each.verdict.replace(" ", "-"),
             "reason": each.reason,
         }
         for each in judged
     ]
 
 
-def _number(estimate: Estimate) -> str:
+def _words(claim: Claim) -> str:
+    """Returns what a claim says, without the mark that it is not of the paper: the page writes it beside."""
+    words = claim.words.removeprefix(NOT_OF_PAPER)
+    return words[:1].upper() + words[1:]
+
+
+def _number(judged: Judged, estimate: Estimate) -> str:
+    write = judged.claim.write
     if np.isnan(estimate.lower):
-        return percent(estimate.value)
-    return f"{percent(estimate.lower)} → {percent(estimate.upper)}"
+        return write(estimate.value)
+    return f"{write(estimate.lower)} → {write(estimate.upper)}"
 
 
-def _interval(estimate: Estimate) -> str:
-    """Returns an interval; of a trend that of the difference, which stands in front of it."""
-    if np.isnan(estimate.value):
+def _interval(judged: Judged) -> str:
+    """Returns the run's interval; of a trend that of the difference, which stands in front of it."""
+    own, write = judged.own, judged.claim.write
+    if np.isnan(own.low):
         return ""
-    if np.isnan(estimate.lower):
-        return f"{percent(estimate.low)} to {percent(estimate.high)}"
-    value, low, high = (points(end).partition(NO_BREAK_SPACE)[0] for end in estimate[:3])
+    if np.isnan(own.lower):
+        # With one more digit, because a limit such as 50 % may be near.
+        ends = [percent(end, 3) if write is percent else write(end) for end in (own.low, own.high)]
+        return " to ".join(ends)
+    value, low, high = (points(end).partition(NO_BREAK_SPACE)[0] for end in own[:3])
     return f"{value} ({low} to {high}) points"
 
 
 def overview_svg(judged: Sequence[Judged], run: Run, control: Run | None = None) -> str:
     """Returns the small drawings as an `svg` element."""
-    said = "; ".join(f"{each.claim.words}: {_number(each.own)}, {each.verdict}" for each in judged)
+    said = "; ".join(f"{each.claim.words}: {_number(each, each.own)}, {each.verdict}" for each in judged)
     with drawing.look():
-        return write_svg(draw_overview(judged, run, control), "overview", "The claims over the layers", said)
+        return svg.write_svg(draw_overview(judged, run, control), "overview", "The claims over the layers", said)
 
 
 def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None) -> Drawing:
@@ -133,7 +157,7 @@ def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None
     panels, layers = figure.subplots(1, len(shown), squeeze=False)[0], len(run.anatomy.layers)
     for axes, claim in zip(panels, shown, strict=True):
         if run.settings.report.paper_curves and layers > 1:
-            x = np.linspace(0, layers - 1, drawing.PAPER_LAYERS)
+            x = np.linspace(0, layers - 1, PAPER_LAYERS)
             axes.plot(x, claim.paper(paper_numbers()), color=drawing.PAPER_COLOUR, linewidth=0.9, label="the paper")
         if control is not None and has_figure(control, claim.figure):
             axes.plot(claim.course(control).values, **LOOK | {"marker": ""}, label=f"control: {control.name}")
@@ -145,7 +169,7 @@ def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None
 
 def _draw_course(axes: Axes, course: Course) -> None:
     colour, layers = drawing.colours(3)[1], known(course)
-    chance = np.broadcast_to(getattr(course, "chance", 0.0), len(course.values))
+    chance = np.broadcast_to(course.chance, len(course.values))
     ends = np.array([course.part(layers[place : place + 1]) for place in range(len(layers))]).reshape(-1, 3)
     low, high = (ends[:, end] + chance[layers] for end in (1, 2))
     axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)

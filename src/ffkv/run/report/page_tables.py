@@ -1,11 +1,12 @@
-"""The tables of the page: the run's tables as they are, and two tables for reading."""
+"""The tables of the page: the run's tables as they are, and those for reading."""
 
 import base64
-import math
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pandas as pd
 from markupsafe import Markup
@@ -20,6 +21,9 @@ MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
 MOST_SPECIFIC = 50  # memories with the largest specific effects
 P_DECIMALS = 2  # of p-values and q-values
 MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
+FACTS = "comparison.json"  # among its tables
+MARKED = '<span class="memory">{}</span>'
+NAMED = re.compile(MARKED.format(r"(L\d+\.\d+)"))
 
 
 class Named(NamedTuple):
@@ -48,8 +52,8 @@ class PageTable:
 
 
 def data_table(run: Run, name: str) -> PageTable:
-    """Returns a table of the run, with all its columns and its file."""
-    return whole_table(name, run.table(name), run.files.table_files[name])
+    """Returns a table of the run, with all its columns, and its file if it has one."""
+    return whole_table(name, run.table(name), run.files.table_files.get(name))
 
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
@@ -99,7 +103,7 @@ def agreement_of_annotators(run: Run) -> PageTable:
     for (first, second), pair in run.table("agreement").groupby(["first", "second"], sort=False):
         found = {(row.unit, row.statistic): row for row in pair.itertuples()}
         keys = max((row.keys for row in found.values() if row.unit != "change"), default=0)
-        cells = [_with_interval(found.get(header)) for header in headers]
+        cells = [_of_row(found.get(header)) for header in headers]
         rows.append([visible(first), visible(second), number(keys), *cells])
     names = ["annotator", "annotator", "keys", *headers.values()]
     return PageTable("agreement_of_annotators", names, [False, False, *[True] * (1 + len(headers))], rows)
@@ -114,52 +118,61 @@ def scores_of_machines(run: Run) -> PageTable:
         about = found.get("own", found.get("none"))
         if about is None:
             continue
-        means = [_with_interval(row, "mean") for row in (about, found.get("other"), found.get("own - other"))]
+        means = [_of_row(row, "mean") for row in (about, found.get("other"), found.get("own - other"))]
         refused = f"{number(about.refused)} of {number(about.asked)}"
         rows.append([visible(annotator), score, number(about.memories), *means, f"{about.chance:.2g}", refused])
     headers = ["machine", "score", "memories", "mean", "label of another memory", "difference", "chance"]
     return PageTable("scores_of_machines", [*headers, "refused questions"], [False, False, *[True] * 6], rows)
 
 
-def _with_interval(row: Any, statistic: str = "value") -> str:
-    """Returns a statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
-    value = decimals(getattr(row, statistic, math.nan))
-    return value if row is None or pd.isna(row.low) else f"{value} ({decimals(row.low)} to {decimals(row.high)})"
+def _of_row(row: Any, statistic: str = "value") -> str:
+    """Returns a statistic with its interval; a dash where there is none."""
+    return "–" if row is None else with_interval(getattr(row, statistic), row.low, row.high)
+
+
+def with_interval(value: float, low: float, high: float, write: Callable[[float], str] = decimals) -> str:
+    """Returns a number with its interval, where it is known: 0.61 (0.52 to 0.70)."""
+    return write(value) if pd.isna(low) else f"{write(value)} ({write(low)} to {write(high)})"
+
+
+def of_columns(
+    name: str, columns: Mapping[str, Iterable[Cell]], texts: Collection[str], muted_from: int | None = None
+) -> PageTable:
+    """Returns a table of columns. Those that `texts` names hold texts, the others numbers."""
+    lines = [list(row) for row in zip(*columns.values(), strict=True)]
+    return PageTable(name, [*columns], [header not in texts for header in columns], lines, muted_from=muted_from)
+
+
+def memories_of(table: pd.DataFrame) -> list[Cell]:
+    """Returns the names of the memories of a table's rows."""
+    return [Named(memory_name(*each)) for each in zip(table["layer"], table["memory"], strict=True)]
 
 
 def predictive_values(run: Run) -> PageTable:
     """Returns the values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
-    table = run.table("table_2_predictive_values")
-    columns = (percents(table["top_probability"]), column(table["contribution"]))
-    rows: list[list[Cell]] = [
-        [
-            Named(memory_name(row.layer, row.memory)),
-            chip(row.token),
-            *numbers,
-            f"{row.matching} of {row.triggers}",
-            _prefix(row.prefix, row.next_token) if row.next_token else "",
-        ]
-        for row, *numbers in zip(table.itertuples(), *columns, strict=True)
-    ]
-    headers = ["memory", "prediction", "probability", "contribution", "followed by it"]
-    numeric = [False, False, True, True, True, False]
-    return PageTable("predictive values", [*headers, "trigger example and its next token"], numeric, rows)
+    table, example = run.table("table_2_predictive_values"), "trigger example and its next token"
+    columns: dict[str, Iterable[Cell]] = {
+        "memory": memories_of(table),
+        "prediction": map(chip, table["token"]),
+        "probability": percents(table["top_probability"]),
+        "contribution": column(table["contribution"]),
+        "followed by it": [f"{row.matching} of {row.triggers}" for row in table.itertuples()],
+        example: [_prefix(row.prefix, row.next_token) if row.next_token else "" for row in table.itertuples()],
+    }
+    return of_columns("predictive values", columns, {"memory", "prediction", example})
 
 
 def prediction_changes(run: Run) -> PageTable:
     """Returns the sampled changes of prediction in the last layer."""
-    table = run.table("prediction_changes")
-    rows: list[list[Cell]] = [
-        [
-            _prefix(row.text, row.next_token),
-            Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
-            decimals(row.cosine),
-            closer,
-        ]
-        for row, closer in zip(table.itertuples(), percents(table["cosine_percentile"]), strict=True)
-    ]
-    headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
-    return PageTable("prediction changes", headers, [False, False, True, True], rows)
+    table, prefix, change = run.table("prediction_changes"), "prefix and its next token", "residual → block output"
+    tokens = zip(table["residual_token"], table["output_token"], strict=True)
+    columns: dict[str, Iterable[Cell]] = {
+        prefix: map(_prefix, table["text"], table["next_token"]),
+        change: [Markup("{} → {}").format(chip(before), chip(after)) for before, after in tokens],
+        "cosine": map(decimals, table["cosine"]),
+        "closer than": percents(table["cosine_percentile"]),
+    }
+    return of_columns("prediction changes", columns, {prefix, change})
 
 
 def specific_effects(run: Run) -> PageTable:
@@ -167,27 +180,20 @@ def specific_effects(run: Run) -> PageTable:
     table = run.table("intervention_memories")
     table = table[table["reach"] == "total"].assign(significant=table["q_value"] <= SIGNIFICANT)
     table = table.sort_values("significant", ascending=False, kind="stable").head(MOST_SPECIFIC)
-    effects = table[["own", "random_memories", "specific"]]
-    columns = [
-        column(table["coefficient"]),
-        *(column(effects[name], like=effects.to_numpy().ravel()) for name in effects),
-        column(table["q_value"], places=P_DECIMALS),
-        percents(table["changed"]),
-    ]
-    rows: list[list[Cell]] = [
-        [
-            Named(memory_name(row.layer, row.memory)),
-            row.side,
-            chip(row.token),
-            *numbers,
-            "yes" if row.significant else "no",
-        ]
-        for row, *numbers in zip(table.itertuples(), *columns, strict=True)
-    ]
-    headers = ["memory", "coefficients", "prediction", "mean m", "own", "others", "specific", "q", "changed"]
-    numeric = [False, False, False, *6 * [True], False]
-    muted_from = int(table["significant"].sum())
-    return without_same(PageTable("specific effects", [*headers, "significant"], numeric, rows, muted_from=muted_from))
+    effects = {"own": "own", "others": "random_memories", "specific": "specific"}
+    every = table[[*effects.values()]].to_numpy().ravel()
+    columns: dict[str, Iterable[Cell]] = {
+        "memory": memories_of(table),
+        "coefficients": table["side"],
+        "prediction": map(chip, table["token"]),
+        "mean m": column(table["coefficient"]),
+        **{header: column(table[name], like=every) for header, name in effects.items()},
+        "q": column(table["q_value"], places=P_DECIMALS),
+        "changed": percents(table["changed"]),
+        "significant": ["yes" if significant else "no" for significant in table["significant"]],
+    }
+    texts = {"memory", "coefficients", "prediction", "significant"}
+    return without_same(of_columns("specific effects", columns, texts, int(table["significant"].sum())))
 
 
 def _prefix(text: str, next_token: str) -> Markup:
@@ -225,3 +231,18 @@ def _cells(name: str, values: pd.Series) -> list[Cell]:
 
 def _text(name: str, value: str) -> Markup:
     return token(value) if "token" in name else visible(shortened(value, MAX_CELL_CHARACTERS))
+
+
+def mark(memory: str) -> Markup:
+    """Returns the name of a memory, such as "L3.17", as the report writes it."""
+    return Markup(MARKED).format(memory)
+
+
+def with_links(page: str, first: str, last: str) -> str:
+    """Returns the page as the explorer shows it: a memory leads to its page in the first run beside that in the last."""
+
+    def link(cell: re.Match[str]) -> str:
+        address = urlencode({"a": first, "b": last, "memory": cell[1]})
+        return str(Markup('<a href="../compare?{}">{}</a>').format(address, cell[1]))
+
+    return NAMED.sub(link, page)

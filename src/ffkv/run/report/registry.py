@@ -1,17 +1,20 @@
 """The list of the report's figures. It imports nothing heavy, because the workflow reads it at every start.
 
-A new figure stands in the module of its section, and in the description of its branch.
+A new figure stands in the section of its branch, and in the description of the branch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from ffkv.branches.branch import Branch
+from ffkv.base import doors
+from ffkv.branches.branch import Branch, load
 from ffkv.branches.registry import BRANCHES
 
 if TYPE_CHECKING:
     from ffkv.run.report.section import Figure, Section
     from ffkv.run.results.run import Run
+
+
+OF_RUN = "ffkv.run.report.section:SECTION"
 
 
 class Entry(NamedTuple):
@@ -34,7 +37,9 @@ FIGURES = {
 
 def load_section(name: str) -> "Section":
     """Loads the section of a branch, or of the run itself ("run")."""
-    return import_module(f"ffkv.run.report.section_{name}").SECTION
+    if name in doors.entries("branches") and name in BRANCHES:
+        return doors.load("branches", name, BRANCHES[name].section)
+    return load(BRANCHES[name].section if name in BRANCHES else OF_RUN)
 
 
 def load_figure(name: str) -> "Figure":
@@ -43,12 +48,15 @@ def load_figure(name: str) -> "Figure":
 
 
 def branches_of(run: "Run") -> list[Branch]:
-    """Returns the branches that a run has, in the order of the report."""
-    return [branch for branch in BRANCHES.values() if branch.is_in(run.settings)]
+    """Returns the branches of a run that have a section, in the order of the report."""
+    return [branch for branch in BRANCHES.values() if branch.section and branch.is_in(run.settings)]
 
 
 def has_figure(run: "Run", name: str) -> bool:
-    """Tells whether a run has a figure: it has its branch, and the figure applies to it."""
+    """Tells whether a run has a figure: it has its branch and its tables, and the figure applies to it."""
     section = FIGURES[name].section
-    in_branch = section not in BRANCHES or BRANCHES[section].is_in(run.settings)
-    return in_branch and load_figure(name).applies(run)
+    if section in BRANCHES and not BRANCHES[section].is_in(run.settings):
+        return False
+    figure = load_figure(name)
+    absent = [table for table in figure.tables if table not in run.tables] if run.files.unmeasured else []
+    return figure.applies(run) and not absent

@@ -1,16 +1,34 @@
-"""What a section of the page is made of: figures with their captions, sentences and tables."""
+"""The sections of the page: what each is made of, and how they are put together, beside numbers of the control.
 
+The section of the run itself, with the training of the embedded model, is here, too.
+"""
+
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.run.report.curve import Curve
-from ffkv.run.report.page_tables import PageTable
-from ffkv.run.report.svg import in_colours_of_page
+from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir
+from ffkv.base.settings import EMBEDDED
+from ffkv.branches.branch import Branch
+from ffkv.branches.settings import AUTO, NONE
+from ffkv.run.report import drawing, svg
+from ffkv.run.report.curve import Curve, Panel, draw_control
+from ffkv.run.report.page_tables import PageTable, data_table
+from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
+from ffkv.run.report.wording import short_name, written
 from ffkv.run.results.run import Run
+from ffkv.run.results.run import open as open_run
+from ffkv.run.results.text import number
+
+LOSS = "training"  # the table of the training curve of the embedded model
 
 
 @dataclass(frozen=True)
@@ -21,6 +39,18 @@ class Caption:
     shows: str
     text: str  # how it was measured and drawn. It can be understood without the rest of the page.
     description: str  # what there is to see, for readers who do not see it
+
+
+def caption(
+    package: str, name: str, values: Callable[[Run], dict[str, Any]] = lambda run: {}
+) -> Callable[[Run], Caption]:
+    """Returns what writes the caption of a figure, see `texts.toml` of a package. values: what its template needs beside tables."""
+    return lambda run: Caption(**written(package, name, run, **values(run)))
+
+
+def numbers(package: str, **values: Any) -> Callable[[Run], dict[str, str]]:
+    """Returns what writes the main numbers of a run, by what they are: `summary` in `texts.toml` of a package."""
+    return lambda run: written(package, "summary", run, **values)
 
 
 @dataclass(frozen=True)
@@ -35,6 +65,32 @@ class Figure:
     curves: Sequence[Curve] = ()
     more_tables: tuple[str, ...] = ()  # names of tables that it shows of runs that have them
     applies: Callable[[Run], bool] = lambda run: True  # whether a run has this figure
+
+
+def figure_of_lines(
+    panels: Sequence[Panel],
+    caption: Callable[[Run], Caption],
+    more_tables: tuple[str, ...] = (),
+    one_axis: bool = False,
+) -> Figure:
+    """Returns a figure of panels side by side, with the legend of the first one, and the curves of all.
+
+    more_tables: tables that the page offers beside those of the lines.
+    one_axis: whether the panels share their vertical axis, which ends where the points do.
+    """
+
+    def draw(run: Run, paper: Any) -> Drawing:
+        figure, axes = drawing.canvas(len(panels), sharey=one_axis)
+        for panel, its_axes in zip(panels, axes, strict=True):
+            panel.draw(its_axes, run, paper)
+        if one_axis:
+            drawing.end_at_points(*axes)
+        drawing.legend(figure, axes[0])
+        return figure
+
+    tables = dict.fromkeys(line.table for panel in panels for line in panel.lines if line.curve)
+    curves = [curve for place, panel in enumerate(panels) for curve in panel.curves(place)]
+    return Figure((*tables, *more_tables), draw, caption, curves)
 
 
 @dataclass(frozen=True)
@@ -53,7 +109,7 @@ class Exhibit:
     @property
     def inline(self) -> Markup:
         """The drawing as the page shows it, in the page's own colours."""
-        return Markup(in_colours_of_page(self.svg))
+        return Markup(svg.in_colours_of_page(self.svg))
 
 
 @dataclass(frozen=True)
@@ -72,10 +128,160 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Section:
-    """What a branch shows and says on the page: the `SECTION` of the module `ffkv.run.report.section_<branch>`."""
+    """What a branch shows and says on the page: the `SECTION` of its module `section`."""
 
     figures: Mapping[str, Figure]  # by their names, which the description of the branch has, too
-    # the main numbers in plain sentences, one paragraph per question, beside those of the run's control if it has one
-    summary: Callable[[Run, Run | None], list[str]] = lambda run, control: []
+    # the main numbers, by what they are; "" if there is nothing to say. The summary shows them beside those of a control.
+    numbers: Callable[[Run], dict[str, str]] = lambda run: {}
     before: Callable[[Run], list[TableBlock]] = lambda run: []  # the tables above the figures
     after: Callable[[Run], list[TableBlock]] = lambda run: []  # the tables below the figures
+    # what numbers alone do not say, in sentences, also about the run's control if it has one
+    summary: Callable[[Run, Run | None], list[str]] = lambda run, control: []
+
+
+@cache
+def paper_numbers() -> dict[str, Any]:
+    """Returns the numbers of the paper's own figures, by the name of the figure."""
+    return json.loads(files("ffkv.run.report").joinpath("paper_figures.json").read_bytes())
+
+
+def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[str, Exhibit]:
+    """Draws the figures that the run has, or `only` of one section, in the order of the registry. A control run is grey."""
+    exhibits = {}
+    with drawing.look():
+        for name in (name for name in FIGURES if only in ("", FIGURES[name].section) and has_figure(run, name)):
+            figure = load_figure(name)
+            heading, words = heading_of(name), figure.caption(run)
+            drawn, beside = draw_beside(run, name, control)
+            if beside is not None:
+                its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
+                words = replace(words, text=f"{words.text} {its}")
+            element = svg.write_svg(drawn, name, heading, words.description)
+            more = [table for table in figure.more_tables if table in run.tables]
+            tables = [data_table(run, table) for table in [*figure.tables, *more]]
+            of_paper = name.replace("_", " ") if name.startswith("figure_") else ""
+            exhibits[name] = Exhibit(name, heading, words, element, tables, f"figures/{name}.svg", of_paper)
+    return exhibits
+
+
+def draw_beside(run: Run, name: str, control: Run | None) -> tuple[Drawing, Run | None]:
+    """Draws a figure, beside the paper's numbers if the settings ask for them, and beside its control.
+
+    Returns the figure, and the control if it has lines in it.
+    """
+    figure, paper = load_figure(name), paper_numbers() if run.settings.report.paper_curves else {}
+    drawn = figure.draw(run, paper.get(name))
+    shown = control is not None and has_figure(control, name) and draw_control(drawn, figure.curves, control)
+    return drawn, control if shown else None
+
+
+def heading_of(name: str) -> str:
+    """Number and title of a figure."""
+    in_front = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
+    return in_front + FIGURES[name].title
+
+
+def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
+    """Returns the sections of the page, one per branch, see `arrange_one`."""
+    return [arrange_one(run, branch, exhibits) for branch in branches_of(run)]
+
+
+def arrange_one(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
+    """Returns the section of a branch: the branch, its figures, and the tables before and after."""
+    section, drawn = load_section(branch.name), of_section(branch.name, exhibits)
+    return {"branch": branch, "exhibits": drawn, "before": section.before(run), "after": section.after(run)}
+
+
+def summary(run: Run, control: Run | None = None) -> list[tuple[str, str, str]]:
+    """Returns the main numbers, in the order of the branches: what each is, the run's, and the control's, if it has it."""
+    measured = []
+    for branch in branches_of(run):
+        tell = load_section(branch.name).numbers
+        its = tell(control) if control is not None and branch in branches_of(control) else {}
+        measured += [(what, own, its.get(what) or "–") for what, own in tell(run).items() if own]
+    return measured
+
+
+def told(run: Run, control: Run | None = None) -> list[str]:
+    """Returns what the summary says in sentences, in the order of the branches; and what the run is compared with."""
+    said = [said for branch in branches_of(run) for said in load_section(branch.name).summary(run, control)]
+    if control is None:
+        return [*said, without_control(run)]
+    name = short_name(control)
+    return [*said, f"{name[:1].upper()}{name[1:]}: {name_control(control)}.{about_text(run, control)}"]
+
+
+def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:
+    """Returns the figures of one section."""
+    return [exhibit for name, exhibit in exhibits.items() if FIGURES[name].section == section]
+
+
+def open_control(run: Run) -> Run | None:
+    """Returns the run that a run is compared with, see `report.control`; None if there is none.
+
+    Raises UserError if its folder is not beside that of the run, or its model has another number of layers.
+    """
+    name = run.settings.report.control
+    if name in (AUTO, NONE):
+        return None
+    folder = Path(run.folder).parent / name
+    if not is_dir(folder):
+        raise UserError(
+            f"{folder} is not there, with which the report compares {run.name}. Run `snakemake` again, with the options of"
+            " the run, or copy the folder, too. With `report.control: none` in the settings the report compares nothing."
+        )
+    control = open_run(folder)
+    own, its = len(run.anatomy.layers), len(control.anatomy.layers)
+    if own != its:
+        raise UserError(
+            f"report.control of {run.name} is {name}, whose model has {its} layers, not {own}. Name a run of a model of the"
+            " same shape."
+        )
+    return control
+
+
+def name_control(control: Run) -> str:
+    """Returns what a control is."""
+    if control.anatomy.weights != "random":
+        return f"the control run {control.name}, of {control.anatomy.checkpoint}"
+    tokens = sum(int(about["tokens"]) for about in control.files.corpora.values())
+    return f"the control run {control.name}, whose weights are random, on {number(tokens)} tokens of the same text"
+
+
+def about_text(run: Run, control: Run) -> str:
+    """Returns a sentence about a control that read a part of the run's text, with a space in front; else empty."""
+    whole, part = (int(each.files.corpora["train"]["tokens"]) for each in (run, control))
+    less = control.anatomy.weights == "random" and part < whole
+    return " In more text, more of its trigger examples would be alike and have patterns." if less else ""
+
+
+def without_control(run: Run) -> str:
+    """Returns why no numbers of an untrained model stand beside those of a run."""
+    if run.anatomy.weights == "random":
+        return "This model is untrained itself."
+    reason = ": model.max_memory is set" if run.settings.model.max_memory else ""
+    reason = ": report.control is none" if run.settings.report.control == NONE else reason
+    return f"Not compared with an untrained model{reason}."
+
+
+def draw_training(run: Run, paper: Any) -> Drawing:
+    """Lines by training step: the loss on both splits."""
+    figure, (axes,) = drawing.canvas()
+    for (split, losses), (line, shade) in zip(run.table(LOSS).groupby("split"), [(":", 0), ("-o", 2)], strict=False):
+        axes.plot(losses["step"], losses["loss"], line, color=drawing.colours(4)[shade], label=split, markersize=4)
+    axes.set_xlabel("training step")
+    axes.set_ylabel("loss (nats per token)")
+    drawing.legend(figure, axes)
+    return figure
+
+
+SECTION = Section(
+    {
+        "training": Figure(
+            (LOSS,),
+            draw_training,
+            caption(__package__, "training"),
+            applies=lambda run: run.settings.model.checkpoint == EMBEDDED,
+        )
+    }
+)

@@ -1,21 +1,87 @@
-"""What the captions share: sentences, and the numbers in them."""
+"""The words of pages: templates, paragraphs in files, and the sentences and numbers that they share."""
 
+import tomllib
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+import jinja2
 import pandas as pd
+from markupsafe import Markup
 
-from ffkv.run.report.drawing import PAPER_LAYERS
+from ffkv.base.terminal import plain
+from ffkv.run.results import text as said
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number, percent
+from ffkv.run.results.text import change, number, percent, signed
 
+PAPER_LAYERS = 16  # of the paper's model
 INTERVALS = "Bars are 95 % intervals."
-OF_PREFIXES = (
-    "95 % intervals. They are too short if many prefixes are of one sentence, because prefixes count as independent."
+# What every page writes texts and numbers with.
+FILTERS = (
+    *(said.visible, said.token, said.ending, said.prefix, said.shortened, plain),
+    *(percent, said.percents, number, said.column, signed),
 )
-BOX = (
-    "A box reaches from the first to the third quartile, and its line is the median. The whiskers reach the most distant "
-    "points within 1.5 box heights."
-)
+
+
+def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
+    """Templates of pages with `FILTERS`. What they write is escaped unless it is `Markup`: strangers wrote some of it.
+
+    Args:
+        folders: where templates are, each as a package and a folder inside it; the first one that has a name counts.
+    """
+    made = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(*folder) for folder in folders]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.filters |= {each.__name__: each for each in FILTERS}
+    made.globals |= {"style": Markup(files(__package__).joinpath("style.css").read_text(encoding="utf-8"))}
+    made.globals |= {"signs": {1: "+", -1: said.MINUS, 0: ""}}
+    return made
+
+
+@cache
+def _texts(package: str) -> dict[str, Any]:
+    return tomllib.loads(files(package).joinpath("texts.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Templates with what the texts of all sections use."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    numbers = (change, number, percent, rows, share_with_pattern, signed, weighted_mean)
+    used = (*numbers, course, goes, paper_line, projection, ties)
+    environment.globals |= {each.__name__: each for each in used}
+    environment.globals |= {"BOX": BOX, "INTERVALS": INTERVALS, "OF_PREFIXES": OF_PREFIXES}
+    return environment
+
+
+@cache
+def _templates(package: str, name: str) -> dict[str, jinja2.Template]:
+    found = _texts(package)[name]
+    parts = dict(found) if isinstance(found, dict) else {"": found}
+    given = parts.pop("given", "")
+    return {part: _environment().from_string(given + text) for part, text in parts.items()}
+
+
+def note(package: str, name: str, /, **values: Any) -> str:
+    """Returns a paragraph of the `texts.toml` of a package, filled in with the values that it names."""
+    return _templates(package, name)[""].render(values)
+
+
+def written(package: str, name: str, run: Run, /, **values: Any) -> dict[str, str]:
+    """Returns the parts of a table of the `texts.toml` of a package, filled in with a run and with other values that they name."""
+
+    def table(name: str, **values: str | int) -> pd.DataFrame:
+        return rows(run.table(name), **values)
+
+    return {part: text.render(run=run, table=table, **values) for part, text in _templates(package, name).items()}
+
+
+OF_PREFIXES, BOX = (_texts(__package__)[name] for name in ("of_prefixes", "box"))
 
 
 def projection(run: Run) -> str:
@@ -24,11 +90,6 @@ def projection(run: Run) -> str:
         return "The prediction of a vector is the top token of its product with the output embedding alone."
     norm = ", with its final norm" if run.anatomy.final_norm else ", which has no final norm"
     return f"The prediction of a vector is the top token of the model's own head{norm}."
-
-
-def both(tell: Callable[[Run], str], run: Run, control: Run | None) -> str:
-    """Returns what `tell` says of a run, with a number in it, and in brackets what it says of the run's control, if any."""
-    return f"{tell(run)} ({short_name(control)}: {tell(control)})" if control else tell(run)
 
 
 def short_name(control: Run) -> str:
@@ -52,8 +113,8 @@ def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
 
 
 def share_with_pattern(counts: pd.DataFrame) -> float:
-    """Returns the share of keys with a pattern, from rows of `figure_2_pattern_counts`."""
-    return counts["keys_with_pattern"].sum() / max(counts["keys"].sum(), 1)
+    """Returns the share of keys with a pattern, from rows of `figure_2_pattern_counts`; NaN without keys."""
+    return counts["keys_with_pattern"].sum() / keys if (keys := counts["keys"].sum()) else float("nan")
 
 
 def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:

@@ -1,12 +1,12 @@
 """A finished run, read and checked. Everything that is asked of a run is asked here, and nothing of it is changed.
 
 `run` is the run, `memory` one of its memories. They stand on `run_files` (each file, checked for what it belongs to),
-`indexes` (what is asked of all memories, read once and kept) and `run_model` (model, head, tokenizer).
+`readings` (through which lens values and states are read), `indexes` (what is asked of all memories, read once and
+kept) and `run_model` (model, head, tokenizer).
 
 About memories: `memory_name`, `memory_columns`. What people keep beside a run: `collections` (lists and notes) and
-`collect` (the same from Python). Questions: `search` (with `tokens` and `text_search`), `similar`, `sought` (patterns on
-request, kept beside the run), `depth`. Writing them for people: `text`.
+`collect` (the same from Python). Questions: `search` (with `tokens`), `sought` (patterns on request, kept
+beside the run), `depth`. Writing them for people: `text`.
 
-`expected` lists the files that a finished run has, `check` compares the folder with it, `commands` are `ffkv check`,
-`ffkv collect` and `ffkv collections`.
+`expected` lists the files that a finished run has, `check` compares the folder with it.
 """

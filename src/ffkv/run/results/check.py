@@ -2,25 +2,32 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.atomic import PARTIAL, PROGRESS, is_written
-from ffkv.base.files.bounded import read_json
-from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
-from ffkv.base.files.fault import unreadable
-from ffkv.base.files.provenance import Foreign, check_identities
-from ffkv.base.lookup import exists, is_dir, is_file
-from ffkv.base.process.apart import Lost, apart
-from ffkv.base.settings import Settings
-from ffkv.model.anatomy import read_anatomy
-from ffkv.run.results.expected import expected_files
-from ffkv.run.results.run_files import read_settings, split_of
+from ffkv.base.files.datasets import Checked
+from ffkv.base.files.stored import (
+    Damaged,
+    Foreign,
+    check_identities,
+    output_of,
+    sum_path,
+    target_of,
+    unreadable,
+    verify_sum,
+)
+from ffkv.base.lookup import exists, is_dir, is_file, read_json, strange_entries
+from ffkv.base.process.workers import Lost, apart
+from ffkv.branches.settings import Settings
+from ffkv.model.anatomy import ANATOMY_FILE, read_anatomy
+from ffkv.run.results.expected import EARLIER, expected_files, table_of, unmeasured
+from ffkv.run.results.run_files import RECORDS, checked, leaves, read_settings, split_of
 
 PATIENCE, SLOWEST = 60, 2**20  # seconds that each file may take, and how many bytes of it a slow disk reads per second
 NO_RUN = "{} holds no file of a run. Name a folder such as results/demo."
@@ -32,7 +39,8 @@ class Problem(NamedTuple):
     path: Path  # the file or the folder
     # "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a killed step
     # left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it cannot be read, or has
-    # no checksum, so nobody can tell whether it is whole
+    # no checksum, so nobody can tell whether it is whole; "trust": it asks for what a person alone can allow; "earlier":
+    # an earlier ffkv did not write it
     kind: str
     reason: str  # a sentence about it
 
@@ -41,8 +49,8 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """Reads every file of a run.
 
     The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
-    belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a
-    shard saves to continue from is not a problem.
+    belongs to with the run's own. It names every file that a finished run has and this one lacks, and what asks for trust.
+    The state that a shard saves to continue from is not a problem. Files are opened in a process of their own.
 
     Returns:
         The number of files that were read, and the problems, sorted by path.
@@ -56,7 +64,10 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
         if not any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places):  # noqa: PTH113
             raise UserError(NO_RUN.format(folder))
     problems: dict[Path, Problem] = {}
-    whole = _outputs(folder, problems)
+    with contextlib.suppress(OSError):  # of a folder that may not be listed, which is said anyway
+        for path, what in strange_entries(folder):
+            problems[path] = Problem(path, "doubtful", f"{what}. It was not read.")
+    whole = [path for path in _outputs(folder, problems) if path not in problems]
     for path, found in zip(whole, apart(lambda path: _look_at(path, folder), whole, _seconds), strict=True):
         if isinstance(found, Lost):
             reason = f"was made to harm, or the memory is used up: the process that read it {found.how}."
@@ -66,17 +77,22 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     read = sum(map(os.path.isfile, whole))
     if not read and not problems:
         raise UserError(NO_RUN.format(folder))
-    for path in _missing(folder):
-        problems.setdefault(
-            path, Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.")
-        )
-    return read, sorted(problems.values())
+    every = apart(lambda find: list(find(folder)), [_missing, _earlier, _requests], lambda find: PATIENCE)
+    # What ended a process is named already.
+    missing, earlier, requests = (found if isinstance(found, list) else [] for found in every)
+    problems = {problem.path: problem for problem in (*missing, *earlier)} | problems
+    return read, sorted([*problems.values(), *requests])
 
 
 def _outputs(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
-    """Returns what steps wrote below a folder, sorted. What is unfinished, or may not be listed, is a problem."""
-    found = []
-    for path in _walk(folder, problems):
+    """Returns what steps wrote below a folder, sorted. What is unfinished, or may not be listed or entered, is a problem."""
+
+    def closed(error: OSError, path: Path | None = None) -> None:
+        path = path or Path(error.filename)
+        problems.setdefault(path, Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights."))
+
+    found, below = [], os.walk(folder, onerror=closed)
+    for path in sorted(Path(place, name) for place, folders, files in below for name in (*folders, *files)):
         parts = path.relative_to(folder).parts
         try:
             if any(map(PARTIAL.fullmatch, parts)):
@@ -85,7 +101,7 @@ def _outputs(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
             elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
                 found.append(path)
         except OSError as error:  # of a folder that may be listed and not entered
-            problems.setdefault(path, _closed(path, error))
+            closed(error, path)
     return found
 
 
@@ -94,27 +110,34 @@ def _seconds(path: Path) -> float:
     return PATIENCE + (os.path.getsize(path) if os.path.exists(path) else 0) / SLOWEST  # noqa: PTH110, PTH202
 
 
-def _walk(folder: Path, problems: dict[Path, Problem]) -> list[Path]:
-    """Returns all entries below a folder, sorted; a folder that may not be entered is a problem."""
-
-    def note(error: OSError) -> None:
-        path = Path(error.filename)
-        problems[path] = _closed(path, error)
-
-    below = os.walk(folder, onerror=note)
-    return sorted(Path(place, name) for place, folders, files in below for name in (*folders, *files))
-
-
-def _closed(path: Path, error: OSError) -> Problem:
-    return Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights.")
-
-
-def _missing(folder: Path) -> list[Path]:
+def _missing(folder: Path) -> list[Problem]:
     try:
-        settings = read_settings(folder)
+        names: Sequence[str] = list(expected_files(read_settings(folder)))
     except (UserError, OSError):  # what is wrong with it is said anyway
-        return [folder / "settings.json"] if _is_gone(folder / "settings.json") else []
-    return [folder / name for name in expected_files(settings) if _is_gone(folder / name)]
+        names = ["settings.json"]
+    gone = (folder / name for name in names if _is_gone(folder / name))
+    return [Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.") for path in gone]
+
+
+def _earlier(folder: Path) -> Iterator[Problem]:
+    """Yields what an earlier ffkv did not write."""
+    with contextlib.suppress(UserError, OSError):  # what is wrong with a file is said anyway
+        for name, columns in unmeasured(folder, read_settings(folder)).items():
+            what = f"has no {', '.join(columns)}" if columns else "is not there"
+            yield Problem(folder / name, "earlier", f"{what}: {EARLIER}.")
+
+
+def _requests(folder: Path) -> Iterator[Problem]:
+    """Yields what the run asks for and does not get unless a person allows it, each time (docs/security.md)."""
+    with contextlib.suppress(UserError, OSError):  # what is wrong with the file is said anyway
+        if (anatomy := read_anatomy(folder / "model")).trust_remote_code:
+            reason = f"asks to run Python code that {anatomy.checkpoint} brings. Only --trust-remote-code allows it, each time."
+            yield Problem(folder / "model" / ANATOMY_FILE, "trust", reason)
+    with contextlib.suppress(UserError, OSError):
+        settings = read_settings(folder)
+        if leaves(settings.annotation.folder):
+            reason = f"names {settings.annotation.folder} as the folder of annotations. Only --annotations allows it, each time."
+            yield Problem(folder / "settings.json", "trust", reason)
 
 
 def _is_gone(path: Path) -> bool:
@@ -146,7 +169,7 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
         kind, reason = "foreign", str(error)
     except UserError as error:
         kind, reason = "doubtful", str(error)
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+    except Exception as error:  # a file may be made so that a library fails in any way
         kind, reason = "doubtful", str(unreadable(path, error))
     else:
         if exists(sum_path(output_of(path))):
@@ -156,21 +179,38 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
     return Problem(output, kind, reason.removeprefix(f"{output} "))
 
 
-def _identity(path: Path, folder: Path) -> dict[str, Any]:
-    """Returns what a file must belong to. A model or a corpus that is missing or damaged is a problem of its own."""
-    identity: dict[str, Any] = {}
+def _belonging(path: Path, folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Returns what a file must belong to, and the lengths of dimensions that its model and corpus tell.
+
+    A model or a corpus that is missing or damaged is a problem of its own.
+    """
+    identity, sizes = dict[str, Any](), dict[str, int]()
     with contextlib.suppress(UserError):
-        identity |= read_anatomy(folder / "model").identity
-    split = split_of(path.relative_to(folder))
+        anatomy = read_anatomy(folder / "model")
+        identity |= anatomy.identity
+        sizes |= {"width": anatomy.width, "token_id": anatomy.vocabulary}
     with contextlib.suppress(UserError):
-        if split:
+        if split := split_of(path.relative_to(folder)):
             with hdf5.open(folder / "corpus" / f"{split}.h5", "corpus") as corpus:
                 identity["corpus_hash"] = corpus.attrs["corpus_hash"]
-    return identity
+                sizes["sentence"] = int(corpus.attrs["sentences"])
+    return identity, sizes
 
 
 def _read_table(path: Path, folder: Path) -> None:
-    check_identities(path, tables.read(path).attrs, _identity(path, folder))
+    name = path.relative_to(folder).as_posix()
+    table = tables.read(path, known.foreign if (known := table_of(name)) else [])
+    check_identities(path, table.attrs, _belonging(path, folder)[0])
+    checked(path, name, table)
+
+
+def _read_datasets(path: Path, folder: Path) -> None:
+    identity, sizes = _belonging(path, folder)
+    with hdf5.open(path, None, identity) as file:
+        if record := RECORDS.get(file.attrs["kind"]):
+            Checked(file, record, sizes).check()
+            return
+    hdf5.verify(path, identity)
 
 
 def _read_tensors(path: Path, folder: Path) -> None:
@@ -185,7 +225,7 @@ def _read_json(path: Path, folder: Path) -> None:
 
 
 READERS: dict[str, Callable[[Path, Path], object]] = {
-    ".h5": lambda path, folder: hdf5.verify(path, _identity(path, folder)),
+    ".h5": _read_datasets,
     ".parquet": _read_table,
     ".csv": _read_table,
     ".safetensors": _read_tensors,

@@ -7,10 +7,12 @@ import pandas as pd
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.run.results.collections import append_event, choose_memories, members, read_kept
+from ffkv.run.results.memory_columns import with_columns
 from ffkv.run.results.memory_name import as_names, memory_name
 from ffkv.run.results.run import Run, check_run
 
 
+@with_columns
 def collections(run: Run) -> pd.DataFrame:
     """Returns the named lists of memories that people keep of a run, and their notes on memories.
 
@@ -21,11 +23,7 @@ def collections(run: Run) -> pd.DataFrame:
     Returns:
         One row per memory of a list, the lists by their names; then one row per note.
     Columns:
-        collection: name of the list, such as "starred"; "" of a note.
-        memory: name of the memory: "L3.17".
-        note: the text of a note; "" of a memory in a list.
-        person: who put the memory into the list, or wrote the note.
-        time: when, in UTC.
+        (those that `columns.toml` has)
     Raises:
         UserError: a journal cannot be read, or it is about another model.
     Examples:

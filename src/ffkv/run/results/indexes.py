@@ -4,24 +4,27 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import h5py
 import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import FIXED_POINT, NONE
 from ffkv.base.errors import UserError
-from ffkv.base.files import tables
+from ffkv.base.files.datasets import Checked
 from ffkv.base.lookup import exists
-from ffkv.branches.behaviours.tables import OF_MEMORIES
+from ffkv.branches.behaviours.summary_tables import OF_MEMORIES
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
+from ffkv.branches.roles.tables import ALL_TYPES, OUTPUTS
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run_files import READINGS, RunFiles, read_table, unknown
+from ffkv.run.results.readings import READINGS
+from ffkv.run.results.run_files import RunFiles, read_table, unknown
 
+LABELS = "annotation/patterns.parquet"
 PLACE = ["annotator", "layer", "memory"]
 SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
 EXPLANATION = [*PLACE, "label", "refusal", *SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
+ROLES = {"role": ALL_TYPES, "output_role": OUTPUTS}  # the values of these columns of the statistics
 
 Answer = TypeVar("Answer")
 
@@ -88,7 +91,7 @@ def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
     offset = np.asarray(files.anatomy.layer_offset)
     if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
         raise UserError(
-            f"{files.folder / READINGS[files.reading] / 'projections'} does not hold every memory once. Run the workflow again."
+            f"{files.folder / READINGS[files.reading].branch / 'projections'} does not hold every memory once. Run the workflow again."
         )
     return tokens, log_probability
 
@@ -118,8 +121,14 @@ def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_row(files: RunFiles, table: pd.DataFrame) -> pd.DataFrame:
-    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
-    return table.assign(row=first + table["memory"].to_numpy())
+    layer, memory = (table[name].to_numpy(float) for name in ("layer", "memory"))
+    memories = np.array([each.memories for each in files.anatomy.layers])
+    known = (layer >= 0) & (layer < len(memories)) & (memory >= 0)  # NaN is not
+    if not known.all() or (memory >= memories[layer.astype(int)]).any():
+        raise UserError(
+            f"A table of {files.folder} names memories that its model does not have. Run the workflow again."
+        )
+    return table.assign(row=np.asarray(files.anatomy.layer_offset)[layer.astype(int)] + memory.astype(int))
 
 
 @Index
@@ -130,11 +139,10 @@ def labels(files: RunFiles) -> pd.DataFrame:
 
     Columns: layer, memory, row, and those of `Memory.labels`.
     """
-    path = files.folder / "annotation" / "patterns.parquet"
     names = ["annotator", "layer", "memory", "pattern", "family", "label", "prefixes", "ranks"]
-    if not exists(path):
+    if not exists(files.folder / LABELS):
         return pd.DataFrame(columns=[*names, "row"])
-    table = tables.read_all([path], files.identity("train"))
+    table = files.file_rows(LABELS)
     table = _with_row(files, table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names])
     return table.sort_values(["row", "annotator", "pattern"], ignore_index=True)
 
@@ -147,10 +155,10 @@ def explanations(files: RunFiles) -> pd.DataFrame:
 
     Columns: layer, memory, row (in flat arrays), and those of `Memory.explanations`.
     """
-    paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
-    if not all(exists(path) for path in paths):
+    names = [f"annotation/machine_{name}.parquet" for name in ("labels", "scores")]
+    if not all(exists(files.folder / name) for name in names):
         return pd.DataFrame(columns=[*EXPLANATION, "row"])
-    explained, scores = (tables.read_all([path], files.identity("train")) for path in paths)
+    explained, scores = map(files.file_rows, names)
     whose = scores["label"].map({"other": "_of_other"}).fillna("")
     columns = scores["score"].replace("detection of the same word", "same_word") + whose
     by_score = scores.assign(column=columns).pivot(index=PLACE, columns="column", values="value")
@@ -166,12 +174,30 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
     """
     counts = [layer.memories for layer in files.anatomy.layers]
     layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
-    by_memory = in_reading(files.details(f"{READINGS[files.reading]}/by_memory"))
+    by_memory = in_reading(files.details(f"{READINGS[files.reading].branch}/by_memory"))
     if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
         raise UserError(
-            f"{files.folder / READINGS[files.reading] / 'by_memory'} does not hold every memory once. Run the workflow again."
+            f"{files.folder / READINGS[files.reading].branch / 'by_memory'} does not hold every memory once. Run the workflow again."
         )
     return by_memory
+
+
+def pushed_tokens(files: RunFiles, memories: pd.DataFrame) -> dict[str, Any]:
+    """Returns the token that each memory pushes towards with its coefficient m: the one that m v raises most.
+
+    That is the top token of v if m is positive. If m is negative, m v is -|m| v, and it is the bottom token of v.
+
+    Args:
+        memories: columns layer, memory, coefficient.
+    Returns:
+        Columns: `pushes`, the text of the token, "" where m is 0 or not known; `top_probability`, that of the top token
+        by v alone, NaN where m is not positive.
+    """
+    places = np.asarray(files.anatomy.layer_offset)[memories["layer"].to_numpy(int)] + memories["memory"].to_numpy(int)
+    values, m = values_by_memory(files).iloc[places], memories["coefficient"].to_numpy(float)
+    ids = np.select([m > 0, m < 0], [values["top_token"], values["bottom_token"]], NONE)
+    probability = np.where(m > 0, values["top_probability"], np.nan)
+    return {"pushes": token_texts(ids, files.vocabulary), "top_probability": probability}
 
 
 def in_reading(by_memory: pd.DataFrame) -> pd.DataFrame:
@@ -204,8 +230,12 @@ def candidates(files: RunFiles, behaviour: str) -> pd.DataFrame:
 
 def has_effects(files: RunFiles) -> bool:
     """Tells whether the run has removed memories."""
-    paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
-    return INTERVENTION.is_in(files.settings) and all(exists(path) for path in paths)
+    return INTERVENTION.is_in(files.settings) and _is_there(files, "intervention/by_memory")
+
+
+def _is_there(files: RunFiles, name: str) -> bool:
+    """Tells whether the run has a large table: one that is not finished may lack it."""
+    return all(exists(files.folder / name / f"{group}.parquet") for group in range(len(files.layer_groups)))
 
 
 @Index
@@ -220,14 +250,27 @@ def effects(files: RunFiles) -> pd.Series:
 
 
 def has_roles(files: RunFiles) -> bool:
-    """Tells whether the roles of the run's memories are known: a run that is not finished may lack them."""
-    groups = range(len(files.layer_groups))
-    return all(exists(files.folder / f"roles/by_memory/{group}.parquet") for group in groups)
+    """Tells whether the roles of the run's memories are known."""
+    return _is_there(files, "roles/by_memory")
 
 
 def role_statistics(by_memory: pd.DataFrame) -> pd.DataFrame:
     """Takes from rows of `roles/by_memory` the columns of `Run.memories`: not the place, p-values and ranks of examples."""
     return by_memory.drop(columns=["layer", "memory"]).filter(regex="^(?!first_).*(?<!_p)$").reset_index(drop=True)
+
+
+def of_role(statistics: pd.DataFrame, column: str, wanted: str) -> np.ndarray:
+    """Tells whether each memory of the statistics has a role, in the column "role" or "output_role" [memory].
+
+    Raises UserError if there is no such role, or the run does not know the roles of its memories.
+    """
+    if wanted not in ROLES[column]:
+        raise unknown(column.replace("_", " "), wanted, [*filter(None, ROLES[column])])
+    if column not in statistics:
+        raise UserError(
+            "The run lacks the table roles/by_memory, so no role is known. Start snakemake again to make it."
+        )
+    return (statistics[column] == wanted).to_numpy()
 
 
 def total_effect(table: pd.DataFrame) -> pd.Series:
@@ -236,13 +279,13 @@ def total_effect(table: pd.DataFrame) -> pd.Series:
     return effect
 
 
-def firing_rate(file: h5py.File, rows: slice = slice(None)) -> np.ndarray:
+def firing_rate(file: Checked, rows: slice = slice(None)) -> np.ndarray:
     """Reads the share of prefixes on which the coefficient is positive [memory]. rows: see `key_statistics`."""
     rate: np.ndarray = file["fires"][rows] / max(int(file.attrs["prefixes"]), 1)
     return rate
 
 
-def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
+def key_statistics(file: Checked, rows: slice = slice(None)) -> pd.DataFrame:
     """Reads how often and how strongly keys fire.
 
     Args:

@@ -1,6 +1,7 @@
 """One memory of a run: what triggers its key, and what its value promotes."""
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,13 @@ from markupsafe import Markup
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.base.errors import UserError
+from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results import indexes
-from ffkv.run.results.indexes import key_statistics, value_statistics
-from ffkv.run.results.memory_columns import example_columns, prediction_columns
+from ffkv.run.results.indexes import key_statistics, trigger_places, value_statistics
+from ffkv.run.results.memory_columns import example_columns, prediction_columns, with_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
-from ffkv.run.results.run_files import READINGS
-from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
+from ffkv.run.results.readings import READINGS
+from ffkv.run.results.run_files import RunFiles
 from ffkv.run.results.sought import kept_patterns, seek_patterns
 from ffkv.run.results.text import examples_table, number, percent, summary, table, tokens_table, visible
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from ffkv.run.results.run import Run
 
 SHOWN = 5  # rows of each table in a notebook's summary
+ROWS = 8192  # values that are read at a time
+COEFFICIENT_BYTES = 2**25  # of coefficients that are read at a time
+ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
 
 
 class Memory:
@@ -71,21 +76,12 @@ class Memory:
         )
 
     @functools.cached_property
+    @with_columns
     def triggers(self) -> pd.DataFrame:
         """The trigger examples, the highest coefficient first, one row per example.
 
         Columns:
-            rank: place in this table, from 0.
-            coefficient: memory coefficient at the last token of the prefix.
-            text: text of the prefix. It ends with bytes, such as `<0xE6>`, if the prefix ends inside a character.
-            last_token: the last token of the prefix. A token that is a part of a character only has its bytes: `<0xE6>`.
-            next_token: the token that follows the prefix in the corpus, most often if several do.
-            next_count: how many sentences have this token after the prefix.
-            multiplicity: how many sentences begin with the prefix' tokens; 1 if shared prefixes compete per sentence.
-            position: length of the prefix in tokens, without BOS.
-            sentence: number of the sentence in the train split, from 0.
-            document: name of the sentence's document.
-            gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
+            (those that `columns.toml` has)
         """
         return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, "positive"))
 
@@ -97,16 +93,14 @@ class Memory:
         """
         return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, "negative"))
 
+    @with_columns
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """Returns the tokens with the highest logits of the value alone. A positive coefficient promotes them.
 
         Returns:
             One row per token, the highest logit first.
         Columns:
-            token: text of the token.
-            id: id of the token.
-            log_probability: its log-probability, nats.
-            probability: its probability.
+            (those that `columns.toml` has)
         Raises:
             UserError: the run keeps fewer tokens than `count`.
         """
@@ -120,6 +114,7 @@ class Memory:
         """
         return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, "bottom", count))
 
+    @with_columns
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """Returns the memories of the run that are most similar to this one, the most similar first, one row per
         memory.
@@ -132,13 +127,7 @@ class Memory:
                 sampled validation prefixes; "triggers": by trigger examples that both have.
             count: the most rows.
         Columns:
-            layer: the layer, from 0.
-            memory: the memory in its layer, from 0.
-            name: both in one word: "L3.17".
-            cosine: by value: the cosine of both values.
-            correlation: by coefficients: their correlation. Memories whose coefficient never changes are left out.
-            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left
-                out.
+            (those that `columns.toml` has)
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """
@@ -151,6 +140,7 @@ class Memory:
         return ways[by](self.run.files, self._row, count)
 
     @functools.cached_property
+    @with_columns
     def patterns(self) -> pd.DataFrame:
         """The patterns in the trigger examples, those in the most examples first, one row per pattern.
 
@@ -158,15 +148,7 @@ class Memory:
         trigger examples have no pattern.
 
         Columns:
-            pattern: number of the pattern, from 0.
-            kind: kind of the pattern, such as "last word".
-            family: "shallow" or "semantic".
-            label: the pattern in words.
-            prefixes: number of trigger examples that have it.
-            chance: probability that a random prefix has it.
-            p_value: probability of so many or more prefixes by chance.
-            q_value: share of false patterns among those of the layer that are at least as significant.
-            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
+            (those that `columns.toml` has)
         """
         files = self.run.files
         table = indexes.trigger_patterns.in_memory(files)
@@ -207,38 +189,26 @@ class Memory:
         return None if kept is None else self._own(kept)
 
     @functools.cached_property
+    @with_columns
     def labels(self) -> pd.DataFrame:
         """What people and machines see in the trigger examples, one row per annotator and pattern (docs/annotation.md).
 
         There are no rows if nobody judged the memory's key, or if whoever did saw no pattern.
 
         Columns:
-            annotator: "person:<name>" or "machine:<name>".
-            pattern: number of the pattern, from 0.
-            family: "shallow" or "semantic".
-            label: the pattern in the annotator's words.
-            prefixes: number of trigger examples that have it.
-            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
+            (those that `columns.toml` has)
         """
         return self._own(indexes.labels(self.run.files))
 
     @functools.cached_property
+    @with_columns
     def explanations(self) -> pd.DataFrame:
         """How machines explain the memory, and how good that is, one row per machine (docs/annotation.md).
 
         There are no rows if no machine explained it.
 
         Columns:
-            annotator: "machine:<name>".
-            label: the explanation; "" if the machine gave none.
-            refusal: why there is none.
-            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent
-                prefixes; 0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
-            simulation: correlation of the coefficients that the label lets the machine expect with the true ones.
-            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's
-                label.
-            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a
-                label.
+            (those that `columns.toml` has)
         """
         return self._own(indexes.explanations(self.run.files))
 
@@ -259,23 +229,14 @@ class Memory:
         return self._own(indexes.behaviours(self.run.files))
 
     @functools.cached_property
+    @with_columns
     def effects(self) -> pd.DataFrame:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
 
         There are no rows if the memory is not among those that the run changed.
 
         Columns:
-            side: "positive" or "negative": the sign of the coefficients that were removed.
-            reach: "direct" or "total".
-            own: mean change of the log-probabilities of the value's top tokens, nats.
-            random_memories: the same for vectors of equal length along other memories; random_directions: along random
-                directions; similar_size: other memories of about this size; placebo: where the memory is nearly
-                silent; other_tokens: the top tokens of another value.
-            specific: own minus random_memories.
-            p_value, q_value: of own among random_memories.
-            prefixes, silent_prefixes, similar_prefixes: numbers of prefixes.
-            coefficient, size: means over the prefixes.
-            next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
+            (those that `columns.toml` has)
         """
         table = indexes.effects_by_memory(self.run.files)
         own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
@@ -289,7 +250,7 @@ class Memory:
             return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
         with files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
-        by_memory = files.memory_rows(f"{READINGS[files.reading]}/by_memory", self.layer, self.memory)
+        by_memory = files.memory_rows(f"{READINGS[files.reading].branch}/by_memory", self.layer, self.memory)
         value = value_statistics(indexes.in_reading(by_memory), files.vocabulary)
         frames = [key, value]
         if indexes.has_roles(files):
@@ -301,16 +262,88 @@ class Memory:
         return pd.Series(numbers, name=self.name)
 
     @functools.cached_property
+    @with_columns
     def histogram(self) -> pd.DataFrame:
         """How often the coefficient falls into each bin, over the prefixes of every eighth sentence, one row per bin.
 
         The first bin holds all coefficients that are not positive.
 
         Columns:
-            low: lowest coefficient in the bin.
-            high: end of the bin; not in it.
-            prefixes: number of prefixes.
+            (those that `columns.toml` has)
         """
         with self.run.files.open_triggers() as file:
             counts = file["histogram"][self._row]
         return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
+
+
+def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """Finds the memories whose values have the highest cosine with that of memory `row`.
+
+    All values are read once, a block at a time, so that memory does not grow with the model.
+    """
+    with files.open_values() as file:
+        values = file["value"]
+        value = values[row] / max(np.linalg.norm(values[row]), np.finfo(np.float32).tiny)
+        cosine = np.empty(len(values), np.float32)
+        for start in range(0, len(values), ROWS):
+            block = values[start : start + ROWS]
+            length = np.sqrt(np.einsum("ij,ij->i", block, block))
+            cosine[start : start + len(block)] = block @ value / np.maximum(length, np.finfo(np.float32).tiny)
+    return _ranked(files, row, count, "cosine", cosine.astype(float))
+
+
+def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """Finds the memories whose coefficients have the highest correlation with those of memory `row`.
+
+    All are read once, layer by layer as they are stored, a block of prefixes at a time. There are no such memories if the
+    coefficient of memory `row` never changes.
+    """
+    with files.open_sampled_prefixes() as file:
+        m = file["m"]
+        own = m[:, row].astype(float)
+        own -= own.mean()
+        own_square = float(own @ own)
+        product, total, square = np.zeros((3, m.shape[1]))
+        for layer in itertools.starmap(slice, itertools.pairwise(files.anatomy.layer_offset)):
+            block = max(1, COEFFICIENT_BYTES // (8 * max(1, layer.stop - layer.start)))
+            for start in range(0, len(m), block):
+                part = m[start : start + block, layer].astype(float)
+                product[layer] += own[start : start + block] @ part
+                total[layer] += part.sum(0)
+                square[layer] += np.einsum("ij,ij->j", part, part)
+        spread = square - total**2 / len(m)
+    changes = spread > ROUNDING * square
+    correlation = np.full(len(product), -np.inf)
+    if changes[row]:
+        correlation[changes] = product[changes] / np.sqrt(own_square * spread[changes])
+    return _ranked(files, row, count, "correlation", correlation)
+
+
+def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """Finds the memories that share the most trigger examples (the same prefix) with memory `row`."""
+    places = trigger_places(files)
+    sentence, position = places.sentence[row], places.position[row]
+    exists = sentence >= 0
+    shared = np.zeros(len(places.sentence), np.int64)
+    own = prefix_number(sentence[exists], position[exists])
+    for start in range(0, len(shared), ROWS):
+        block = slice(start, start + ROWS)
+        candidates = np.isin(places.sentence[block], sentence[exists])  # few are; only these are looked at closely
+        memory, rank = np.nonzero(candidates)
+        prefixes = prefix_number(places.sentence[block][memory, rank], places.position[block][memory, rank])
+        np.add.at(shared, start + memory, np.isin(prefixes, own))
+    return _ranked(files, row, count, "shared", shared, 0)
+
+
+def _ranked(
+    files: RunFiles, row: int, count: int, name: str, values: np.ndarray, above: float = -np.inf
+) -> pd.DataFrame:
+    """Returns the memories other than `row` whose values [memory] are the largest ones `above` a number, the largest first;
+    of equal values the first one first.
+    """
+    values[row] = above
+    best = np.argsort(-values, kind="stable")[:count]
+    best = best[values[best] > above]
+    layers, memories = files.anatomy.places_of(best)
+    names = [memory_name(*place) for place in zip(layers.tolist(), memories.tolist())]
+    return pd.DataFrame({"layer": layers, "memory": memories, "name": names, name: values[best]})

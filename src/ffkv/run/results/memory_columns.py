@@ -5,20 +5,39 @@ A page of the explorer shows six small tables of a memory. As data frames they w
 
 import collections
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, token_texts, trigger_places
 from ffkv.run.results.memory_name import memory_name, whole_number
-from ffkv.run.results.run_files import READINGS, RunFiles
+from ffkv.run.results.readings import READINGS
+from ffkv.run.results.run_files import RunFiles
 
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
 
+# By table: the names of columns, and what they are.
+COLUMNS: dict[str, dict[str, str]] = tomllib.loads((files(__package__) / "columns.toml").read_text(encoding="utf-8"))
+
+Returns = TypeVar("Returns", bound=Callable[..., Any])
 Columns = dict[str, Sequence[Any] | np.ndarray]
 _row_type: Any = functools.cache(collections.namedtuple)
+
+
+def with_columns(table: Returns, more: str = "") -> Returns:
+    """Writes into the docstring of a function what the columns of its table are, and those of a table `more`."""
+    columns = COLUMNS[table.__name__] | COLUMNS.get(more, {})
+    listed = (f"{names}: {what}" for names, what in columns.items())
+    lines = (textwrap.fill(line, 112, initial_indent="    ", subsequent_indent=" " * 8) for line in listed)
+    own = inspect.cleandoc(table.__doc__ or "")
+    table.__doc__ = own.replace("    (those that `columns.toml` has)", "\n".join(lines))
+    return table
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
@@ -112,7 +131,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
             layers, memories = file["layer"], file["memory"]
             if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
                 raise UserError(
-                    f"{READINGS[files.reading]}/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
+                    f"{READINGS[files.reading].branch}/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
                     " another layer_groups. Run the workflow again."
                 )
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]

@@ -4,7 +4,7 @@ import copy
 import functools
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -12,14 +12,16 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.fault import as_path
-from ffkv.base.lookup import is_dir
+from ffkv.base.lookup import as_path, exists, is_dir, refuse_strange_entries
+from ffkv.base.settings import documents
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
+from ffkv.run.results.expected import EARLIER
 from ffkv.run.results.memory import Memory
+from ffkv.run.results.memory_columns import with_columns
 from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
 from ffkv.run.results.run_files import RunFiles, read_settings, read_table, unknown
-from ffkv.run.results.search import find
+from ffkv.run.results.search import Search, find
 from ffkv.run.results.text import number, percent, summary, table, visible
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
@@ -29,7 +31,9 @@ if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
 _loading = threading.Lock()
 
 
-def open(path: Path | str, keep_open: bool = False) -> "Run":
+def open(
+    path: Path | str, keep_open: bool = False, trust_remote_code: bool = False, annotations: Path | str | None = None
+) -> "Run":
     """Opens a finished run.
 
     Only `settings.json` and `model/anatomy.json` are read. All else is read when it is asked for.
@@ -38,8 +42,13 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
         path: the run's folder, `results/<run>`.
         keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when
             it is opened; else at each reading.
+        trust_remote_code: whether you allow the Python code that the checkpoint brings, if the model needs it. No file of the
+            run allows it.
+        annotations: the folder of the run's annotations; None for `annotations/<run>`, beside `results`, or the folder that
+            the setting `annotation.folder` names there.
     Raises:
-        UserError: the folder is missing, holds no run or the run of another ffkv, or one of the two files is damaged.
+        UserError: the folder is missing, holds no run or the run of another ffkv, or one of the two files is damaged; or it
+            holds a link that leads out of it, a pipe or a device.
     Examples:
         >>> run = ffkv.open("results/tiny")
         >>> run.name, len(run.anatomy.layers)
@@ -48,7 +57,11 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
     folder = as_path(path)
     if not is_dir(folder):
         raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
-    return Run(RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open))
+    if exists(folder / "settings.json"):  # else it is no run, and may be large
+        refuse_strange_entries(folder)
+    said = None if annotations is None else as_path(annotations)
+    files = RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open, said)
+    return Run(files, trust_remote_code)
 
 
 def check_run(given: Any) -> None:
@@ -73,6 +86,7 @@ class Run:
         name: the run's name: the name of its folder.
         settings: the run's complete settings.
         anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
+        trust_remote_code: whether the checkpoint's own code may run.
     Examples:
         >>> run = ffkv.open("results/tiny")
         >>> run.memory("L1.17")
@@ -83,10 +97,10 @@ class Run:
         128
     """
 
-    def __init__(self, files: RunFiles):
+    def __init__(self, files: RunFiles, trust_remote_code: bool = False):
         """Use `ffkv.open`."""
         self.files, self.folder, self.name = files, files.folder, files.folder.resolve().name
-        self.settings, self.anatomy = files.settings, files.anatomy
+        self.settings, self.anatomy, self.trust_remote_code = files.settings, files.anatomy, trust_remote_code
         self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
@@ -123,18 +137,12 @@ class Run:
     # Tables
 
     @functools.cached_property
+    @with_columns
     def layers(self) -> pd.DataFrame:
         """The layers, one row per layer.
 
         Columns:
-            layer: the layer, from 0.
-            memories: number of memories.
-            kind: how the layer is built, such as "plain" or "gated".
-            gated: whether coefficients are products of a gate and another factor.
-            signed: whether coefficients can be negative.
-            dead: number of memories without a trigger example.
-            agreement: share of the other memories whose top token, as the head reads it, follows the strongest trigger
-                example (figure 4).
+            (those that `columns.toml` has)
         """
         layers = pd.DataFrame(
             [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
@@ -153,7 +161,8 @@ class Run:
         """Returns a table that a figure or a section of the report shows. You may change it: each call reads the file
         again.
 
-        Texts from the corpus stay texts, also where a text reads "nan" or "1".
+        Texts from the corpus stay texts, also where a text reads "nan" or "1". Columns that an earlier ffkv did not write are
+        empty (`unmeasured`).
 
         Args:
             name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
@@ -161,8 +170,19 @@ class Run:
             UserError: there is no table of this name; lists the names that exist.
         """
         if not isinstance(name, str) or name not in self.files.table_files:
+            if absent := next((path for path in self.files.unmeasured if Path(path).stem == name), None):
+                raise UserError(f"{self.folder} has no {absent}: {EARLIER}.")
             raise unknown(f"table in {self.folder} called", name, self.tables)
         return read_table(self.files.table_files[name])
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """What this ffkv measures and the earlier one that made the run did not: branches, tables, or columns of a table.
+
+        The list is empty if this ffkv made the run. Everything else of an earlier run is there.
+        """
+        named = self.files.unmeasured.items()
+        return [name + (f": {', '.join(columns)}" if columns else "") for name, columns in named]
 
     # Memories
 
@@ -189,113 +209,31 @@ class Run:
         check_memory(*place, [each.memories for each in self.anatomy.layers])
         return Memory(self, *place)
 
+    @functools.partial(with_columns, more="found")
+    @documents(Search)
     def memories(
         self,
         promotes: str | int | None = None,
         text: str | None = None,
         sort: str | None = None,
         minimum: float | None = None,
-        *,
-        demotes: str | int | None = None,
-        pattern: str | None = None,
-        behaviour: str | None = None,
-        collection: str | None = None,
-        layer: int | None = None,
-        between: Mapping[str, tuple[float | None, float | None]] | None = None,
-        any_case: bool = False,
-        expression: bool = False,
-        ascending: bool = False,
+        **options: Any,
     ) -> pd.DataFrame:
         """Returns the memories with their statistics; all of them, or those that a search finds.
 
         Args:
-            promotes: only memories that keep this token among the top tokens of their value: its text or its id. Blanks
-                at the two ends of a text do not count: "church" finds " church" too.
-            text: only memories with a trigger example whose text contains this, to the letter.
-            sort: the column to sort by. The largest value comes first; equal values keep the order of the memories. By
-                default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
-                `text`, else "examples_with_pattern" for a search by `pattern`, else "behaviour_effect" for a search by
-                `behaviour` ("behaviour_contrast" if no effect was measured), else the order of the memories.
-            minimum: only memories whose value in the sorted column is at least this.
-            demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
-            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns
-                that people and machines saw count, too, and so do the labels by which machines explain memories.
-            behaviour: only memories that are candidates of the behaviour of this name (docs/behaviours.md).
-            collection: only memories of this named list, such as "starred".
-            layer: only memories of this layer, from 0.
-            between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
-                stands for no limit, as in {"firing_rate": (0.1, None)}.
-            any_case: capital and small letters of `promotes` and `demotes` are the same.
-            expression: `text` is a regular expression. A trigger example has it if the first match in its sentence lies
-                within the prefix.
-            ascending: the smallest value of the sorted column comes first.
+            {options}
         Returns:
             One row per memory. You may change the table.
         Columns:
-            layer: the layer, from 0.
-            memory: the memory in its layer, from 0.
-            name: both in one word: "L3.17".
-            firing_rate: share of the prefixes on which the coefficient is positive.
-            mean_coefficient: mean over all prefixes.
-            maximum_coefficient: highest coefficient; 0 if none is positive.
-            trigger_examples: number of trigger examples that are kept.
-            negative_rate: share of the prefixes on which the coefficient is negative. This column and all others about
-                negative coefficients exist only if the run keeps negative coefficients.
-            minimum_coefficient: lowest coefficient; 0 if none is negative.
-            negative_trigger_examples: number of negative trigger examples that are kept.
-            norm: length of the value.
-            contribution: mean coefficient over the trigger examples times the norm: the length of what the memory
-                typically adds.
-            top_token: the token with the highest logit of the value alone.
-            top_probability: its probability.
-            tied: whether several tokens share the highest logit.
-            bottom_token: the token with the lowest logit.
-            next_token: the token that follows the strongest trigger example; "" if there is none.
-            rank: number of tokens with a higher logit than next_token; -1 if there is none.
-            agrees: whether top_token is next_token.
-            matching: number of trigger examples that top_token follows.
-            first_match: the first of them, from 0; -1 if there is none.
-            negative_next_token: the token that follows the most negative trigger example.
-            negative_agrees: whether bottom_token is negative_next_token.
-            key_value_cosine, gate_value_cosine, gate_up_cosine: cosines of what the memory reads and writes, and key_value_q, gate_value_q,
-                gate_up_q: their adjusted p-values (docs/roles.md). These columns and the following are those of the table
-                `roles/by_memory` (docs/formats.md); a run that is not finished may lack them.
-            role, output_role: what the memory does to the direction that it reads, and to the logits.
-            ignored_share, unigram_cosine, unigram_correlation: of the value, in directions of the head.
-            logit_variance, logit_skewness, logit_kurtosis: of the logits that the value writes.
-            next_in_top, next_in_bottom, last_in_top, last_in_bottom: shares of trigger examples.
-            both_positive, both_negative, gate_negative, up_negative: numbers of trigger examples, in models with gates.
-            effect: mean change of the log-probabilities of the value's top tokens, in nats, when the memory is removed
-                on its trigger examples (total, docs/interventions.md); NaN if the run did not remove it. The column
-                exists only if the run removes memories.
-            promoted_token: for a search by `promotes`: the token that was found.
-            promoted_rank: its place among the top tokens, from 0.
-            promoted_probability: its probability.
-            promoted_weight: its probability times firing_rate: memories that never fire have 0.
-            examples_with_text: for a search by `text`: number of trigger examples that contain the text.
-            coefficient_with_text: their highest coefficient.
-            demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
-            pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
-            examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
-            explanation_detection: the highest detection score of an explanation with the text; only if a machine
-                explained memories.
-            behaviour_effect: for a search by `behaviour`: by how much the logit of the answer, minus that of the wrong answer,
-                falls when the memory is patched (total); NaN if no effect was measured.
-            behaviour_q: its p-value among random memories, adjusted for all candidates.
-            behaviour_screen: the effect as one backward pass estimates it, second half of the prompts.
-            behaviour_contrast: contribution on the prompts minus that on the prompts that they are compared with.
-            detects: for a search by `collection`: the label of the pattern in the most trigger examples; "" if none is
-                known.
-            note: the notes on the memory; "" if there is none.
-            added_by: who put it into the list.
-            added: when, in UTC.
+            (those that `columns.toml` has)
         Raises:
-            UserError: the model has no such token; there is no such column, layer, behaviour or list; a range is none, or its lowest
-                value is above its highest; `minimum` without a sorted column; or the regular expression is none or
-                takes too long.
+            UserError: there is no such option; the model has no such token; there is no such column, layer, behaviour or list; a
+                range is none, or its lowest value is above its highest; `minimum` without a sorted column; or the regular
+                expression is none or takes too long.
         """
-        search = {key: value for key, value in locals().items() if key != "self"}
-        return find(self.files, **search).table()
+        search = Search(promotes=promotes, text=text, sort=sort, minimum=minimum, **options)
+        return find(self.files, search).table()
 
     def _repr_html_(self) -> Markup:
         anatomy, layers = self.anatomy, self.layers
@@ -340,7 +278,8 @@ class Run:
         Args:
             device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
         Raises:
-            UserError: the checkpoint is gone, its weights have changed, or there is no such device.
+            UserError: the model needs code that was not allowed (`ffkv.open`), the checkpoint is gone, its weights have changed,
+                or there is no such device.
         """
         from ffkv.model.checkpoint.load import load
         from ffkv.run.results.run_model import RunModel
@@ -348,5 +287,6 @@ class Run:
         with _loading:
             if not isinstance(device, str) or device not in self._models:
                 folder = self.folder / "model"
-                self._models[device] = RunModel(**vars(load(folder, device)), folder=folder)
+                loaded = load(folder, device, trust_remote_code=self.trust_remote_code)
+                self._models[device] = RunModel(**vars(loaded), folder=folder)
             return self._models[device]

@@ -5,8 +5,9 @@ import copy
 import functools
 import io
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,37 @@ import h5py
 import pandas as pd
 from pydantic import ValidationError
 
+from ffkv.activations.prefix_file import SampledPrefixes
+from ffkv.activations.trigger_file import Triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
-from ffkv.base.files.bounded import parse_json, read_bytes
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.files.fault import unreadable
-from ffkv.base.files.provenance import Foreign, check_identities
-from ffkv.base.lookup import find
-from ffkv.base.parts import Part
-from ffkv.base.settings import EMBEDDED, Settings
-from ffkv.base.settings.messages import sentences
+from ffkv.base.files.datasets import Checked
+from ffkv.base.files.stored import Foreign, not_of_ffkv, unreadable, verify_sum
+from ffkv.base.lookup import exists, find, parse_json, read_bytes, refuse_strange_entries
+from ffkv.base.settings.messages import sentences, suggestion
+from ffkv.base.steps import Part
 from ffkv.branches.registry import BRANCHES
+from ffkv.branches.settings import EMBEDDED, Settings
+from ffkv.branches.translation.maps import Maps
+from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy
-from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
-from ffkv.run.results.expected import TABLES
+from ffkv.model.checkpoint.vocabulary import FILE, Vocabulary, read_vocabulary
+from ffkv.model.values_file import ValuesFile
+from ffkv.run.results.expected import TABLES, table_of, unmeasured
+from ffkv.run.results.readings import READINGS
 
 SPLITS = ("train", "validation")
-READINGS = {"head": "values", "translated": "translation"}  # of values: the folder of what they predict
+# What describes the datasets of a file, by its kind.
+RECORDS: dict[str, Any] = {
+    "triggers": Triggers,
+    "sampled prefixes": SampledPrefixes,
+    "projections": Projections,
+    "translation maps": Maps,
+    "values": ValuesFile,
+    "corpus": Corpus,
+    "vocabulary": Vocabulary,
+}
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
 SPLIT_OF = {
     "triggers": "train",
@@ -50,29 +64,31 @@ def split_of(name: Path | str) -> str | None:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Reads the complete settings of a run.
+    """Reads the settings of a run. Those that its ffkv did not know have their defaults.
 
     Args:
         folder: `results/<run>`.
     Raises:
-        UserError: there are none, or they are damaged, or of an ffkv with other settings (`Foreign`).
+        UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
     """
     path = folder / "settings.json"
     verify_sum(path)
     try:
         text = read_bytes(path)
-        written, known = _names(parse_json(text)), _names(Settings().model_dump())
-        if written == known:
-            return Settings.model_validate_json(text)
-        lists = {"has": written - known, "lacks": known - written}
-        problem = "it " + " and ".join(
-            f"{verb} {', '.join(sorted(names)[:5])}" for verb, names in lists.items() if names
-        )
+        if not isinstance(parse_json(text), dict):
+            raise ValueError("it is no mapping of settings")
+        return Settings.of_file(text)
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist. Name the folder of a finished run, such as results/demo.") from error
+        runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
+        which = (
+            f"{folder} has these runs: {runs}. Name one"
+            if runs
+            else "Name the folder of a finished run, such as results/demo"
+        )
+        raise UserError(f"{path} does not exist. {which}.") from error
     except ValidationError as error:
-        problem = sentences(Settings, error)[0]
-    except (OSError, ValueError, AttributeError) as error:
+        problem = sentences(Settings, error)[0].rstrip(".")
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     raise Foreign(
         f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings"
@@ -80,28 +96,47 @@ def read_settings(folder: Path) -> Settings:
     )
 
 
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """Yields the runs in a folder of runs. What may not be looked at is passed over: it is a hint alone."""
+    with contextlib.suppress(UserError, OSError):
+        for each in find(folder, "*"):
+            with contextlib.suppress(UserError, OSError):
+                if exists(each / "settings.json"):
+                    yield each
+
+
+def leaves(path: Path | str) -> bool:
+    """Tells whether a path that a file of a run names may lead out of the folder that it starts in."""
+    return Path(path).is_absolute() or ".." in Path(path).parts
+
+
 def read_table(path: Path) -> pd.DataFrame:
     """Reads a CSV file. Text of strangers stays text, also where it reads "nan" or "1".
 
     A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
     """
-    described = TABLES.get(f"{path.parent.name}/{path.name}")
-    texts = described.foreign if described else []
-    frame = tables.read(path, texts=texts)
+    name = f"{path.parent.name}/{path.name}"
+    texts = known.foreign if (known := table_of(name)) else []
+    frame = checked(path, name, tables.read(path, texts=texts))
     empty = frame.columns[frame.isna().all()]
     return frame.assign(**{column: float("nan") for column in empty if column not in texts})
 
 
+def checked(path: Path, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table that was read, with empty columns where an earlier ffkv wrote none.
+
+    `name`: its path below the folder of the run. Raises `Foreign` if it is not as described.
+    """
+    if not (known := table_of(name)):
+        return frame
+    if problem := known.problem(frame):
+        raise not_of_ffkv(path, problem)
+    return known.completed(frame)
+
+
 def unknown(word: str, name: object, valid: list[str]) -> UserError:
-    """Returns the error for a name that does not exist, with all names that do."""
-    return UserError(f"There is no {word} {str(name)!r}. Choose one of: {', '.join(valid)}.")
-
-
-def _names(settings: dict[str, Any]) -> set[str]:
-    """Returns the names of all settings, such as "triggers.per_key". Behaviours have names of their own."""
-    named = settings.items()
-    sections = {k: v if isinstance(v, dict) and k != "behaviours" else {"": None} for k, v in named}
-    return {f"{name}.{key}".rstrip(".") for name, keys in sections.items() for key in keys}
+    """Returns the error for a name that does not exist, with the one that is most like it, and all names that do."""
+    return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} Choose one of: {', '.join(valid)}.")
 
 
 class RunFiles:
@@ -119,13 +154,21 @@ class RunFiles:
         True
     """
 
-    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy, keep_open: bool = False):
-        """Use `ffkv.open`, which describes `keep_open`."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        anatomy: Anatomy,
+        keep_open: bool = False,
+        annotations: Path | None = None,
+    ):
+        """Use `ffkv.open`, which describes the arguments."""
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
         self.reading = "head"
         self.kept: dict[Any, Any] = {}  # what indexes have read
         self.lock = threading.RLock()  # held while an index reads
         self._corpora_read: dict[str, Corpus] = {}
+        self._annotations = annotations
         self._keep_open, self._opening, self._stack = keep_open, threading.Lock(), ExitStack()
         self._open_files: dict[Path, h5py.File] = {}
 
@@ -142,7 +185,7 @@ class RunFiles:
         """
         if reading not in READINGS:
             raise unknown("reading", reading, [*READINGS])
-        if reading == "translated" and not self.has_translation:
+        if not BRANCHES[READINGS[reading].branch].is_in(self.settings):
             raise UserError(
                 f"{self.folder} has values and states as the head reads them only: set values.readout to both, and run the"
                 " workflow again."
@@ -151,11 +194,24 @@ class RunFiles:
         files.reading = reading
         return files
 
-    @property
+    @functools.cached_property
     def annotations(self) -> Path:
-        """Where what people say of the run lies: by default `annotations/<run>`, beside `results/<run>`."""
-        results = self.folder.resolve()
-        return results.parent.parent / self.settings.annotation.folder / results.name
+        """Where what people say of the run lies: by default `annotations/<run>`, beside `results/<run>`.
+
+        Raises UserError if the settings of the run, or a link, lead elsewhere: a file of a run does not choose where ffkv writes.
+        """
+        if self._annotations:
+            return self._annotations
+        results, named = self.folder.resolve(), Path(self.settings.annotation.folder)
+        place = results.parent.parent / named / results.name
+        if leaves(named) or place.resolve() != place:
+            raise UserError(
+                f"{self.folder / 'settings.json'} names {named} as the folder of annotations (annotation.folder). That leads to"
+                f" {place.resolve()}, and a file of a run cannot choose where ffkv reads and writes. If you want that folder, name"
+                f" it yourself: --annotations {place.resolve()}, in Python ffkv.open(..., annotations=...)."
+            )
+        refuse_strange_entries(place)
+        return place
 
     @functools.cached_property
     def corpora(self) -> dict[str, dict[str, Any]]:
@@ -192,7 +248,8 @@ class RunFiles:
         if split not in SPLITS:
             raise unknown("split", split, list(SPLITS))
         if split not in self._corpora_read:
-            self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
+            sizes = {"token_id": self.anatomy.vocabulary}
+            self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity, sizes)
         return self._corpora_read[split]
 
     @functools.cached_property
@@ -206,39 +263,54 @@ class RunFiles:
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
     @contextmanager
-    def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
-        path = self.folder / name
+    def _open(self, name: str, kind: str, split: str = "", **own: int | None) -> Iterator[Checked]:
+        """Opens a file. `own`: lengths of dimensions that differ from those of the model; None: the file alone tells."""
+        path, belongs_to = self.folder / name, self.identity(split) if split else self.anatomy.identity
+        *layers, memories = self.anatomy.layer_offset
+        sizes = {
+            "layer": len(layers),
+            "memory": memories,
+            "width": self.anatomy.width,
+            "token_id": self.anatomy.vocabulary,
+        }
+        sizes |= {"sentence": int(self.corpora[split]["sentences"])} if split else {}
+        known = {name: size for name, size in {**sizes, **own}.items() if size is not None}
         if not self._keep_open:
             with hdf5.open(path, kind, belongs_to) as file:
-                yield file
+                yield Checked(file, RECORDS[kind], known)
             return
         with self._opening:
             if path not in self._open_files:
                 self._open_files[path] = self._stack.enter_context(hdf5.open(path, kind, belongs_to))
         with hdf5.reading(path):
-            yield self._open_files[path]
+            yield Checked(self._open_files[path], RECORDS[kind], known)
 
-    def open_triggers(self) -> AbstractContextManager[h5py.File]:
+    def open_triggers(self) -> AbstractContextManager[Checked]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        return self._open("triggers.h5", "triggers", self.identity("train"))
+        return self._open("triggers.h5", "triggers", "train")
 
-    def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
+    def open_projections(self, layer_group: int) -> AbstractContextManager[Checked]:
         """Returns the projections of the values of one layer group, open for reading, after their model was checked."""
-        return self._open(
-            f"{READINGS[self.reading]}/projections/{layer_group}.h5", "projections", self.anatomy.identity
-        )
+        path = f"{READINGS[self.reading].branch}/projections/{layer_group}.h5"
+        return self._open(path, "projections", memory=None)  # readers tell of other groups of layers
 
-    def open_maps(self, layer_group: int) -> AbstractContextManager[h5py.File]:
+    def open_maps(self, layer_group: int) -> AbstractContextManager[Checked]:
         """Returns the maps of one layer group, open for reading, after their model was checked."""
-        return self._open(f"translation/maps/{layer_group}.h5", "translation maps", self.anatomy.identity)
+        layers = len(self.layer_groups[layer_group])
+        return self._open(f"translation/maps/{layer_group}.h5", "translation maps", layer=layers)
 
-    def open_values(self) -> AbstractContextManager[h5py.File]:
+    def open_values(self) -> AbstractContextManager[Checked]:
         """`values.h5`, open for reading, after its model was checked."""
-        return self._open("values.h5", "values", self.anatomy.identity)
+        return self._open("values.h5", "values")
 
-    def open_sampled_prefixes(self) -> AbstractContextManager[h5py.File]:
+    def open_sampled_prefixes(self) -> AbstractContextManager[Checked]:
         """`sampled_prefixes.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        return self._open("sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
+        return self._open("sampled_prefixes.h5", "sampled prefixes", "validation")
+
+    @functools.cached_property
+    def unmeasured(self) -> dict[str, list[str]]:
+        """What an earlier ffkv, which made the run, did not measure, see `expected.unmeasured`."""
+        return unmeasured(self.folder, self.settings)
 
     @functools.cached_property
     def table_files(self) -> dict[str, Path]:
@@ -308,7 +380,7 @@ class RunFiles:
         """
         identity = self._identity_of(name)
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
-        return tables.read_all(paths, identity)
+        return checked(self.folder / name, f"{name}/0.parquet", tables.read_all(paths, identity))
 
     def _identity_of(self, name: str) -> dict[str, Any]:
         split = split_of(name) if isinstance(name, str) else None
@@ -322,11 +394,12 @@ class RunFiles:
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
         """Returns the rows of one memory in a large table, `name` as in `details`. Only these are read."""
-        path = self.folder / name / f"{self.layer_group(layer)}.parquet"
-        verify_sum(path)
-        try:
-            rows = pd.read_parquet(path, filters=[("layer", "==", layer), ("memory", "==", memory)])
-        except (OSError, ValueError) as error:
-            raise unreadable(path, error) from error
-        check_identities(path, rows.attrs, self._identity_of(name))
-        return rows
+        self._identity_of(name)  # refuses other names
+        only = [("layer", "==", layer), ("memory", "==", memory)]
+        return self.file_rows(f"{name}/{self.layer_group(layer)}.parquet", only)
+
+    def file_rows(self, name: str, only: Any = None) -> pd.DataFrame:
+        """Returns the rows of one file of a large table. `name`: its path below the folder; `only`: see `tables.read`."""
+        split = split_of(name)
+        belongs_to = self.identity(split) if split else self.anatomy.identity
+        return checked(self.folder / name, name, tables.read_all([self.folder / name], belongs_to, only))

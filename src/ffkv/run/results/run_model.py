@@ -15,7 +15,10 @@ from ffkv.model.head.head_file import load_head
 
 @dataclass(frozen=True)
 class RunModel(LoadedModel):
-    """The proven model of a run, with its head and its tokenizer, which are read when they are asked for."""
+    """The proven model of a run, with its head and its tokenizer, which are read when they are asked for.
+
+    `load` has refused a model whose own code nobody allowed.
+    """
 
     folder: Path  # the run's folder `model`
     # lengths of the values of the layers that were traced [memory], by layer
@@ -24,7 +27,7 @@ class RunModel(LoadedModel):
     @functools.cached_property
     def head(self) -> Head:
         """The model's head, in float32, on the device that reads the ids."""
-        return load_head(self.folder, self.device)
+        return load_head(self.folder, self.device, trust_remote_code=self.anatomy.trust_remote_code)
 
     @functools.cached_property
     def tokenizer(self) -> Any:

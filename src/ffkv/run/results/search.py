@@ -1,24 +1,42 @@
-"""Search over all memories of a run: by tokens that they promote or demote, trigger texts, patterns, behaviours, numbers."""
+"""Search over all memories of a run: by tokens that they promote or demote, trigger texts, patterns, behaviours, numbers.
 
+Of trigger texts, it finds where a text, or a match of a regular expression, ends in the sentences of the train split.
+"""
+
+import bisect
 import math
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field, PlainValidator, field_validator
 
+from ffkv.base.characters import read_bytes
 from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.files.datasets import Checked
+from ffkv.base.settings import Section
+from ffkv.base.settings.section import LONGEST, compile_expression
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.run.results import indexes
 from ffkv.run.results.collections import collected
 from ffkv.run.results.indexes import token_texts
-from ffkv.run.results.memory_name import whole_number
+from ffkv.run.results.memory_name import check_memory, whole_number
 from ffkv.run.results.run_files import RunFiles, unknown
-from ffkv.run.results.text_search import shortest_match, shortest_prefix
 from ffkv.run.results.tokens import find_spellings
 
 ENDS = {"promoted": "top", "demoted": "bottom"}
+BLOCK = 16_384  # sentences that are searched at a time
+NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
+SECONDS = 5.0  # that a regular expression may take over all sentences
+Find = Callable[[bytes, list[int]], Iterator[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -39,90 +57,15 @@ class Found:
         return pd.concat([statistics, self.added.iloc[chosen].reset_index(drop=True)], axis=1)
 
 
-def find(
-    files: RunFiles,
-    *,
-    promotes: str | int | None = None,
-    demotes: str | int | None = None,
-    text: str | None = None,
-    pattern: str | None = None,
-    behaviour: str | None = None,
-    collection: str | None = None,
-    layer: int | None = None,
-    between: Mapping[str, tuple[float | None, float | None]] | None = None,
-    any_case: bool = False,
-    expression: bool = False,
-    sort: str | None = None,
-    minimum: float | None = None,
-    ascending: bool = False,
-) -> Found:
-    """Searches as `Run.memories` describes, and makes no table yet."""
-    texts = {"text": text, "pattern": pattern, "behaviour": behaviour, "collection": collection, "sort": sort}
-    for name, given in texts.items():
-        if not isinstance(given, str | None):
-            raise UserError(f"{name} is {given!r}. Write it as text.")
-    of_all = indexes.statistics(files)
-    kept = _within(of_all, layer, between or {})
-    found: list[pd.DataFrame] = []
-    column = sort
-    if promotes is not None:
-        found.append(promoting(files, promotes, any_case))
-        column = column or "promoted_probability"
-    if demotes is not None:
-        found.append(promoting(files, demotes, any_case, "demoted"))
-    if text is not None:
-        found.append(triggered(files, text, expression))
-        column = column or "coefficient_with_text"
-    if pattern is not None:
-        found.append(patterned(files, pattern))
-        column = column or "examples_with_pattern"
-    if behaviour is not None:
-        found.append(causing(files, behaviour))
-        measured = found[-1]["behaviour_effect"].notna().any()
-        column = column or ("behaviour_effect" if measured else "behaviour_contrast")
-    if collection is not None:
-        found.append(collected(files, collection))
-    found = [hits.set_index("row") for hits in found]
-    for hits in found:
-        kept &= np.isin(np.arange(len(of_all)), hits.index)
-    rows = np.flatnonzero(kept)
-    added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
-    if promotes is not None:
-        added["promoted_weight"] = added["promoted_probability"] * of_all["firing_rate"].iloc[rows]
-    if column is None and minimum is not None:
-        raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
-    if column is None:
-        return Found(rows, of_all, added)
-    if column not in of_all and column not in added:
-        raise unknown("column", column, [*of_all, *added])
-    values = added[column] if column in added else of_all[column].iloc[rows]
-    if minimum is not None:
-        if not pd.api.types.is_numeric_dtype(values):
-            raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
-        if not _is_number(minimum):
-            raise UserError(f"minimum is {minimum!r}. Write a number, such as 0.5.")
-        values = values[values >= minimum]
-    order = values.sort_values(ascending=ascending, kind="stable").index
-    return Found(order.to_numpy(), of_all, added.loc[order])
+def _token(given: Any) -> Any:
+    return given if isinstance(given, str | None) else whole_number("A token's id", given)
 
 
-def _within(
-    statistics: pd.DataFrame, layer: int | None, between: Mapping[str, tuple[float | None, float | None]]
-) -> np.ndarray:
-    """Tells whether each memory is in the layer, and in each range of numbers [memory]."""
-    kept = np.ones(len(statistics), bool)
-    if layer is not None:
-        layers = int(statistics["layer"].iloc[-1]) + 1
-        if not 0 <= whole_number("layer", layer) < layers:
-            raise UserError(f"There is no layer {layer}. The model has layers 0 to {layers - 1}.")
-        kept &= (statistics["layer"] == layer).to_numpy()
-    if not isinstance(between, Mapping):
-        raise UserError(f"between is {between!r}. Write a column and its range, as in {{'norm': (1, 5)}}.")
-    for column, limits in between.items():
-        if column not in statistics:
-            raise unknown("column", column, [*statistics])
-        if not pd.api.types.is_numeric_dtype(statistics[column]):
-            raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
+def _ranges(given: Any) -> Any:
+    """Reads a column and its lowest and highest value, several times."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"between is {given!r}. Write a column and its range, as in {{'norm': (1, 5)}}.")
+    for column, limits in (given or {}).items():
         pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
         if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
             raise UserError(
@@ -135,14 +78,142 @@ def _within(
                 f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower"
                 " number first."
             )
+    return given
+
+
+def _minimum(given: Any) -> Any:
+    if given is not None and not _is_number(given):
+        raise UserError(f"minimum is {given!r}. Write a number, such as 0.5.")
+    return given
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, Real) and not math.isnan(given)
+
+
+class Search(Section):
+    """What memories are searched by, and their order. The titles are the labels of the explorer's form."""
+
+    promotes: Annotated[str | int | None, PlainValidator(_token)] = Field(
+        None, title="Promotes the token", examples=["church or #464"]
+    )
+    """only memories that keep this token among the top tokens of their value: its text or its id. Blanks at the two ends
+    of a text do not count: "church" finds " church" too."""
+    demotes: Annotated[str | int | None, PlainValidator(_token)] = Field(None, title="Demotes the token", examples=[""])
+    """only memories that keep this token among the bottom tokens of their value, as `promotes`."""
+    text: str | None = Field(None, title="Text in trigger examples", examples=["words or /expression/"])
+    """only memories with a trigger example whose text contains this, to the letter."""
+    pattern: str | None = Field(None, title="Pattern", examples=["ends with"])
+    """only memories that have a pattern whose label contains this, in capital or small letters. Patterns that people and
+    machines saw count, too, and so do the labels by which machines explain memories."""
+    behaviour: str | None = Field(None, title="Behaviour")
+    """only memories that are candidates of the behaviour of this name (docs/behaviours.md)."""
+    collection: str | None = Field(None, title="In the list")
+    """only memories of this named list, such as "starred"."""
+    role: str | None = Field(None, title="Role")
+    """only memories with this role in the direction that they read, such as "enrichment" (docs/roles.md)."""
+    output_role: str | None = Field(None, title="Output role")
+    """only memories with this role in the output: "prediction", "suppression" or "other" (docs/roles.md)."""
+    layer: Annotated[
+        int | None, PlainValidator(lambda given: None if given is None else whole_number("layer", given))
+    ] = Field(None, title="Layer")
+    """only memories of this layer, from 0."""
+    between: Annotated[Mapping[str, tuple[float | None, float | None]] | None, PlainValidator(_ranges)] = None
+    """only memories whose numbers are in these ranges: a column, and its lowest and highest value. None stands for no limit,
+    as in {"firing_rate": (0.1, None)}."""
+    any_case: bool = False
+    """capital and small letters of `promotes` and `demotes` are the same."""
+    expression: bool = False
+    """`text` is a regular expression. A trigger example has it if the first match in its sentence lies within the prefix."""
+    sort: str | None = Field(None, title="Sort by")
+    """the column to sort by. The largest value comes first; equal values keep the order of the memories. By default
+    "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by `text`, else
+    "examples_with_pattern" for a search by `pattern`, else "behaviour_effect" for a search by `behaviour`
+    ("behaviour_contrast" if no effect was measured), else the order of the memories. Effects, contrasts and screens of behaviours
+    are sorted by size, whatever their sign."""
+    minimum: Annotated[float | None, PlainValidator(_minimum)] = None
+    """only memories whose value in the sorted column is at least this."""
+    ascending: bool = False
+    """the smallest value of the sorted column comes first."""
+
+    @field_validator("*")
+    @classmethod
+    def _without_nul(cls, value: Any) -> Any:
+        """Allows NUL characters: texts and tokens have some."""
+        return value
+
+
+# By what a search orders memories if nobody says it: the first of these columns that it adds, and that has a number.
+ORDERS = (
+    "promoted_probability",
+    "coefficient_with_text",
+    "examples_with_pattern",
+    "behaviour_effect",
+    "behaviour_contrast",
+)
+BY_SIZE = ("behaviour_effect", "behaviour_contrast", "behaviour_screen")  # whatever their sign
+
+
+def find(files: RunFiles, search: Search) -> Found:
+    """Searches as `Run.memories` describes, and makes no table yet."""
+    of_all = indexes.statistics(files)
+    kept, found = _within(of_all, search), _hits(files, search)
+    for hits in found:
+        kept &= np.isin(np.arange(len(of_all)), hits.index)
+    rows = np.flatnonzero(kept)
+    added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
+    if search.promotes is not None:
+        added["promoted_weight"] = added["promoted_probability"] * of_all["firing_rate"].iloc[rows]
+    measured = {name for hits in found for name in hits if hits.empty or hits[name].notna().any()}
+    column = search.sort or next((name for name in ORDERS if name in measured), None)
+    if column is None and search.minimum is not None:
+        raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+    if column is None:
+        return Found(rows, of_all, added)
+    if column not in of_all and column not in added:
+        raise unknown("column", column, [*of_all, *added])
+    values = added[column] if column in added else of_all[column].iloc[rows]
+    if search.minimum is not None:
+        if not pd.api.types.is_numeric_dtype(values):
+            raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+        values = values[values >= search.minimum]
+    size = abs if column in BY_SIZE else None
+    order = values.sort_values(key=size, ascending=search.ascending, kind="stable").index
+    return Found(order.to_numpy(), of_all, added.loc[order])
+
+
+def _within(statistics: pd.DataFrame, search: Search) -> np.ndarray:
+    """Tells whether each memory is in the layer, and in each range of numbers, that a search asks for [memory]."""
+    kept, layer = np.ones(len(statistics), bool), search.layer
+    if layer is not None:
+        check_memory(layer, 0, statistics["layer"].value_counts(sort=False).tolist())
+        kept &= (statistics["layer"] == layer).to_numpy()
+    for column in indexes.ROLES:
+        if (role := getattr(search, column)) is not None:
+            kept &= indexes.of_role(statistics, column, role)
+    for column, (low, high) in (search.between or {}).items():
+        if column not in statistics:
+            raise unknown("column", column, [*statistics])
+        if not pd.api.types.is_numeric_dtype(statistics[column]):
+            raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
         values = statistics[column].to_numpy()
         kept &= values >= low if low is not None else True
         kept &= values <= high if high is not None else True
     return kept
 
 
-def _is_number(given: Any) -> bool:
-    return isinstance(given, Real) and not math.isnan(given)
+def _hits(files: RunFiles, search: Search) -> list[pd.DataFrame]:
+    """Returns what each part of a search finds, by the memories' rows in flat arrays."""
+    found = {
+        "promotes": lambda token: promoting(files, token, search.any_case),
+        "demotes": lambda token: promoting(files, token, search.any_case, "demoted"),
+        "text": lambda text: triggered(files, text, search.expression),
+        "pattern": lambda label: patterned(files, label),
+        "behaviour": lambda name: causing(files, name),
+        "collection": lambda name: collected(files, name),
+    }
+    asked = {name: getattr(search, name) for name in found}
+    return [found[name](value).set_index("row") for name, value in asked.items() if value is not None]
 
 
 def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
@@ -193,6 +264,102 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
     # Coefficients descend, so the first example with the text has the highest one.
     highest = places.coefficient[row, contains[row].argmax(1)]
     return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
+
+
+def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
+    """Length in tokens of the shortest prefix with a text, per train sentence [sentence]; `NOWHERE` without one.
+
+    A byte of an unfinished character, as prefixes show it, is found as a byte: `<0xE6>`.
+    """
+    needle = b"|".join(map(re.escape, dict.fromkeys([text.encode(), read_bytes(text)])))
+    return _prefix_lengths(files, partial(first_matches, needle=re.compile(needle)))
+
+
+def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
+    """Length in tokens of the prefix that ends with the first match, per train sentence [sentence]; else `NOWHERE`.
+
+    Raises:
+        UserError: the expression is none, is too long, or takes longer than `SECONDS` for all sentences.
+    """
+    try:
+        needle = compile_expression(expression)
+    except ValueError as error:
+        raise UserError(f"{expression[:LONGEST]!r} is not a regular expression: {error}.") from error
+    return _prefix_lengths(files, partial(matches_of_each, needle=needle, until=time.monotonic() + SECONDS))
+
+
+def _prefix_lengths(files: RunFiles, find: Find) -> np.ndarray:
+    """Returns the length in tokens of the prefix that holds what is found in each train sentence; else `NOWHERE`.
+
+    `find` gets the texts of some sentences, as `first_matches` does, and yields what it does.
+    """
+    corpus = files.corpus("train")
+    shortest = np.full(len(corpus), NOWHERE, np.int32)
+    with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
+        checked = Checked(file, Corpus)
+        for first in range(0, len(corpus), BLOCK):
+            last = min(first + BLOCK, len(corpus))
+            starts = checked["text_offset"][first : last + 1]
+            data = checked["text"][starts[0] : starts[-1]]
+            starts, token_start = starts - starts[0], corpus.offsets[first : last + 1]
+            matches = np.array(list(find(data.tobytes(), starts.tolist())), np.int64).reshape(-1, 2)
+            if not len(matches):
+                continue
+            number, end = matches.T
+            # The characters before a byte are the bytes before it but for those that go on with one, which UTF-8 marks.
+            going_on = np.flatnonzero((data & 0xC0) == 0x80)
+            first_character = starts[:-1] - np.searchsorted(going_on, starts[:-1])
+            token_end = checked["token_end"][token_start[0] : token_start[-1]]
+            ends = token_end + np.repeat(first_character, np.diff(token_start))
+            last_token = np.searchsorted(ends, end - np.searchsorted(going_on, end))
+            length = last_token + token_start[0] - token_start[number] + 1
+            for match in np.flatnonzero(np.isin(end, going_on)).tolist():  # it ends inside a character
+                begun = 1 + int(np.argmin(np.isin(np.arange(end[match] - 1, end[match] - 4, -1), going_on)))
+                length[match] = _first_with_bytes(corpus, int(first + number[match]), int(length[match]), begun)
+            shortest[first + number] = np.where(end > starts[number], length, 0)  # nothing is in the empty prefix, too
+    return shortest
+
+
+def _first_with_bytes(corpus: Corpus, sentence: int, length: int, begun: int) -> int:
+    """Returns the length of the first prefix that holds `begun` bytes of a character, which is whole at `length`."""
+    before = length - 1
+    while before and corpus.unfinished(sentence, before):
+        before -= 1
+    shorter = range(before + 1, length)
+    return next((each for each in shorter if len(read_bytes(corpus.unfinished(sentence, each))) >= begun), length)
+
+
+def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
+    """Finds the first match in each text that has one.
+
+    Args:
+        data: texts one behind the other, UTF-8.
+        starts: where each text starts in `data`, and the end of the last [text + 1].
+    Yields:
+        The text's number, and where the match ends in `data`.
+    """
+    place = 0
+    while match := needle.search(data, place):
+        number = bisect.bisect_right(starts, match.start()) - 1
+        inside = match.end() <= starts[number + 1]  # else it reaches into the next text
+        if inside:
+            yield number, match.end()
+        place = starts[number + 1] if inside else match.start() + 1
+
+
+def matches_of_each(data: bytes, starts: list[int], needle: Any, until: float) -> Iterator[tuple[int, int]]:
+    """Finds the first match in each text, of an expression that may ask for the beginning and the end of a text.
+
+    Arguments and results: see `first_matches`. Raises UserError if it goes on after the time `until`.
+    """
+    for number, (start, stop) in enumerate(pairwise(starts)):
+        if match := needle.search(data[start:stop]):
+            yield number, start + match.end()
+        if not number % 256 and time.monotonic() > until:
+            raise UserError(
+                f"The regular expression {needle.pattern.decode()!r} takes longer than {SECONDS:g} s for the sentences of"
+                " this run. Write one with fewer and shorter repeats."
+            )
 
 
 def patterned(files: RunFiles, label: str) -> pd.DataFrame:

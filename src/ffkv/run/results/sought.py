@@ -10,7 +10,7 @@ import pandas as pd
 import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
-from ffkv.base.files.bounded import read_json
+from ffkv.base.lookup import read_json
 from ffkv.branches.keys.key_sample import Examples, first_of_each, prefix_words
 from ffkv.branches.keys.tables import PATTERNS
 from ffkv.corpus.competing import CompetingPrefixes
@@ -70,9 +70,12 @@ def kept_patterns(files: RunFiles, layer: int, memory: int) -> pd.DataFrame | No
 
 
 def kept_file(files: RunFiles, layer: int, memory: int) -> Path:
-    """Returns the file for the patterns of a key: `results/.<run>.sought/L3.17.json`."""
+    """Returns the file for the patterns of a key: `results/.<run>.sought/L3.17.json`. Raises UserError if a link is there."""
     folder = files.folder.resolve()
-    return folder.with_name(f".{folder.name}.sought") / f"{memory_name(layer, memory)}.json"
+    path = folder.with_name(f".{folder.name}.sought") / f"{memory_name(layer, memory)}.json"
+    if path.parent.is_symlink() or path.is_symlink():
+        raise UserError(f"{path} is a link, or lies in one. It is neither read nor written. Remove the link.")
+    return path
 
 
 def _examples(files: RunFiles, layer: int, memory: int) -> Examples:

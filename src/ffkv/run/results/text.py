@@ -54,14 +54,27 @@ def prefix(text: str, last_token: str, longest: int) -> Markup:
     )
 
 
-def percent(share: float) -> str:
-    """Returns a share as a percentage: one decimal at most, or two digits below 1 %; a dash for NaN."""
-    if pd.isna(share):
+def percent(share: float, digits: int = 2) -> str:
+    """Returns a share as a percentage, see `rounded`. Less than all is less than 100 %; a dash for NaN."""
+    return "–" if pd.isna(share) else f"{_percentage(100 * share, digits)}{NO_BREAK_SPACE}%"
+
+
+def _percentage(value: float, digits: int = 2) -> str:
+    if 99.5 <= abs(value) < 100:
+        return f"{math.copysign(math.floor(10 * abs(value)) / 10, value):.1f}".replace("-", MINUS)
+    return rounded(value, digits)
+
+
+def rounded(value: float, significant: int = 2) -> str:
+    """Returns a number with two significant digits, or so many, or all of those before its point; a dash for NaN."""
+    if pd.isna(value):
         return "–"
-    if share < 0:
-        return MINUS + percent(-share)
-    written = f"{100 * share:.1f}" if share >= 0.01 or share == 0 else f"{100 * share:.2g}"
-    return f"{written.removesuffix('.0')}{NO_BREAK_SPACE}%"
+    if not value or math.isinf(value):
+        return number(value)
+    exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded number: 0.0999 is 0.10
+    digits = max(0, significant - 1 - exponent)
+    written = f"{value:,.{digits}f}" if digits <= MOST_DECIMALS + 1 else f"{value:.1e}"
+    return written.removesuffix(".0").replace("-", MINUS)
 
 
 def points(difference: float) -> str:
@@ -128,8 +141,8 @@ def percents(shares: Iterable[float]) -> list[str]:
 
 
 def change(value: float) -> str:
-    """Returns a change in per cent, with its sign; a dash for NaN."""
-    return "–" if pd.isna(value) else f"{value:+.1f}{NO_BREAK_SPACE}%".replace("-", MINUS)
+    """Returns a change in per cent, with its sign, as exactly as `percent`; a dash for NaN."""
+    return "–" if pd.isna(value) else f"{'+' if value > 0 else ''}{_percentage(value)}{NO_BREAK_SPACE}%"
 
 
 def duration(seconds: float) -> str:

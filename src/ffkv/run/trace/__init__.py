@@ -1,12 +1,12 @@
 """Texts through the model of a finished run: predictions by layer, contributions, coefficients, memories switched off.
 
 A trace is about one prompt: `settings` says what can be asked, `prompt` what the model reads, and which memories are
-off or scaled. `states` runs it, `layers` reads r, y and o out, splits each layer's output into memories, and makes the
-tables. `edges` connects the strongest memories. `step` puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
+off or scaled. `states` runs it. `trace` reads r, y and o out, splits each layer's output into memories, makes the
+tables, connects the strongest memories, puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
 number.
 
-Many texts (`texts`) run in batches: `predict` compares the predictions behind all tokens with and without changes,
+Many texts run in batches: `predict` compares the predictions behind all tokens with and without changes,
 `coefficients` computes memories on every token, and the logits of values.
 
-`behaviour` asks which memories cause what the model does on a set of prompts. `generate` writes text.
+`generate` writes text.
 """

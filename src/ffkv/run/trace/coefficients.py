@@ -22,7 +22,7 @@ from ffkv.model.tap.tap import tap
 from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.memory_name import as_names, memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.trace.texts import Text, check_texts, index_of, pieces, read_texts
+from ffkv.run.trace.prompt import Text, check_texts, index_of, pieces, read_texts
 
 PIECE_BYTES = 2**27  # of coefficients that are computed at a time
 
@@ -158,7 +158,7 @@ def head_of(run: Run, device: str = "auto") -> Head:
     Raises:
         UserError: the file of the head is damaged, or there is no such device.
     """
-    return load_head(run.folder / "model", device, run.settings.values.projection)
+    return load_head(run.folder / "model", device, run.settings.values.projection, run.trust_remote_code)
 
 
 def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
@@ -172,5 +172,5 @@ def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iter
     rows = run.anatomy.layer_offset[layer] + np.asarray(memories, np.int64)
     with run.files.open_values() as file:
         values = file["value"][rows]
-    for chunk, logits in head.chunks(torch.from_numpy(values), layer):
+    for chunk, logits in head.chunks(torch.from_numpy(values), layer, change=True):
         yield chunk, values[chunk], logits

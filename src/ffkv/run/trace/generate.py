@@ -59,7 +59,9 @@ def generate(run: Run, prompt: str, *, device: str = "auto", **options: Any) -> 
     for changed in [{}, factors] if factors else [{}]:
         written = write_tokens(model, ids, changed, asked)
         name = ", ".join(f"{memory_name(*place)} x {factor:g}" for place, factor in changed.items())
-        rows.append({"changes": name, "text": _continued(model, ids, written), "tokens": len(written)})
+        # A token can have another text where it begins one.
+        before, whole = (model.tokenizer.decode(each) for each in (ids.tolist(), [*ids.tolist(), *written]))
+        rows.append({"changes": name, "text": str(whole)[len(before) :], "tokens": len(written)})
     return pd.DataFrame(rows, columns=["changes", "text", "tokens"])
 
 
@@ -69,11 +71,17 @@ def write_tokens(
     """Returns ids that the model writes behind others, with coefficients multiplied by factors at every token.
 
     Keys and values of earlier tokens are kept, computed with the changes, too. Where the first token that is read behind them does
-    not follow as in a pass over all tokens, every token has such a pass.
+    not follow as in a pass over all tokens, every token has such a pass. The text ends in front of a token that
+    generation_config.json, config.json or the tokenizer names as an end.
 
     `ids`: those in front [token]. `factors`: see `scaled`.
     """
-    end, generator = model.tokenizer.eos_token_id, torch.Generator().manual_seed(options.seed)
+    # Chat models name several tokens that end a text: of a document, and of a turn.
+    own: Any = model.model
+    sources = (getattr(own, "generation_config", None), own.config, own.config.get_text_config(decoder=True))
+    named = [getattr(source, "eos_token_id", None) for source in (*sources, model.tokenizer)]
+    ends = {end for some in named for end in (some if isinstance(some, list | tuple) else [some])}
+    generator = torch.Generator().manual_seed(options.seed)
     written: list[int] = []
     cache = DynamicCache() if keeps(model) else None
 
@@ -91,7 +99,7 @@ def write_tokens(
             if cache is None:
                 found = logits(whole)
             token = _choose(found, options, generator)
-            if token == end:
+            if token in ends:
                 break
             written.append(token)
     return written
@@ -101,12 +109,7 @@ def _choose(logits: Tensor, options: GenerateOptions, generator: torch.Generator
     """Returns the next token from logits [vocabulary]."""
     if options.temperature == 0:
         return int(logits.argmax())
-    p, order = (logits / options.temperature).softmax(-1).sort(descending=True, stable=True)
+    below = logits.double() - logits.max()  # divided by any number above 0, it has a softmax
+    p, order = (below / options.temperature).softmax(-1).float().sort(descending=True, stable=True)
     kept = p.cumsum(-1) - p < options.top_p  # the first one always
     return int(order[torch.multinomial(p * kept, 1, generator=generator)])
-
-
-def _continued(model: RunModel, ids: np.ndarray, written: list[int]) -> str:
-    """Returns the text of tokens behind others: a token can have another text where it begins one."""
-    before = model.tokenizer.decode(ids.tolist())
-    return str(model.tokenizer.decode([*ids.tolist(), *written]))[len(before) :]

@@ -16,10 +16,9 @@ from ffkv.model.tap.change import Place
 from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
-from ffkv.run.trace.prompt import read_changes
+from ffkv.run.trace.prompt import Text, check_texts, pieces, read_changes, read_texts
 from ffkv.run.trace.settings import Changes
 from ffkv.run.trace.states import check_finite, read_end
-from ffkv.run.trace.texts import Text, check_texts, pieces, read_texts
 
 PIECE_TOKENS = 2**14  # that are sorted into batches together
 PASSES = ("", "changed_")  # without and with changes: how the names of their columns begin

@@ -50,7 +50,9 @@ class Trace:
             Columns: layer, memory, name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF
             output, along its own direction: contributions, remainders and bias of a layer add up to 1), logit (how much
             lower the chosen token's logit is if the contribution is taken out of the vector that the head reads),
-            top_token, top_probability (of the value alone).
+            pushes (the token that the contribution raises most: the top token of the value if coefficient is positive,
+            its bottom token if negative, "" if 0), top_probability (of the top token, by the value alone; NaN if
+            coefficient is not positive).
         remainders: the chosen position, what else the FF output of each layer is the sum of. Columns: layer, part
             ("other memories": all that are not listed, together; "bias": b), memories (how many), norm (length of their
             sum), share, logit (both as in `contributions`).
@@ -153,11 +155,7 @@ class Trace:
             return ""
         silent = self.contributions["name"].isin(self.changes) & (self.contributions["coefficient"] == 0)
         names = ", ".join(self.contributions.loc[silent, "name"])
-        return (
-            f"The coefficient of {names} is 0 at position {self.position}: a factor changes nothing there."
-            if names
-            else ""
-        )
+        return names and f"The coefficient of {names} is 0 at position {self.position}: a factor changes nothing there."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, by attribute.
@@ -191,7 +189,7 @@ class Trace:
             for row in self.layers.itertuples()
         ]
         strongest = [
-            [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.top_token)]
+            [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.pushes)]
             for row in self.strongest().itertuples()
         ]
         when = f", {self.when}" if self.when else ""
@@ -202,7 +200,9 @@ class Trace:
             *effect,
             tokens_table(f"The model predicts{when}", self.final),
             table(
-                f"Strongest memories{when}{read_as}", ["memory", "coefficient", "size", "logit", "promotes"], strongest
+                f"Strongest memories{when}{read_as}",
+                ["memory", "coefficient", "size", "logit", "pushes towards"],
+                strongest,
             ),
             table(f"Layers{when}{read_as}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
         )

@@ -1,8 +1,8 @@
-"""The options of a trace and of written text, for functions, commands and the explorer."""
+"""What can be asked about a prompt: the options of a trace, of written text and of a graph, for functions, commands and the explorer."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator
@@ -22,6 +22,7 @@ def _memories(given: Any) -> Any:
 
 
 Memories = Annotated[list[str], BeforeValidator(_memories)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Changes(Section):
@@ -73,10 +74,32 @@ class GenerateOptions(Changes):
     """How text is written, and which memories change at every token."""
 
     tokens: Annotated[int, Field(ge=1, le=10_000)] = 40
-    """Number of tokens to write at most. A text ends earlier with the token that ends documents."""
+    """Number of tokens to write at most. A text ends earlier in front of a token that ends it: one that
+    generation_config.json, config.json or the tokenizer names, such as the end of a document, or of a turn in a chat."""
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     """0 takes the token with the highest logit each time. Above 0, tokens are drawn; logits are divided by this number first."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw only among the most probable tokens that together have this probability."""
     seed: Seed = 0
     """Seed of what is drawn. All texts are drawn with the same random numbers."""
+
+
+class GraphOptions(Section):
+    """What a graph explains, what memories are compared with, and how much it keeps."""
+
+    answer: str | None = None
+    """The answer: text of a token to the letter, such as " are", blanks included. By default the token that the model predicts."""
+    wrong: str | None = None
+    """The token that the answer is compared with. By default the most probable other one."""
+    other: str | None = None
+    """Another prompt with as many tokens, such as "The key to the cabinet": memories are patched to what they are there."""
+    baseline: Literal["mean", "zero"] = "mean"
+    """Without another prompt, memories are patched to their mean over the train split, or to 0."""
+    share: Share = 0.8
+    """Share of the logit difference that the memories of the graph keep when all others are patched."""
+    edge_share: Share = 0.8
+    """Share of the summed sizes of the effects of all edges that the edges of the graph have."""
+    maximum: Annotated[int, Field(ge=1, le=LARGEST)] = 200
+    """Most places (a memory at a token) that the set has on the way."""
+    random_sets: Annotated[int, Field(ge=2, le=LARGEST)] = 20
+    """Number of random sets of equal size beside it."""

@@ -1,0 +1,82 @@
+"""Writes config.yaml, its JSON schema and docs/settings.md from the models of the settings: `python docs/write_settings.py`."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from ffkv.branches.settings import LARGEST, Behaviour, Comparison
+from ffkv.workflow.runs import Configuration
+from ffkv.workflow.settings_file import SCHEMA_OF_CLONE, SECTIONS, TOP_LEVEL, default
+
+ROOT = Path(__file__).parents[1]
+COMPARISONS = (
+    "Each entry under `comparisons:` has a name and these settings. It shows several runs over each other in one report,"
+    " `reports/comparisons/<name>/index.html`."
+)
+BEHAVIOURS = (
+    "Each entry under `behaviours:` has a name and these settings. It asks which memories cause what the model does on a set of"
+    " prompts, see [behaviours.md](behaviours.md)."
+)
+INTRODUCTION = f"""# Settings
+
+`python docs/write_settings.py` writes this page from the classes of the settings: `src/ffkv/base/settings/`, and `settings.py` of each branch. A settings file has these settings at its top level. Under `runs:`
+it has one entry per run, with the settings that the run overrides. Under `comparisons:` it has one entry per comparison. A whole number is at most {LARGEST:,} unless the table says otherwise.
+"""
+
+
+def schema() -> str:
+    """Returns the JSON schema of a settings file."""
+    text = json.dumps(Configuration.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return text.replace(r"\n", " ")  # docstrings have several lines
+
+
+def page() -> str:
+    """Returns the reference page, with one table per section."""
+    sections = [f"\n## `{name}`\n\n{model.__doc__}\n\n{_table(model.model_fields)}" for name, model in SECTIONS.items()]
+    behaviours = f"\n## `behaviours`\n\n{BEHAVIOURS}\n\n{_table(Behaviour.model_fields)}"
+    comparisons = f"\n## `comparisons`\n\n{COMPARISONS}\n\n{_table(Comparison.model_fields)}"
+    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{comparisons}"
+
+
+def _table(fields: dict[str, FieldInfo]) -> str:
+    rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        meaning = (field.description or "").replace("\n", " ").replace("|", r"\|")
+        default = "none: must be set" if field.is_required() else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{name}` | {default} | {_allowed(field)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _allowed(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is dict:
+        inside = get_args(field.annotation)[1]
+        if inside is Behaviour:
+            return "a mapping of names to behaviours"
+        if inside is str:
+            return "a mapping of devices to sizes" if field.metadata else "a mapping of names to names"
+        return "a mapping of columns to values"
+    if choices := get_args(field.annotation):
+        if get_origin(field.annotation) is not list:
+            return ", ".join(f"`{choice}`" for choice in choices)
+        if get_origin(choices[0]) is Literal:
+            return f"a list of {', '.join(f'`{choice}`' for choice in get_args(choices[0]))}"
+        item = (get_args(choices[0]) or choices)[0]
+        return "text, or a list of texts" if item is str else "a list of numbers"
+    kinds: dict[Any, str] = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    limits = [
+        f"{sign} {getattr(rule, key)}"
+        for rule in field.metadata
+        for key, sign in signs.items()
+        if getattr(rule, key, None) not in (None, LARGEST)
+    ]
+    return ", ".join([kinds[field.annotation], *limits])
+
+
+FILES = {"config.yaml": default, str(SCHEMA_OF_CLONE): schema, "docs/settings.md": page}
+
+if __name__ == "__main__":
+    for path, text in FILES.items():
+        (ROOT / path).write_text(text(), encoding="utf-8")

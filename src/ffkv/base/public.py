@@ -1,0 +1,38 @@
+"""Public names of a package: imported when they are first used, and listed in its `__init__.pyi`."""
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Public = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
+
+
+def public_names(package: str, file: str) -> Public:
+    """Returns the `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside `file`.
+
+    If torch is not there yet when a name is first used, its threads will sleep while they wait, see
+    `ffkv.base.process.runtime`.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    # Each public name: its module, and its name there.
+    public = {
+        str(alias.asname): (str(line.module), alias.name)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+
+    def get(name: str) -> Any:
+        if name not in public:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if "torch" not in sys.modules:
+            __import__("ffkv.base.process.runtime", fromlist=["configure"]).configure()
+        module, attribute = public[name]
+        return getattr(__import__(module, fromlist=[attribute]), attribute)
+
+    def names() -> list[str]:
+        return sorted([*public, *vars(sys.modules[package]).keys() & {"__version__"}])
+
+    return get, names, [*public]

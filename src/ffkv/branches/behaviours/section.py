@@ -1,0 +1,240 @@
+"""What the page shows about behaviours: where their memories are, how many carry them, which ones, and their graphs.
+
+All of it stands beside what the run's control gives, if it was asked for the behaviour. `told` has the words.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.base.multiple_tests import SIGNIFICANT
+from ffkv.branches.behaviours import told as words
+from ffkv.branches.behaviours.told import MEMORIES, POSITIONS, SETS, SUMMARY
+from ffkv.branches.behaviours.words import ALL, BY_SCREEN, RANDOM
+from ffkv.run.graph.drawing import draw
+from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
+from ffkv.run.report import drawing
+from ffkv.run.report.curve import GREY, LOOK
+from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, data_table, of_columns, whole_table
+from ffkv.run.report.section import Figure, Section, TableBlock, open_control
+from ffkv.run.report.wording import note, rows, short_name
+from ffkv.run.results.indexes import pushed_tokens
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import MINUS, column, number, percent, visible
+
+LABEL = 0.1  # the share of a logarithmic axis that a label takes
+
+
+def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
+    """Returns a figure with a panel per behaviour, three side by side, and the names of the behaviours."""
+    names = words.asked(run)["behaviour"].tolist()
+    figure, panels = drawing.grid(len(names))
+    for name, panel in zip(names, panels, strict=True):
+        drawing.small_title(panel, name)
+    return figure, [*zip(names, panels, strict=True)]
+
+
+def draw_layers(run: Run, paper: Any) -> Drawing:
+    """Draws a panel per behaviour: each candidate at its layer and strength, with the band of its controls.
+
+    Candidates of the control are grey, where the same was measured of them.
+    """
+    (figure, panels), control = _panels(run), open_control(run)
+    dark, pale = drawing.colours(4)[0], drawing.colours(4)[2]
+    for name, panel in panels:
+        found, strength, q = words.candidates(run, name)
+        if strength == "effect":
+            band = found.groupby("layer")["chance"].max()
+            panel.bar(band.index, 2 * band, 0.9, -band, color=drawing.PALE, label="95 % of random memories")
+        certain = found[q] <= SIGNIFICANT
+        for own, look in ((found[certain], {"color": dark}), (found[~certain], {"edgecolor": pale, "color": "white"})):
+            label = f"q ≤ {SIGNIFICANT}" if "edgecolor" not in look else f"q > {SIGNIFICANT}"
+            panel.scatter(own["layer"], own[strength], s=22, zorder=3, label=label, **look)
+        if beside := words.having(control, name):
+            untrained, the_same, _ = words.candidates(beside, name)
+            if the_same == strength:
+                crosses: dict[str, Any] = {"c": GREY, "marker": "x", "linewidth": 1, "label": f"control: {beside.name}"}
+                panel.scatter(untrained["layer"], untrained[strength], s=18, **crosses)
+        panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
+        drawing.layer_axis(panel, len(run.anatomy.layers))
+        panel.set_ylabel("effect (logits)" if strength == "effect" else "contrast")
+    _legend(figure, panels)
+    return figure
+
+
+def _legend(figure: Drawing, panels: list[tuple[str, Axes]]) -> None:
+    """Draws the legend of all panels: what one of them shows, another one may lack."""
+    shown = [zip(*panel.get_legend_handles_labels()[::-1]) for _, panel in panels]
+    by_label = {label: handle for each in shown for label, handle in each}
+    drawing.fit_legend(figure, [*by_label.values()], [*by_label])
+
+
+def draw_sets(run: Run, paper: Any) -> Drawing:
+    """Draws a panel per behaviour: the share that is lost when n memories are patched, beside random sets and the control."""
+    (figure, panels), control = _panels(run), open_control(run)
+    table = run.table(SETS)
+    styles = {BY_SCREEN: "the n memories with the largest screen", RANDOM: "random sets of equal summed length"}
+    for name, panel in panels:
+        for style, (choice, label) in enumerate(styles.items()):
+            own = rows(table, behaviour=name, choice=choice)
+            colour, look = drawing.colours(3)[style], drawing.MARKERS[style]
+            panel.plot(own["size"], own["completeness"], look, color=colour, ls=drawing.LINES[style], label=label, ms=4)
+            limits = own["completeness_low"], own["completeness_high"]
+            panel.fill_between(own["size"], *limits, color=colour, alpha=0.2, linewidth=0)
+        if (beside := words.having(control, name)) and len(
+            own := rows(beside.table(SETS), behaviour=name, choice=BY_SCREEN)
+        ):
+            panel.plot(own["size"], own["completeness"], **LOOK, label=f"control: {beside.name}")
+        for whole in rows(table, behaviour=name, choice=ALL)["completeness"].dropna():
+            panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
+        drawing.share_axis(panel, "share of the behaviour that is lost")
+        panel.set_ylim(auto=True)
+        _size_axis(panel, sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]}))
+    _legend(figure, panels)
+    return figure
+
+
+def _size_axis(panel: Axes, sizes: list[int]) -> None:
+    """Sets up a logarithmic axis with a tick at each size. Of labels that would touch, the smaller size has one."""
+    panel.set_xlabel("n memories are patched")
+    if not sizes:  # the model does not do what the behaviour asks for: a logarithmic axis needs a number
+        return
+    panel.set_xscale("log")
+    panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+    labelled = sizes[:1]
+    for size in sizes:
+        if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
+            labelled.append(size)
+    panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
+    panel.minorticks_off()
+
+
+def _asked(run: Run) -> PageTable:
+    """Returns what was asked, whether the model does it, and how much of it memories carry; then the same of the control."""
+    lines: list[list[Cell]] = []
+    for each in filter(None, (run, open_control(run))):
+        of_control = "" if each is run else f", {short_name(each)}"
+        for name in (name for name in run.settings.behaviours if name in each.settings.behaviours):
+            row = words.row_of(each, name)
+            effects = words.significant(each, name) if row["explained"] else None
+            columns = {
+                "behaviour": visible(f"{name}{of_control}"),
+                "patched": POSITIONS[each.settings.behaviours[name].positions],
+                "prompts": number(row["prompts"]),
+                "groups": number(row["groups"]),
+                "accuracy": percent(row["accuracy"]),
+                "logit difference": _plain(row["difference"]),
+                "contrast": number(row["significant"]),
+                "screen": number(row["screened"]),
+                "effect": "–" if effects is None else number(len(effects)),
+                "carried by all memories": percent(row["by_memories"]),
+                "screen and effect": _plain(row["pearson"]),
+            }
+            lines.append([*columns.values()])
+    return PageTable("behaviours asked", [*columns], [place > 1 for place in range(len(columns))], lines)
+
+
+def _plain(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3g}".replace("-", MINUS)
+
+
+def _tables(run: Run) -> list[TableBlock]:
+    """The behaviours; the candidates of each: what they detect, what they write, what they cause; how stable they are."""
+    folded = [
+        ("Prompts that are not used", data_table(run, "behaviour_prompts")),
+        ("All columns", data_table(run, SUMMARY)),
+    ]
+    return [
+        TableBlock("behaviours-asked", "Behaviours", note(__package__, "asked"), _asked(run), folded),
+        *(
+            TableBlock(f"behaviour-{number}", f"Memories of {name}", note(__package__, "pushes"), _named(run, name))
+            for number, name in enumerate(words.asked(run)["behaviour"])
+        ),
+        *_graphs(run),
+        TableBlock(
+            "behaviour-side-effects",
+            "Side effects",
+            note(__package__, "side"),
+            data_table(run, "behaviour_side_effects"),
+        ),
+        TableBlock(
+            "behaviour-stability", "Stability", note(__package__, "stability"), data_table(run, "behaviour_stability")
+        ),
+    ]
+
+
+def _graphs(run: Run) -> list[TableBlock]:
+    """The graph of each behaviour that has one: what was found, the drawing, and its memories."""
+    blocks = []
+    for place, name in enumerate(run.table("behaviour_graph_sets")["behaviour"].unique()):
+        graph = behaviour_graph(run, name)
+        text = f"{graph.told} {note(__package__, 'graph')}"
+        drawn = draw(graph) if len(graph.nodes) else None
+        folded = [
+            (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
+            for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
+            if len(frame)
+        ]
+        table = _nodes(graph) if len(graph.nodes) else None
+        blocks.append(TableBlock(f"behaviour-graph-{place}", f"Graph of {name}", text, table, folded, drawn))
+    return blocks
+
+
+def _nodes(graph: BehaviourGraph) -> PageTable:
+    """Returns the memories of a graph."""
+    nodes = graph.nodes
+    numbers = {
+        "coefficient": column(nodes["coefficient"]),
+        "effect": column(nodes["effect"]),
+        "from": column(nodes["low"], like=nodes["effect"]),
+        "to": column(nodes["high"], like=nodes["effect"]),
+        "loss": [percent(share) for share in nodes["loss"]],
+        "stability": [percent(share) for share in nodes["stability"]],
+    }
+    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], nodes["pushes"], numbers)
+
+
+def _named(run: Run, name: str) -> PageTable:
+    """Returns the candidates of a behaviour, those that are significant first."""
+    found, strength, q = words.candidates(run, name)
+    found = found.assign(certain=found[q] <= SIGNIFICANT, strength=found[strength].abs())
+    found = found.sort_values(["certain", "strength"], ascending=False, kind="stable").head(words.SHOWN)
+    numbers = {
+        "coefficient": column(found["coefficient"]),
+        "effect": column(found["effect"]),
+        "random memories": column(found["random_memories"], like=found["effect"]),
+        "q": column(found[q], places=2),
+        "screen": column(found["screen_estimate"]),
+        "contrast": column(found["estimate"]),
+    }
+    names = [memory_name(*each) for each in zip(found["layer"], found["memory"], strict=True)]
+    patterns = [run.memory(each).pattern for each in names]
+    table = _memories(f"memories of {name}", names, patterns, pushed_tokens(run.files, found)["pushes"], numbers)
+    return replace(table, muted_from=int(found["certain"].sum()))
+
+
+def _memories(
+    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[str], numbers: dict[str, list[str]]
+) -> PageTable:
+    """Returns a table of memories, with their patterns and the tokens that they push towards."""
+    columns: dict[str, Iterable[Cell]] = {
+        "memory": map(Named, names),
+        "pattern": (visible(each) if each else "–" for each in patterns),
+        "pushes towards": (chip(each) if each else "–" for each in tokens),
+    }
+    return of_columns(name, {**columns, **numbers}, columns)
+
+
+SECTION = Section(
+    {
+        "behaviour_layers": Figure((MEMORIES, "behaviour_layers"), draw_layers, words.caption_layers),
+        "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets),
+    },
+    after=_tables,
+    summary=words.summarize,
+)

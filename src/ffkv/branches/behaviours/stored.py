@@ -1,0 +1,142 @@
+"""What later steps read of the first two: the prompts that are used, as token ids, and what memories do on them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import LAYER_OFFSET, dataset
+from ffkv.base.steps import Part
+from ffkv.branches.behaviours.words import LISTS, PAIRS, PROMPTS
+
+KIND = "behaviour states"
+NO_TOKEN = -1
+BLOCK = 32  # prompts whose batches are made together, so that shards change no number
+OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
+
+
+class Encoded(NamedTuple):
+    """A prompt as the model reads it."""
+
+    clean: np.ndarray  # ids of its tokens, with what precedes every sentence [token]
+    patch: np.ndarray  # those of the other prompt of a pair; empty without one [token]
+    answer: int  # id of the answer; -1 in lists
+    wrong: int
+    unused: str  # why it is not used; "" if it is
+    tokens: int = 1  # number of tokens at its end at which memories are patched
+    number: int = 0  # its number in the table `PROMPTS`; of a prefix, that among the sampled ones
+
+
+def used(prompts: pd.DataFrame) -> pd.DataFrame:
+    """Returns the prompts that are used, then prefixes, from the table `PROMPTS`."""
+    return prompts[prompts["part"] != ""].reset_index(drop=True)
+
+
+def first(prompts: pd.DataFrame, part: str, count: int) -> pd.DataFrame:
+    """Returns the first prompts of a half, in the order in which they are taken; below each other as they are in the file."""
+    return prompts[prompts["part"] == part].nsmallest(count, "order").sort_index()
+
+
+def encoded(prompts: pd.DataFrame) -> list[Encoded]:
+    """Returns the tokens of prompts, from their rows of the table `PROMPTS`."""
+    columns = (prompts[name] for name in ("clean", "patch", "answer", "wrong", "tokens", "prompt"))
+    return [
+        Encoded(
+            np.asarray(clean, np.int64), np.asarray(patch, np.int64), int(answer), int(wrong), "", *map(int, others)
+        )
+        for clean, patch, answer, wrong, *others in zip(*columns, strict=True)
+    ]
+
+
+def rows_of_shard(count: int, part: Part) -> range:
+    """Returns the prompts of a shard: whole blocks."""
+    blocks = part.of(-(-count // BLOCK))
+    return range(blocks.start * BLOCK, min(blocks.stop * BLOCK, count))
+
+
+def accuracy_of(answers: pd.DataFrame) -> float:
+    """Returns the share of prompts on which the answer has a higher logit than the wrong answer; NaN in lists."""
+    known = answers["difference"].dropna()
+    return float((known > 0).mean()) if len(known) else np.nan
+
+
+def kind_of(prompts: pd.DataFrame) -> str:
+    """Returns what a file of prompts has, from the table `PROMPTS`."""
+    if (prompts["patch"].map(len) > 0).any():
+        return PAIRS
+    return LISTS if (prompts["answer"] == NO_TOKEN).all() and not prompts["positive"].all() else PROMPTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptStates:
+    """What `behaviours/<name>/states/<shard>.h5` holds. Quantities by memory are sums over the tokens of each prompt that are
+    patched: the last one, or all (the setting `positions`)."""
+
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
+    prompt: np.ndarray = dataset("prompt", "int32", unit="1", about="number of the prompt in `prompts.parquet`")
+    difference: np.ndarray = dataset(
+        "prompt",
+        "float32",
+        unit="1",
+        about="logit of the answer minus that of the wrong answer; NaN in lists",
+        odd=True,
+    )
+    patch_difference: np.ndarray = dataset(
+        "prompt", "float32", unit="1", about="the same on the other prompt of the pair; NaN without one", odd=True
+    )
+    probability: np.ndarray = dataset(
+        "prompt", "float32", unit="1", about="probability of the answer; NaN in lists", odd=True
+    )
+    contribution: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="s m ‖v‖, clean - patch; without pairs clean - mean; in lists clean alone",
+        **OF_MEMORIES,
+    )
+    coefficient: np.ndarray = dataset("prompt memory", "float32", about="the same of m alone", **OF_MEMORIES)
+    change: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="by how much s m changes when the memory is patched, s held, without its sign; 0 in lists",
+        **OF_MEMORIES,
+    )
+    screen: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="by how much `difference` falls when the memory is patched, if all is linear; 0 in lists",
+        **OF_MEMORIES,
+    )
+    frozen_screen: np.ndarray = dataset(
+        "prompt memory",
+        "float32",
+        about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them; 0 in lists",
+        odd=True,
+        **OF_MEMORIES,
+    )
+    attributes: dict[str, Any]  # the attributes of the file
+
+
+def write_states(path: Path | str, states: PromptStates) -> None:
+    """Writes `behaviours/<name>/states/<shard>.h5`."""
+    largest = int(np.diff(states.layer_offset).max())
+    with hdf5.create(path, KIND, states.attributes) as file:
+        datasets.write(file, states, {"largest_layer": largest})
+
+
+def join_states(parts: Iterable[Path | PromptStates], belongs_to: Mapping[str, Any]) -> PromptStates:
+    """Puts the states of all shards below each other, each from its file or from memory."""
+    read = [part if isinstance(part, PromptStates) else _read_states(part, belongs_to) for part in parts]
+    names = {field.name for field in fields(PromptStates)} - {"layer_offset", "norm", "attributes"}
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in read]) for name in names}
+    return replace(read[0], **joined)
+
+
+def _read_states(path: Path, belongs_to: Mapping[str, Any]) -> PromptStates:
+    with hdf5.open(path, KIND, belongs_to) as file:
+        states: PromptStates = datasets.read(file, PromptStates, attributes=dict(file.attrs))
+    return states

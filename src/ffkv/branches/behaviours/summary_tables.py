@@ -1,0 +1,146 @@
+"""The tables that the step `summarize` writes, for the report."""
+
+from dataclasses import replace
+
+from ffkv.base.files.columns import LAYER, MEMORY, REACH, count, flag, interval, number, share, table, text, word
+from ffkv.branches.behaviours import tables, words
+
+NOT_ABLE = "empty where no p-value can be as small as 0.05, because there are too few groups of prompts"
+SUMMARY = table(
+    "behaviours/behaviours.csv",
+    "A behaviour.",
+    tables.BEHAVIOUR,
+    word("kind", "what its file has", "pairs", "prompts", "lists"),
+    count("lines", "prompts in the file"),
+    count("prompts", "prompts that are used"),
+    count("groups", "groups of these prompts", since="fourth"),
+    tables.GROUPED_BY,
+    share("accuracy", "share of them on which the answer has a higher logit than the wrong answer; empty in lists"),
+    *interval("Wilson interval of as many answers as there are groups (95 %)"),
+    flag("explained", "whether the accuracy is at least the setting `minimum_accuracy`, so that effects are measured"),
+    number("difference", "mean logit difference", tables.LOGITS),
+    number("patch_difference", "the same on the other prompts of the pairs", tables.LOGITS),
+    share("probability", "mean probability of the answer"),
+    share(
+        "smallest_p",
+        "smallest p-value that the contrast can have with so many groups of the first half",
+        since="fourth",
+    ),
+    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number(
+        "by_memories",
+        "share of the behaviour that is lost when all memories are patched; empty where it is 1 by construction, or where the interval of the behaviour has the 0",
+    ),
+    number("by_memories_low", "lower end of its interval (95 %)"),
+    number("by_memories_high", "upper end"),
+    number(
+        "pearson",
+        "correlation of screen and exact total effect over candidates, on the same prompts",
+        lowest=-1,
+        highest=1,
+    ),
+    number("frozen_pearson", "the same of the frozen screen", lowest=-1, highest=1),
+)
+UNUSED = table(
+    "behaviours/behaviour_prompts.csv",
+    "A behaviour and a reason why prompts are not used.",
+    tables.BEHAVIOUR,
+    word("unused", "why they are not used; empty for those that are", *words.REASONS, ""),
+    count("prompts", "prompts"),
+)
+BY_LAYER = table(
+    "behaviours/behaviour_layers.csv",
+    "A behaviour and a layer.",
+    tables.BEHAVIOUR,
+    LAYER,
+    count("memories", "memories of the layer"),
+    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number("screen", "sum of the screen of all memories, second half", tables.LOGITS),
+    number("frozen_screen", "the same with norms and attention held", tables.LOGITS),
+)
+OF_MEMORIES = table(
+    "behaviours/behaviour_memories.csv",
+    "A behaviour and a candidate.",
+    tables.BEHAVIOUR,
+    LAYER,
+    MEMORY,
+    text("token", "the top token of the value"),
+    *tables.CONTRAST,
+    *tables.SCREENS,
+    REACH,
+    count("prompts", "prompts on which the exact effect is measured"),
+    number(
+        "effect", "mean over prompts: by how much the logit difference falls when the memory is patched", tables.LOGITS
+    ),
+    *tables.INTERVAL,
+    number("random_memories", "the same for changes of equal length along values of random memories", tables.LOGITS),
+    number("random_directions", "the same in random directions", tables.LOGITS),
+    number("chance", "size up to which the effects of 95 % of the random memories are", tables.LOGITS, lowest=0),
+    share("effect_p", "share of random memories with an effect as large, one added to both counts"),
+    share(
+        "effect_q",
+        "the same, adjusted for all candidates; empty with fewer than 19 random memories, whose p-values are above 0.05",
+    ),
+    flag(
+        "disagrees",
+        "whether screen and exact total effect, on the same prompts, differ by more than half of the larger one",
+    ),
+)
+OF_SETS = table(
+    "behaviours/behaviour_sets.csv",
+    "A behaviour, a choice and a size of sets.",
+    tables.BEHAVIOUR,
+    tables.CHOICE,
+    tables.SIZE,
+    number("memories", "memories in the set; of random sets their mean", lowest=0),
+    count("prompts", "prompts"),
+    number(
+        "completeness",
+        "share of the behaviour that is lost when the set is patched; empty where it is 1 by construction, or where the interval of the behaviour has the 0",
+    ),
+    number("completeness_low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five"),
+    number("completeness_high", "upper end"),
+    number(
+        "faithfulness",
+        "share of the behaviour that is left when all memories but the set are patched; empty like `completeness`",
+    ),
+    number("faithfulness_low", "lower end of its interval over groups of prompts (95 %)"),
+    number("faithfulness_high", "upper end"),
+)
+OF_SIDE_EFFECTS = table(
+    "behaviours/behaviour_side_effects.csv",
+    "A behaviour, a choice and a size of sets that are patched on other text.",
+    tables.BEHAVIOUR,
+    tables.CHOICE,
+    tables.SIZE,
+    number("memories", "memories in the set; of random sets their mean", lowest=0),
+    count("prefixes", "sampled validation prefixes"),
+    number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
+    number("divergence_low", "lower end of its interval over prefixes (95 %)", "nat"),
+    number("divergence_high", "upper end", "nat"),
+    number("loss", "mean rise of the loss of the next token", "nat"),
+    number("loss_low", "lower end of its interval over prefixes (95 %)", "nat"),
+    number("loss_high", "upper end", "nat"),
+)
+OF_STABILITY = table(
+    "behaviours/behaviour_stability.csv",
+    "A behaviour, a ranking, and two kinds of prompts.",
+    tables.BEHAVIOUR,
+    tables.RANKING,
+    tables.WHICH_PROMPTS,
+    count("pairs", "pairs of sets"),
+    count("memories", "memories of each set"),
+    share("jaccard", "mean share of memories in both sets among those in any"),
+    share("overlap", "mean rank-biased overlap, persistence 0.9"),
+)
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
+COEFFICIENT = replace(tables.COEFFICIENT, since="fourth")
+# Those of all behaviours, below each other.
+ALL_GRAPHS = tuple(
+    table(f"behaviours/behaviour_{each.name}.csv", f"{each.about} Of all behaviours.", *each.columns, *more)
+    for each, more in zip(
+        tables.GRAPHS, ((), (text("token", "the top token of the value"), COEFFICIENT), (), ()), strict=True
+    )
+)

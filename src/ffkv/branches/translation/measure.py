@@ -1,0 +1,81 @@
+"""Reads values and states through the maps of their layers."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.prefix_file import PrefixLayer
+from ffkv.base.files import tables
+from ffkv.branches.given import Given
+from ffkv.branches.translation.maps import read_maps
+from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, READINGS
+from ffkv.branches.values.project import compare, project
+from ffkv.branches.values.projections import Projections
+from ffkv.model.head.lens import Lens, MappedLens
+from ffkv.model.head.topk import predictions
+
+
+def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
+    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their maps.
+
+    Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and a row per sampled prefix, layer and reading,
+    `BY_PREFIX`.
+    """
+    plain, examples = given.projections, given.triggers
+    fitted, stored = read_maps(given.files["maps"], given.identity, given.layers), given.values_of(given.layers)
+    kind, count = str(plain.attributes["projection"]), plain.top_token.shape[1]
+    head = given.head()
+    head_of_values = head if kind == "head" else given.head(kind)
+    lenses = {
+        reading: [MappedLens(each, partial(fitted.map_of, reading)) for each in (head, head_of_values)]
+        for reading in READINGS
+    }
+    final = predictions(head, given.end, head.read_as).ids
+    found: list[Projections] = []
+    by_memory, by_prefix = [], []
+    for layer in given.each_layer("translation"):
+        states, own = given.states(layer, "yrm"), stored.of_layer(layer)
+        w = examples.next_token[examples.layer_offset[layer] + own.memory, 0]
+        top = plain.top[plain.layer == layer]
+        for reading, (lens, lens_of_values) in lenses.items():
+            projected, ranks = project(lens_of_values, own, count, w)
+            table = compare(projected, ranks, examples)
+            agrees = (top == w) & (w >= 0)
+            by_memory.append(table.assign(reading=reading, head_top_token=top, head_agrees=agrees))
+            read = read_prefixes(states, layer, final, projected.top, lens, lens_of_values)
+            number = np.arange(len(final), dtype=np.int32)
+            by_prefix.append(read.assign(reading=reading, layer=layer, prefix=number))
+            found += [projected] if reading == READINGS[0] else []
+    names = {field for field in vars(plain) if field != "attributes"}
+    joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}
+    about = {**given.identity, "projection": kind, "readout": "translated"}
+    return (
+        replace(plain, **joined, attributes=about),
+        tables.frame(BY_MEMORY, by_memory, given.train_identity),
+        tables.frame(BY_PREFIX, by_prefix, given.sample_identity),
+    )
+
+
+def read_prefixes(
+    states: PrefixLayer, layer: int, final: np.ndarray, top_v: np.ndarray, lens: Lens, lens_of_values: Lens
+) -> pd.DataFrame:
+    """Reads r and y of the sampled prefixes of one layer, and counts the memories that predict what y predicts.
+
+    `final`: the model's prediction [prefix]. `top_v`: top(v_i) in the same reading [memory]. `lens`: what reads r.
+    `lens_of_values`: what read the values, and reads y. Returns the columns of `BY_PREFIX`, but for reading, layer and prefix.
+    """
+    r, y = predictions(lens, states.r, layer, final), predictions(lens_of_values, states.y, layer, change=True)
+    agrees = top_v[None] == y.ids[:, None]
+    return pd.DataFrame(
+        {
+            "top_residual": r.ids,
+            "top_ffn": y.ids,
+            "final": final,
+            "probability": r.probability,
+            "tied": r.tied.astype(np.int8) + y.tied,
+            "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
+            "agreeing_all": agrees.sum(1).astype(np.int32),
+        }
+    )

@@ -1,0 +1,97 @@
+"""Tables of figures 4, 5 and 8 to 10 in the translated reading, and the differences of readings."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.intervals import boxes, paired_interval, wilson
+from ffkv.branches.composition.summarize import summarize_no_agreement
+from ffkv.branches.given import Given
+from ffkv.branches.refinement.summarize import summarize_residual_agreement
+from ffkv.branches.translation import tables
+from ffkv.branches.values.summarize import summarize_agreement, summarize_rank
+
+
+def summarize_translation(given: Given, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all layer groups as figures 4, 5 and 8 to 10 do, and compares the readings.
+
+    `seed`: of the permutations.
+    """
+    unigram = given.competing.count_next_tokens(given.anatomy.vocabulary)
+    memories = given.table("by_memory", given.train_identity, ("layer", "reading", "memory"))
+    read = given.table("by_prefix", given.identity, ("layer", "reading", "prefix"))
+    judged = given.table("fit", given.identity, ("layer", "reading"))
+    return {
+        **summarize_values(memories, unigram, seed),
+        **summarize_prefixes(read),
+        "translation_fit": tables.FIT_BY_LAYER.frame(judged.sort_values("layer", kind="stable", ignore_index=True)),
+        "translation_differences": summarize_differences(memories, len(given.anatomy.layers)),
+    }
+
+
+def summarize_values(by_memory: pd.DataFrame, unigram: np.ndarray, seed: int) -> dict[str, pd.DataFrame]:
+    """Summarizes rows of `BY_MEMORY` as figures 4 and 5, for each reading. For the others see `summarize_agreement`."""
+    return {
+        tables.AGREEMENT.name: _by_reading(by_memory, lambda table: summarize_agreement(table, unigram, seed)),
+        tables.RANK.name: _by_reading(by_memory, summarize_rank),
+    }
+
+
+def summarize_prefixes(by_prefix: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Summarizes rows of `BY_PREFIX` as figures 8 to 10, for each reading."""
+    return {
+        tables.NO_AGREEMENT.name: _by_reading(
+            by_prefix, lambda table: summarize_no_agreement(table).rename(columns={"reading": "counted"})
+        ),
+        tables.RESIDUAL.name: _by_reading(by_prefix, summarize_residual_agreement),
+        tables.PROBABILITY.name: _by_reading(by_prefix, lambda table: boxes(table, "probability", "prefixes")),
+    }
+
+
+def _by_reading(table: pd.DataFrame, summarize: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+    found = [summarize(table[table["reading"] == reading]).assign(reading=reading) for reading in tables.READINGS]
+    together = pd.concat(found, ignore_index=True)
+    return together[["reading", *(name for name in together if name != "reading")]]
+
+
+def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Compares the readings memory by memory, above chance, as docs/translation.md defines it (`DIFFERENCES`).
+
+    `by_memory`: rows of `BY_MEMORY` of all layers. Halves are those of the verdicts: the layer in the middle is in neither.
+    Shares have the interval of Wilson, and their differences that of pairs, so that no agreement at all has one, too.
+    """
+    keys = by_memory[by_memory["triggers"] > 0]
+    translated, shuffled = (
+        keys[keys["reading"] == reading].set_index(["layer", "memory"]) for reading in tables.READINGS
+    )
+    head = translated.assign(top_token=translated["head_top_token"], agrees=translated["head_agrees"])
+    read = dict(zip(tables.JUDGED, (translated, shuffled, head), strict=True))
+    layer = translated.index.get_level_values("layer").to_numpy()
+    chosen = (layer < layers // 2, layer >= layers / 2, layer >= 0)
+    rows = []
+    for half, memories in zip(tables.HALVES, chosen, strict=True):
+        numbers = {
+            name: (each["agrees"].to_numpy(float)[memories], by_chance(each)[memories]) for name, each in read.items()
+        }
+        for compared in tables.COMPARED:
+            first, _, second = compared.partition(" - ")
+            agrees, chance = numbers[first]
+            if second:
+                agrees, chance = agrees - numbers[second][0], chance - numbers[second][1]
+            ends = paired_interval(agrees) if second else wilson(agrees.sum(), len(agrees))
+            found = np.array([agrees.mean(), *ends]) - chance.mean() if len(agrees) else (np.nan,) * 3
+            rows.append((half, compared, len(agrees), *found))
+    return tables.DIFFERENCES.frame(rows)
+
+
+def by_chance(table: pd.DataFrame) -> np.ndarray:
+    """Returns the expected rate of permuted keys of its layer for each key [key].
+
+    `table`: keys of one reading, with the layer in the index, their `top_token` and `next_token`.
+    """
+    expected = {}
+    for layer, keys in table.groupby(level="layer"):
+        predicted, following = (keys[name].value_counts() for name in ("top_token", "next_token"))
+        expected[layer] = (predicted * following).sum() / len(keys) ** 2
+    return table.index.get_level_values("layer").map(expected).to_numpy(float)

@@ -1,0 +1,41 @@
+"""Readers: forms of checkpoints that packages beside the core read. Each stands behind the door `ffkv.readers`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ffkv.base.doors import load_all
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A form of checkpoints in local folders.
+
+    Its functions import torch and transformers when they are called: a tokenizer is loaded without the code of models.
+    """
+
+    files: str  # the files of such a folder, and the name of the form, for messages: "model.pt and dict.txt (fairseq)"
+    reads: Callable[[Path], bool]  # whether a folder is of this form, perhaps an incomplete one
+    # `load_model(settings, with_weights=True)`, with the section `model` of the settings: the model as one of transformers,
+    # on the CPU, of the type that `settings.dtype` says. Without weights, it is on torch's meta device. Raises UserError if
+    # the checkpoint cannot be read
+    load_model: Callable[..., Any]
+    load_tokenizer: Callable[[Path], Any]  # a fast tokenizer of transformers. Raises UserError if there is none
+    # the model's classes that are not of transformers, by their names: functions that return them
+    classes: Mapping[str, Callable[[], type]] = field(default_factory=dict)
+
+
+def readers() -> dict[str, Reader]:
+    """Returns all readers by name. One whose package is broken is left out."""
+    return load_all("readers")[0]
+
+
+def reader_of(checkpoint: Path | str) -> Reader | None:
+    """Returns what reads a checkpoint; None if transformers does."""
+    return next((reader for reader in readers().values() if reader.reads(Path(checkpoint))), None)
+
+
+def known_class(name: str) -> Any:
+    """Returns a model's class by its name, from what a reader brings; None if none brings it."""
+    return next((each.classes[name]() for each in readers().values() if name in each.classes), None)

@@ -1,0 +1,179 @@
+"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `behaviour` and `report`."""
+
+import os
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ffkv.base.errors import UserError
+from ffkv.base.options import (
+    ANNOTATIONS,
+    FOLDER,
+    READABLE,
+    WRITABLE,
+    all_threads_option,
+    allowing,
+    output_option,
+    setting,
+    takes,
+    threads_option,
+)
+from ffkv.base.process.runtime import torch_with
+from ffkv.base.settings import Model
+from ffkv.base.terminal import announce, emit, say
+from ffkv.branches.settings import Behaviour
+from ffkv.run.export.settings import FORMATS, Export
+
+ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # which is an argument
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+def check(folder: Path) -> None:
+    """Read every file of a run and name those that are damaged, unfinished, missing or doubtful, what asks for trust, and what an earlier ffkv did not measure.
+
+    FOLDER is the folder of the run, such as results/demo. The exit code is 0 only if no file is damaged, unfinished, missing or doubtful.
+    """
+    from ffkv.run.results.check import check_run
+
+    read, problems = check_run(folder)
+    for problem in problems:
+        say(f"{problem.path} {problem.reason}")
+    counts = Counter(problem.kind for problem in problems)
+    counts.pop("earlier", 0)  # nothing is wrong with it
+    asks = " Nothing of what is named above happens unless you allow it." if counts.pop("trust", 0) else ""
+    if not counts:
+        say(f"{folder}: {read} files, all that the run has, and all are whole.{asks}")
+        return
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    lines = [f"{folder}: {read} files were read. Not as they should be: {told}."]
+    if delete := [str(problem.path) for problem in problems if problem.kind in ("damaged", "unfinished")]:
+        lines += ["Delete what is damaged or unfinished:", f"  rm -r {shlex.join(delete)}"]
+    # Snakemake's targets are relative to the folder that holds `results`.
+    run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
+    targets, place = Path("results", run.name), run.parent.parent
+    where = "" if place == Path.cwd() else f" in {place}"
+    if run.parent.name != "results":
+        where = " where your run was made, in the folder that holds results"
+    again = {
+        kind: [str(targets / one.path.relative_to(folder)) for one in problems if one.kind == kind] for kind in counts
+    }
+    if make := again.get("damaged", []) + again.get("missing", []):
+        lines += [f"Make these files{where}, with the options of your run:", f"  snakemake {shlex.join(make)}"]
+    if foreign := again.get("foreign"):
+        lines += [
+            f"Make these again{where}, with the options of your run:",
+            f"  snakemake --force {shlex.join(foreign)}",
+        ]
+    raise UserError("\n".join(lines))
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("name")
+@click.argument("memories", nargs=-1, required=True)
+@click.option("--remove", is_flag=True, help="Take them out.")
+@ANNOTATIONS
+def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool, annotations: Path | None) -> None:
+    """Put memories into a named list of a run, or take them out.
+
+    RESULTS is the folder of the run, such as results/demo. NAME is the list, such as starred; it is made if there is
+    none. MEMORIES are L3.17 for one, L3.17-40 for some, L3 for a layer, @other for those of a list.
+    """
+    from ffkv.run.results.collect import collect as collect_memories
+    from ffkv.run.results.collections import list_name, read_kept
+    from ffkv.run.results.run import open
+
+    run = open(results, annotations=annotations)
+    collect_memories(run, name, memories, remove=remove)
+    say(f"@{name} has {len(read_kept(run.files).lists.get(list_name(name), {})):,} memories.")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@ANNOTATIONS
+def collections(results: Path, annotations: Path | None) -> None:
+    """Print the named lists of memories of a run, and the notes on memories, as CSV.
+
+    RESULTS is the folder of the run, such as results/demo.
+    """
+    from ffkv.base.terminal import safe_text
+    from ffkv.run.results.collect import collections as read_collections
+    from ffkv.run.results.run import open
+
+    emit(read_collections(open(results, annotations=annotations)).map(safe_text).to_csv(index=False).rstrip("\n"))
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.option(
+    "--format", "format_name", type=click.Choice(FORMATS), required=True, help="The format of the other tool."
+)
+@output_option("The folder to write.")
+@takes(Export, argument="wanted")
+@setting(Model, "device")
+@allowing
+@threads_option
+def export(
+    results: Path, format_name: str, output: Path, wanted: Export, device: str, allowed: dict[str, Any], threads: int
+) -> None:
+    """Write memories of a finished run in the format of another tool.
+
+    RESULTS is the folder of the run, such as results/demo. The file ffkv-export.json in the folder says what the
+    numbers are. The same command goes on after an interruption. docs/exports.md describes the formats.
+    """
+    torch_with(threads)
+    from ffkv.run.export.step import export as export_memories
+    from ffkv.run.results.run import open
+
+    left_out = export_memories(open(results, **allowed), format_name, output, wanted, device)
+    without = f" {len(left_out):,} memories are left out, because the format cannot hold them." if left_out else ""
+    say(f"{output}: written in the format {format_name}.{without}")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("file", type=READABLE)
+@setting(Behaviour, *ASKED)
+@click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files, and for a page: index.html.")
+@setting(Model, "device")
+@allowing
+@all_threads_option
+def behaviour(
+    results: Path, file: Path, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
+) -> None:
+    """Ask which memories of a finished run cause what its model does on a set of prompts.
+
+    RESULTS is the folder of the run, such as results/demo. FILE has the prompts, a JSON object per line. docs/behaviours.md says
+    what each number means.
+    """
+    announce(f"Loading the model of {results}")
+    torch_with(threads)
+    from ffkv.run import ask
+    from ffkv.run.results.run import open
+    from ffkv.run.trace.text import behaviour_as_text
+
+    run = open(results, **allowed)
+    found = ask.behaviour(run, file, device=device, **options)
+    say(behaviour_as_text(found, run.files, found.settings.controls))
+    for path in found.save(output) if output is not None else ():
+        say(path)
+
+
+@click.command()
+@click.option("--results", type=FOLDER, required=True, help="The run's folder, results/<run>.")
+@output_option("The HTML file to write, reports/<run>/index.html.")
+def report(results: Path, output: Path) -> None:
+    """Write the HTML report of a run.
+
+    The report is one file that opens from disk, without network and without scripts. The folder `figures` beside it
+    gets each figure as an SVG file.
+    """
+    from ffkv.run.report.step import write_report
+    from ffkv.run.results.run import open
+
+    write_report(open(results), output)
+    say(f"{output}: open it in a browser.")

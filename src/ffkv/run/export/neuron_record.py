@@ -1,0 +1,67 @@
+"""OpenAI's NeuronRecord, of the neuron explainer and of the transformer debugger: a JSON file per memory and sign.
+
+Fields: `neuron_explainer/activations/activations.py`; encoding: `neuron_explainer/fast_dataclasses.py` of
+openai/automated-interpretability.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ffkv.run.export.job import Format, Job, Unit, definitions, folder_unit
+from ffkv.run.export.records import QUANTILES, Example, Record, by_quantile, draw, number, numbers
+from ffkv.run.export.selection import Group
+from ffkv.run.results.memory_columns import SIDES
+
+RANDOM = 20  # random sentences of a memory: a reader wants 15 for splits of 5
+PER_QUANTILE = 5
+
+
+def neuron_record(record: Record, side: str, generator: np.random.Generator) -> dict[str, Any]:
+    """Makes a NeuronRecord; on the side "negative", one of the memory's coefficients times -1."""
+    sign = 1 if side == "positive" else -1
+    write = partial(_activation_record, sign=sign)
+    top = record.positive if sign > 0 else record.negative
+    flipped = [Example(each.text, sign * each.values, each.position) for each in record.sample]
+    return {
+        "dataclass_name": "NeuronRecord",
+        "neuron_id": {"dataclass_name": "NeuronId", "layer_index": record.layer, "neuron_index": record.memory},
+        "random_sample": [write(example) for example in draw(record.sample, RANDOM, generator)],
+        "random_sample_by_quantile": [
+            [write(example, sign=1) for example in group] for group in by_quantile(flipped, PER_QUANTILE, generator)
+        ],
+        "quantile_boundaries": [*QUANTILES],
+        "mean": number(sign * record.statistics["mean_coefficient"]),
+        "variance": None,
+        "skewness": None,
+        "kurtosis": None,
+        "most_positive_activation_records": [write(example) for example in top],
+    }
+
+
+def _activation_record(example: Example, sign: int) -> dict[str, Any]:
+    return {
+        "dataclass_name": "ActivationRecord",
+        "tokens": example.text.tokens,
+        "activations": numbers(sign * example.values + 0.0),  # no -0.0
+    }
+
+
+def units(job: Job) -> list[Unit]:
+    """Makes a folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
+
+    def unit(side: str, group: Group) -> Unit:
+        path = f"{side}/{group.layer}"
+        return folder_unit(path, group.places, lambda record: neuron_record(record, side, job.random(record)))
+
+    sides = [side for side in SIDES if side == "positive" or job.selection.sentence[side].shape[1]]
+    return [unit(side, group) for side in sides for group in job.selection.groups()]
+
+
+FORMAT = Format(
+    examples=20,
+    sentences=100,
+    units=units,
+    definitions=definitions(__package__, "neuron-record", PER_QUANTILE=PER_QUANTILE, RANDOM=RANDOM),
+)

@@ -1,0 +1,160 @@
+"""The graph of a prediction: what a prompt says is asked of the model, and the graph is put together."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ffkv.activations.trigger_file import read_triggers
+from ffkv.base.errors import UserError
+from ffkv.base.settings import documents, section
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.behaviours.graph import GROWTH, Chosen, KeptBy, choose_graph, describe_graph, highest
+from ffkv.branches.behaviours.stored import Encoded
+from ffkv.branches.behaviours.subjects import Subject, Subjects, mask_of, read_subject, screen
+from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
+from ffkv.run.graph.result import NOTHING, Graph, named
+from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run_model import RunModel
+from ffkv.run.results.tokens import find_token
+from ffkv.run.trace.prompt import Prompt, check_prompt, read_prompt
+from ffkv.run.trace.settings import GraphOptions
+
+# The columns of `Graph`.
+NODES = (
+    "name",
+    "layer",
+    "memory",
+    "position",
+    "coefficient",
+    "baseline",
+    "effect",
+    "loss",
+    "passed_on",
+    "pattern",
+    "pushes",
+)
+EDGES = ("source", "target", "change", "effect")
+SETS = ("choice", "draw", "memories", "difference", "kept", "patched")
+FIRST = 2  # how many places a set that grows gets at a time at least
+
+
+@documents(GraphOptions)
+def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph:
+    """Finds the few memories, at the tokens where they act, that make the model of a run give one answer rather than another.
+
+    All effects are exact: the model runs again with memories patched. `docs/graphs.md` defines every number.
+
+    Args:
+        run: a finished run.
+        text: the prompt, to the letter. What precedes every sentence of the corpus precedes it, too; there, no memory is patched.
+        device: as in `Run.model`.
+        {options}
+    Raises:
+        UserError: an option is unknown or impossible; there is no such token; the other prompt has another number of tokens; the
+            prompt is empty or longer than the context; the model cannot be differentiated, or changed while it runs.
+    Examples:
+        >>> graph = ffkv.graph(ffkv.open("results/tiny"), "The function returns", share=0.5)
+        >>> graph.sets.groupby("choice").size().to_dict()
+        {'all': 1, 'graph': 1, 'none': 1, 'random': 20}
+        >>> graph.to_networkx().has_node("answer")
+        True
+    """
+    check_run(run)
+    check_prompt(text)
+    asked = section(GraphOptions, **options)
+    given = {
+        name: find_token(run.files, each) for name in ("answer", "wrong") if (each := getattr(asked, name)) is not None
+    }
+    model = run.model(device)
+    prompt = read_prompt(run, model.tokenizer, text)
+    first = len(run.corpus("train").bos)
+    if len(prompt.ids) == first:
+        raise UserError("The prompt is empty, so no memory acts at a token of it. Write a prompt of one token or more.")
+    other = None if asked.other is None else _read_other(run, model, asked.other, prompt)
+    mean = read_triggers(run.folder / "triggers.h5", run.anatomy.identity).mean
+    ids = prompt.ids[:0] if other is None else other.ids
+    baseline = asked.baseline if other is None else "patch"
+    encoded = Encoded(prompt.ids, ids, 0, 0, "", len(prompt.ids) - first)
+    subject = read_subject(model, model.head, encoded, mean, baseline, run.settings.batches.tokens)
+    subject, probability = _with_answers(subject, **given)
+    answer, wrong = subject.prompt.answer, subject.prompt.wrong
+    return Graph(
+        run=run.name,
+        text=prompt.text,
+        answer_id=answer,
+        answer=run.vocabulary[answer],
+        wrong_id=wrong,
+        wrong=run.vocabulary[wrong],
+        probability=probability,
+        baseline=baseline,
+        other="" if other is None else other.text,
+        share=asked.share,
+        tokens=prompt.tokens,
+        **_make(run, subject, asked, first),
+    )
+
+
+def _read_other(run: Run, model: RunModel, text: str, prompt: Prompt) -> Prompt:
+    other = read_prompt(run, model.tokenizer, text)
+    if len(other.ids) != len(prompt.ids):
+        raise UserError(
+            f"The prompt has {len(prompt.ids)} tokens, and the other one {len(other.ids)}. Their tokens are compared one by one, so"
+            " write two prompts with the same number of tokens."
+        )
+    return other
+
+
+def _with_answers(subject: Subject, answer: int | None = None, wrong: int | None = None) -> tuple[Subject, float]:
+    """Returns a subject with its two answers and their logit difference, and the probability of the answer."""
+    logits = subject.head.logits(subject.unchanged.end[None], subject.loaded.anatomy.read_as)[0].double().cpu()
+    order = logits.argsort(descending=True, stable=True).tolist()
+    answer = next(each for each in order if each != wrong) if answer is None else answer
+    wrong = next(each for each in order if each != answer) if wrong is None else wrong
+    if answer == wrong:
+        raise UserError("answer and wrong are the same token. Name two.")
+    prompt = subject.prompt._replace(answer=answer, wrong=wrong)
+    difference = float(logits[answer] - logits[wrong])
+    return subject._replace(prompt=prompt, difference=difference), float(logits.softmax(0)[answer])
+
+
+def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[str, Any]:
+    """Returns the attributes of `Graph` that are about memories. `first`: position of the first token whose memories are patched."""
+    one, note = Subjects([subject], np.zeros(1), of_places=True), ""
+    raised = one.whole[0] > one.without[0]
+    grow = partial(_grow, subject, asked.share, asked.maximum)
+    chosen = choose_graph(one, one.rises() if raised else np.zeros(0), np.ones(1), asked.share, asked.maximum, grow)
+    if not raised:
+        note = "All memories together do not raise it, so there is nothing to keep."
+    elif not len(chosen.members):
+        note = NOTHING
+    generator = random_stream(run.settings.seed, Purpose.RANDOM_PLACES)
+    drawn = [(RANDOM, Chosen(one.draw_beside(chosen.members, generator))) for _ in range(asked.random_sets)]
+    choices = [(GRAPH, chosen), *drawn, (NONE, Chosen(chosen.members[:0])), (ALL, Chosen(one.all))]
+    sets, nodes, edges = describe_graph(one, choices, np.ones((1, 1)), asked.edge_share)
+    nodes["position"] = first + one.at(chosen.members)[0]
+    for name, coefficients in (("coefficient", subject.m), ("baseline", subject.base)):
+        nodes[name] = coefficients.ravel()[chosen.members].numpy()
+    return {
+        "kept": chosen.kept,
+        "reached": chosen.reached,
+        "note": note,
+        "nodes": named(run, nodes)[[*NODES]],
+        "edges": edges.loc[edges["shown"], [*EDGES]].reset_index(drop=True),
+        "sets": sets[[*SETS]],
+    }
+
+
+def _grow(subject: Subject, share: float, maximum: int, kept_by: KeptBy) -> list[Chosen]:
+    """Takes the places with the largest screen while all others are patched, and screens again each time: one set."""
+    places, best = np.zeros(0, np.int64), Chosen(np.zeros(0, np.int64), 0.0, False)
+    while not best.reached and len(places) < maximum:
+        rises = screen(subject, mask_of(subject, [places], False)[0].float())
+        rises[places] = 0
+        more = highest(rises, min(max(FIRST, int(GROWTH * len(places))), maximum - len(places)))
+        if not len(more):
+            break
+        places = np.concatenate([places, more])
+        kept = float(kept_by([places])[0])
+        best = Chosen(places, kept, kept >= share) if kept > best.kept else best
+    return [best]

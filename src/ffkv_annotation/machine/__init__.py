@@ -1,0 +1,7 @@
+"""A language model behind a chat endpoint explains keys, and its explanations are scored (docs/annotation.md).
+
+`explain` goes through the memories, computes the scores and their means per layer, or lets the model judge a sheet as
+people do. `texts` reads what a run knows of a memory, and chooses its texts: some to explain, others to score.
+`questions` writes the questions and reads the answers strictly. `asking` asks: kept answers first, then the
+`endpoint`, within a budget.
+"""

@@ -1,0 +1,300 @@
+"""The report of a comparison and its words, as one HTML file that opens from disk, without scripts and without network."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.base.files.atomic import atomic
+from ffkv.base.multiple_tests import SIGNIFICANT
+from ffkv.branches.behaviours.told import POSITIONS
+from ffkv.run.report import drawing, page_tables, svg
+from ffkv.run.report.curve import LAYER
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.section import Caption, Exhibit, heading_of
+from ffkv.run.report.wording import make_environment, note, rows
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.text import column, decimals, number, percent, percents, visible
+from ffkv_comparison import drawings
+from ffkv_comparison.claims import claims_table
+from ffkv_comparison.comparison_file import FILES, Measured
+from ffkv_comparison.matching import FEWEST, TIED
+
+
+def describe_differences(measured: Measured, name: str) -> str:
+    """Returns the caption of a figure with a curve per run."""
+    found, curves = rows(measured.differences, figure=name), load_figure(name).curves
+    known = found.dropna(subset=["low", "high"])
+    apart = (known["low"] > 0) | (known["high"] < 0)
+    return note(
+        __package__,
+        "differences",
+        labels="; ".join(curve.label for curve in curves),
+        first=measured.runs["label"].iloc[0],
+        paired=[*dict.fromkeys(found["paired_by"].fillna(""))],
+        by_depth=curves[0].x == LAYER and not measured.same_depth,
+        known=number(len(known)) if len(known) else "",
+        apart=number(apart.sum()),
+    )
+
+
+def note_behaviours(measured: Measured) -> list[str]:
+    """Says of each behaviour which runs do not have it, and which have it with other settings."""
+    notes, labels = [], measured.labels
+    for name, found in measured.behaviours.groupby("behaviour", sort=False):
+        if lacking := [label for run, label in labels.items() if run not in {*found["run"]}]:
+            notes.append(f"{name}: left out because they do not have it: {', '.join(lacking)}.")
+        for row in found[found["other_settings"].fillna("") != ""].itertuples():
+            others = f"has other settings than {labels[found['run'].iloc[0]]}: {row.other_settings}"
+            notes.append(f"{name}: {labels[row.run]} {others}.")
+    return notes
+
+
+def summarize(measured: Measured) -> list[str]:
+    """Says what the comparison found, a sentence or two per item."""
+    first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
+    runs = measured.labels
+    sentences = [f"{len(runs)} runs: {', '.join(runs.values())}."]
+    if len(measured.by_layer):
+        found = rows(measured.by_layer, run=last["run"], reference=first["run"])
+        counts = found[["appeared", "lost", "stayed", "changed"]].sum()
+        sentences += [
+            _overlap_sentence(found, first["label"], last["label"]),
+            note(__package__, "agreement", first=first["label"], last=last["label"], **counts.map(number).to_dict()),
+        ]
+    for name, own in measured.behaviours.groupby("behaviour", sort=False):
+        of = ", ".join(
+            f"{percent(row.accuracy)} and {percent(row.all_lost)} in {runs[row.run]}" for row in own.itertuples()
+        )
+        sentences.append(f"{name}: accuracy, and share that is lost when all memories are patched: {of}.")
+    if len(measured.matches):
+        sentences += [_match_sentence(measured, run, label) for run, label in [*runs.items()][1:]]
+    elif measured.memories == "by_correlation":
+        sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
+    return sentences
+
+
+def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:
+    weights = found["memories"]
+    words = {"jaccard": "of trigger examples are in both lists", "same_top_token": "of values have the same top token"}
+    parts = []
+    for measure in (name for name in words if found[name].notna().any()):
+        columns = (found[column].fillna(0) for column in (measure, f"permuted_{measure}"))
+        own, chance = (percent(np.average(column, weights=weights)) for column in columns)
+        parts.append(f"{own} {words[measure]} ({chance} with memories permuted)")
+    return f"The same memory in {first} and in {last}: {'; '.join(parts)}."
+
+
+def _match_sentence(measured: Measured, run: str, label: str) -> str:
+    found = rows(measured.matches, run=run)
+    tried = min(measured.settings.sampled_memories, measured.runs["memories"].iloc[0])
+    counts = {
+        "partners": (found["q_value"] <= SIGNIFICANT).sum(),
+        "memories": len(found),
+        "left_out": tried - len(found),
+        "tied": (found["correlation"] - found["next_correlation"] <= TIED).sum(),
+    }
+    return note(__package__, "partners", label=label, rate=SIGNIFICANT, fewest=FEWEST, **counts)
+
+
+def write_page(measured: Measured, output: Path | str) -> None:
+    """Writes the report of a comparison, from `compare_runs` or `read_comparison`, as an HTML file."""
+    page = render(measured)
+    with atomic(output, summed=False) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def render(measured: Measured) -> str:
+    """Returns the page as HTML."""
+    environment = make_environment(("ffkv_comparison", "."), ("ffkv.run.report", "."))
+    environment.filters["linked"] = lambda cell: (
+        page_tables.mark(cell.memory) if isinstance(cell, page_tables.Named) else cell
+    )
+    with drawing.look():  # also while they are written, because matplotlib makes some texts only then
+        curves, memories, behaviours = (
+            draw(measured) for draw in (draw_all_curves, draw_all_memories, draw_all_behaviours)
+        )
+    return environment.get_template("comparison.html").render(
+        measured=measured,
+        claims=claims_table(measured) if len(measured.claims) else None,
+        claims_told=note(__package__, "claims", found=measured.claims, labels=[*measured.labels.items()])
+        if len(measured.claims)
+        else "",
+        summary=summarize(measured),
+        introduction=note(__package__, f"memories_{measured.memories}"),
+        runs=_table("runs", "runs", measured.runs),
+        curves=curves,
+        memories=memories,
+        kinds=kind_tables(measured),
+        behaviours=behaviours,
+        behaviour_notes=note_behaviours(measured),
+        behaviour_tables=behaviour_tables(measured),
+        tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := measured.table(name))],
+    )
+
+
+def draw_all_curves(measured: Measured) -> list[Exhibit]:
+    """Draws the figures with a curve per run; and, where the comparison has an axis, over the axis."""
+    exhibits = []
+    for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
+        curves, heading = load_figure(name).curves, heading_of(name)
+        tables = [
+            _table(frame, f"{name}_{frame}", rows(measured.table(frame), figure=name))
+            for frame in ("curves", "differences")
+        ]
+        drawn = drawings.draw_curves(measured, name, curves)
+        exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))
+        of_layers = [curve for curve in curves if curve.x == LAYER]
+        if (axis := measured.settings.axis) and of_layers:
+            text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
+            drawn = drawings.draw_over_axis(measured, name, of_layers)
+            exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
+    return exhibits
+
+
+def draw_all_memories(measured: Measured) -> list[Exhibit]:
+    """Draws the figures about memories that are found in several runs."""
+    by_number, by_correlation = len(measured.by_layer) > 0, len(measured.matches) > 0
+    figures = [
+        ("formation", "How memories form", drawings.draw_formation, by_number and measured.settings.axis),
+        ("overlaps", "The same memory in the last run", drawings.draw_overlaps, by_number),
+        ("kinds", "Agreement that appears, stays, changes", drawings.draw_kinds, by_number),
+        ("matches", "Memories with a partner in another run", drawings.draw_matches, by_correlation),
+    ]
+    return [_own_exhibit(measured, name, heading, draw) for name, heading, draw, applies in figures if applies]
+
+
+def draw_all_behaviours(measured: Measured) -> list[Exhibit]:
+    """Draws the behaviours that several runs have, if there are any."""
+    if not len(found := measured.behaviours):
+        return []
+    heading, table = "Accuracy, and what memories carry", _table("behaviours", "behaviours", found)
+    return [_own_exhibit(measured, "behaviours", heading, drawings.draw_behaviours, [table])]
+
+
+def _own_exhibit(
+    measured: Measured,
+    name: str,
+    heading: str,
+    draw: Callable[[Measured], Drawing],
+    tables: Sequence[page_tables.PageTable] = (),
+) -> Exhibit:
+    """Returns a figure that no run has alone, with its caption from `texts.toml`."""
+    labels, its = measured.runs["label"], measured.settings
+    counts = {"permutations": number(its.permutations), "sampled": number(its.sampled_memories)}
+    words = {"first": labels.iloc[0], "last": labels.iloc[-1], "axis": its.axis, **counts}
+    return _exhibit(name, heading, draw(measured), note(__package__, name, **words), tables)
+
+
+def _exhibit(
+    name: str, heading: str, drawn: Drawing, caption: str, tables: Sequence[page_tables.PageTable] = ()
+) -> Exhibit:
+    element = svg.write_svg(drawn, name, heading, caption)
+    return Exhibit(name, heading, Caption("", caption, caption), element, [*tables])
+
+
+def behaviour_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
+    """Returns the tables of behaviours, with headings: all of them by run; the memories of each; their overlaps."""
+    if not len(found := measured.behaviours):
+        return []
+    labels = measured.labels
+
+    def named(runs: pd.Series) -> list[Markup]:
+        return [visible(labels[run]) for run in runs]
+
+    columns: dict[str, Iterable[page_tables.Cell]] = {
+        "behaviour": found["behaviour"],
+        "run": named(found["run"]),
+        "patched": [POSITIONS[each] for each in found["positions"]],
+        "prompts": column(found["prompts"]),
+        "groups": column(found["groups"]),
+        "accuracy": _with_intervals(found, "accuracy", percent),
+        "logit difference": _with_intervals(found, "difference", decimals),
+        "n": column(found["size"]),
+        "lost with n": _with_intervals(found, "lost", percent),
+        "random sets": _with_intervals(found, "random_lost", percent),
+        "lost with all": _with_intervals(found, "all_lost", percent),
+    }
+    by_run = page_tables.without_same(
+        page_tables.of_columns("behaviours by run", columns, {"behaviour", "run", "patched"})
+    )
+    tables = [("Each behaviour in each run", by_run)]
+    for name, own in measured.behaviour_memories.groupby("behaviour", sort=False):
+        tables.append((f"Memories of {name}: the effect in each run", _memories_table(own, str(name), labels)))
+    if len(overlaps := measured.behaviour_overlaps):
+        columns = {
+            "behaviour": overlaps["behaviour"],
+            "run": named(overlaps["run"]),
+            "next run": named(overlaps["next_run"]),
+            "candidates": column(overlaps["candidates"]),
+            "in the next run": column(overlaps["next_candidates"]),
+            "in both": column(overlaps["shared"]),
+            "Jaccard": column(overlaps["jaccard"], places=3),
+            "chance": column(overlaps["chance"], places=3),
+        }
+        own = page_tables.of_columns("overlaps of candidates", columns, {"behaviour", "run", "next run"})
+        tables.append(("Candidates in a run and in the next one", own))
+    return tables
+
+
+def _memories_table(own: pd.DataFrame, name: str, labels: Mapping[str, str]) -> page_tables.PageTable:
+    """Returns the candidates of a behaviour, those with the largest effect in any run first: a column per run."""
+    runs = own["run"].drop_duplicates().tolist()
+    effects = own.pivot(index=["layer", "memory"], columns="run", values="effect")[runs]
+    order = effects.abs().max(axis=1).sort_values(ascending=False, kind="stable").index
+    effects, tokens = effects.loc[order], own.groupby(["layer", "memory"])["token"].last().loc[order]
+    columns: dict[str, Iterable[page_tables.Cell]] = {
+        "memory": [page_tables.Named(memory_name(*place)) for place in order],
+        "promotes": map(page_tables.chip, tokens),
+        **{visible(labels[run]): column(effects[run], like=effects.to_numpy().ravel()) for run in runs},
+    }
+    return page_tables.of_columns(f"memories of {name}", columns, {"memory", "promotes"})
+
+
+def _with_intervals(found: pd.DataFrame, name: str, write: Callable[[float], str]) -> list[str]:
+    """Writes the numbers of a column, with the ends of their intervals where they are known."""
+    numbers = found[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+    return [page_tables.with_interval(value, low, high, write) for value, low, high in numbers]
+
+
+def kind_tables(measured: Measured) -> list[tuple[str, str, page_tables.PageTable]]:
+    """Returns the clearest memories of each kind between the first and the last run: name, heading and table."""
+    if not len(measured.by_memory):
+        return []
+    first, last = measured.runs["run"].iloc[[0, -1]]
+    found = rows(measured.by_memory, run=last, reference=first)
+    found = found.assign(since=since(measured).reindex(pd.MultiIndex.from_frame(found[["layer", "memory"]])).to_numpy())
+    made = []
+    for kind, heading in drawings.KINDS.items():
+        of_kind = rows(found, kind=kind).sort_values("top_probability", ascending=False, kind="stable")
+        shown = of_kind.head(measured.settings.shown_memories)
+        columns: dict[str, Iterable[page_tables.Cell]] = {
+            "memory": page_tables.memories_of(shown),
+            "prediction before": map(page_tables.chip, shown["reference_token"]),
+            "prediction after": map(page_tables.chip, shown["top_token"]),
+            "probability": percents(shown["top_probability"]),
+            "since": shown["since"],
+            "shared triggers": percents(shown["jaccard"]),
+            "key": column(shown["key_cosine"], places=3),
+            "value": column(shown["value_cosine"], places=3),
+        }
+        table = page_tables.of_columns(kind, columns, {"memory", "prediction before", "prediction after", "since"})
+        made.append((kind, f"{heading}: {len(of_kind):,} memories", table))
+    return made
+
+
+def since(measured: Measured) -> pd.Series:
+    """Returns the label of the first run from which on a value has the top token of the last run [layer, memory]."""
+    last, labels = measured.runs["run"].iloc[-1], measured.runs["label"]
+    table = rows(measured.by_memory, reference=last)
+    same = table.pivot(index=["layer", "memory"], columns="run", values="same_top_token")[measured.runs["run"]] > 0
+    settled = same.iloc[:, ::-1].cummin(axis=1).sum(axis=1)  # number of runs at the end that have it; the last one does
+    return (len(labels) - settled).map(labels)
+
+
+def _table(file: str, name: str, frame: pd.DataFrame) -> page_tables.PageTable:
+    return replace(page_tables.whole_table(name, frame), file=FILES[file])

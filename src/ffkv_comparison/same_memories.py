@@ -1,0 +1,217 @@
+"""The same memory, by its number, in several runs: at other training steps, or on other corpora. How much its trigger examples have in common."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results import indexes
+from ffkv.run.results.run import Run
+from ffkv_comparison.comparison_file import Compared, same_text
+from ffkv_comparison.tables import BY_LAYER, BY_MEMORY, KINDS, MEASURES
+
+BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
+TINY = np.finfo(np.float32).tiny
+PERSISTENCE = 0.9  # of rank-biased overlap: the first ten places have 86 % of the weight
+BLOCK_BYTES = 2**26  # of the pairs of examples that are compared at a time, a byte each
+NONE = -1
+
+
+class Memories(NamedTuple):
+    """What is compared of the memories of a run, in the order of flat arrays."""
+
+    triggers: np.ndarray  # numbers of the prefixes that are trigger examples, then -1 [memory, rank]
+    top_token: np.ndarray  # top(v_i) [memory]
+    top_probability: np.ndarray  # its probability [memory]
+    agrees: np.ndarray  # whether it follows the first trigger example [memory]
+    key: np.ndarray | None  # keys of length 1 [memory, d]; None if the model has no plain first matrices
+    value: np.ndarray  # values of length 1 [memory, d]
+
+
+def read_memories(run: Run) -> Memories:
+    """Reads the memories of a run. The keys are read from the checkpoint.
+
+    Raises UserError if a file is missing or damaged, or the checkpoint is gone or another one.
+    """
+    places, table = indexes.trigger_places(run.files), indexes.values_by_memory(run.files)
+    with run.files.open_values() as file:
+        value = file["value"][...]
+    top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
+    return Memories(places.prefix, top_token, top_probability, agrees, read_keys(run), unit(value))
+
+
+def read_keys(run: Run) -> np.ndarray | None:
+    """Returns the keys of all layers, of length 1 [memory, d]; None if a layer has no plain first matrices."""
+    from ffkv.model.checkpoint.load import load  # needs torch, which readers of a comparison do not
+    from ffkv.model.keys_and_values import keys
+
+    model = load(run.folder / "model", "cpu", trust_remote_code=run.trust_remote_code)
+    found = [keys(model.model, layer) for layer in model.anatomy.layers]
+    widths = {None if each is None else each.shape[1] for each in found}
+    if None in widths or len(widths) > 1:
+        return None
+    return unit(np.concatenate([each.numpy() for each in found if each is not None]))
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors with a length of 1 [memory, d]."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY)
+
+
+def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame:
+    """Compares each memory of a run with the memory of the same row in another run.
+
+    Args:
+        a, b: the memories of both.
+        comparable: whether both runs read the same text, so that their trigger examples can be compared.
+    Returns:
+        The columns `MEASURES`, one row per memory.
+    """
+    nothing = np.full(len(a.triggers), np.nan)
+    return pd.DataFrame(
+        {
+            "jaccard": jaccard(a.triggers, b.triggers) if comparable else nothing,
+            "rank_biased_overlap": rank_biased_overlap(a.triggers, b.triggers) if comparable else nothing,
+            "same_top_token": (a.top_token == b.top_token).astype(float),
+            "key_cosine": nothing if a.key is None or b.key is None else np.einsum("ij,ij->i", a.key, b.key),
+            "value_cosine": np.einsum("ij,ij->i", a.value, b.value),
+        }
+    )
+
+
+def take(memories: Memories, rows: np.ndarray) -> Memories:
+    """Returns the memories of some rows."""
+    taken: Any = [None if each is None else each[rows] for each in memories]
+    return Memories(*taken)
+
+
+def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """Returns a permutation of the memories within each layer: rows of flat arrays."""
+    return np.concatenate([start + stream.permutation(stop - start) for start, stop in itertools.pairwise(offset)])
+
+
+def classify(before: Memories, after: Memories) -> np.ndarray:
+    """Classifies what became of each memory between two runs [memory]: one of `KINDS`, or "" if it agrees in none."""
+    same = before.top_token == after.top_token
+    both = before.agrees & after.agrees
+    kinds = [~before.agrees & after.agrees, before.agrees & ~after.agrees, both & same, both & ~same]
+    return np.select(kinds, [*KINDS], "")
+
+
+def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Compares the memories of each run with those of the first run and of the last one, by their numbers.
+
+    All models have the same shape.
+
+    Returns:
+        The tables `BY_MEMORY` and `BY_LAYER`.
+    Raises:
+        UserError: see `read_memories`.
+    """
+    runs, permutations = compared.runs, compared.settings.permutations
+    offset = np.asarray(runs[0].anatomy.layer_offset)
+    place = pd.DataFrame(runs[0].anatomy.places_of(np.arange(offset[-1]))._asdict())
+    references = {0: read_memories(runs[0]), len(runs) - 1: read_memories(runs[-1])}
+    by_memory, by_layer = [], []
+    for number, run in enumerate(runs):
+        own = references[number] if number in references else read_memories(run)
+        for other, reference in references.items():
+            comparable = same_text(run, runs[other], "train")
+            of = {"run": run.name, "reference": runs[other].name}
+            rows = place.assign(**of, top_token=np.asarray(run.vocabulary, object)[own.top_token])
+            rows["reference_token"] = np.asarray(runs[other].vocabulary, object)[reference.top_token]
+            rows["top_probability"] = own.top_probability
+            rows = rows.join(compare_memories(own, reference, comparable))
+            rows["kind"] = classify(own, reference) if number < other else classify(reference, own)
+            means = rows.groupby("layer")[[each.name for each in MEASURES]].mean()
+            stream = random_stream(seed, Purpose.COMPARISON_PERMUTATIONS, number, other)
+            drawn = [_by_chance(own, reference, offset, comparable, stream) for _ in range(permutations)]
+            chance = sum(drawn) / permutations
+            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(columns=[*KINDS], fill_value=0)
+            by_memory.append(rows)
+            summary = means.join(chance.add_prefix("permuted_")).join(counts)
+            by_layer.append(summary.assign(**of, memories=np.diff(offset)).reset_index())
+    return (
+        pd.concat(by_memory, ignore_index=True)[BY_MEMORY.names],
+        pd.concat(by_layer, ignore_index=True)[BY_LAYER.names],
+    )
+
+
+def _by_chance(
+    own: Memories, reference: Memories, offset: np.ndarray, comparable: bool, stream: np.random.Generator
+) -> pd.DataFrame:
+    """Computes the measures between permuted memories: means per layer, over up to `BY_CHANCE` random memories."""
+    permuted, sizes = permute(offset, stream), np.diff(offset)
+    rows = np.concatenate(
+        [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
+    )
+    compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
+    layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
+    return compared.groupby(pd.Series(layer, name="layer")).mean()
+
+
+def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the Jaccard index of two lists: the number of examples in both, over the number in any of them.
+
+    Args:
+        a, b: numbers of examples, each once, and then -1 [memory, rank]. Both lists may have other lengths.
+    Returns:
+        Between 0 and 1 [memory]; NaN where both lists are empty.
+    """
+    found = [np.zeros(0)]
+    for same, length_a, length_b in _blocks(a, b):
+        shared = same.any(2).sum(1)
+        union = length_a + length_b - shared
+        found.append(np.divide(shared, union, out=np.full(len(shared), np.nan), where=union > 0))
+    return np.concatenate(found)
+
+
+def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) -> np.ndarray:
+    """Rank-biased overlap of two lists, extrapolated (Webber, Moffat and Zobel 2010, equation 32).
+
+    The first places count most: a person who looks at one place goes on to the next one with the probability p.
+
+    Args:
+        a, b: see `jaccard`.
+        p: the persistence, between 0 and 1.
+    Returns:
+        1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
+    """
+    return np.concatenate([np.zeros(0), *(_overlap_of(*block, p) for block in _blocks(a, b))])
+
+
+def block_size(length_a: int, length_b: int) -> int:
+    """Returns the number of memories that are compared at a time, of lists of these lengths."""
+    return max(1, BLOCK_BYTES // max(1, length_a * length_b))
+
+
+def _overlap_of(same: np.ndarray, length_a: np.ndarray, length_b: np.ndarray, p: float) -> np.ndarray:
+    deepest = max(same.shape[1:])
+    rank_a, rank_b = np.arange(1, same.shape[1] + 1)[:, None], np.arange(1, same.shape[2] + 1)
+    seen_at = np.broadcast_to(np.maximum(rank_a, rank_b), same.shape[1:])  # depth from which on a shared example counts
+    common = np.zeros((len(same), deepest + 1))
+    np.add.at(common, (np.nonzero(same)[0], np.broadcast_to(seen_at, same.shape)[same]), 1)
+    common = np.cumsum(common, 1)[:, 1:]  # number of shared examples up to each depth
+    d = np.arange(1, deepest + 1)
+    short, long = np.minimum(length_a, length_b), np.maximum(length_a, length_b)
+    rows, exists = np.arange(len(same)), short > 0
+    at_short, at_long = common[rows, np.maximum(short, 1) - 1], common[rows, np.maximum(long, 1) - 1]
+    inside, beyond = d <= long[:, None], (d > short[:, None]) & (d <= long[:, None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total = np.where(inside, common / d * p**d, 0).sum(1)
+        missing = at_short[:, None] * (d - short[:, None]) / (short[:, None] * d) * p**d
+        total += np.where(beyond, missing, 0).sum(1)
+        found = (1 - p) / p * total + ((at_long - at_short) / long + at_short / short) * p**long
+    return np.where(exists, found, np.nan)
+
+
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields, of some memories each: whether examples are the same [memory, rank, rank]; both lengths [memory]."""
+    size = block_size(a.shape[1], b.shape[1])
+    for start in range(0, len(a), size):
+        x, y = a[start : start + size], b[start : start + size]
+        same = (x[:, :, None] == y[:, None, :]) & (x != NONE)[:, :, None]
+        yield same, (x != NONE).sum(1), (y != NONE).sum(1)

@@ -1,0 +1,149 @@
+"""The application: which address shows what, and what an error looks like."""
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ffkv.base.errors import UserError
+from ffkv.base.terminal import plain, say
+from ffkv_explorer import page_collections, page_memory, page_run, page_search, page_trace
+from ffkv_explorer.pages import LIVE, error_page, judging, render, static, with_query
+from ffkv_explorer.security import Guard, Guarded
+from ffkv_explorer.shelf import Held, NoSuch, Shelf
+
+LARGEST = 2**18  # bytes that a form may send
+STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
+
+
+def create_application(shelf: Shelf, guard: Guard) -> Starlette:
+    """Creates the explorer of the runs on a shelf, for the user who has the secrets of a guard."""
+    routes = [Route(path, partial(_answer, shelf, page), methods=["GET"]) for path, page in PAGES.items()]
+    routes += [Route(path, partial(_keep, shelf, keep), methods=["POST"]) for path, keep in KEEPING.items()]
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=re.compile(KEEPS))
+    return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
+
+
+def _no_page(*_: Any) -> Response:
+    """Made for each request: its links have the secret part of the address."""
+    return error_page(404, "There is no such page", "Start at the list of runs.")
+
+
+async def _keep(shelf: Shelf, keep: Callable[..., Response], request: Request) -> Response:
+    """Keeps what a person sends."""
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST:
+                return error_page(413, "This is too long", "Shorten the words.")
+    except ClientDisconnect:
+        return Response()  # nobody waits for it
+    return await run_in_threadpool(_answer, shelf, partial(keep, body=body), request)
+
+
+def _static_file(name: str) -> Response:
+    if name not in STATIC:
+        raise NoSuch("There is no such file.")
+    return Response(static(name), media_type=STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
+
+
+# Address: what shows its page. A function gets what its parameters name: the shelf, the query, and parts of the path.
+PAGES: dict[str, Callable[..., Response]] = {
+    "/": page_run.runs,
+    "/r/{run}/": page_run.run,
+    "/r/{run}/claims.svg": page_run.claims,
+    "/r/{run}/report": page_run.report,
+    "/r/{run}/figures/{name}": page_run.figure,
+    "/r/{run}/memories": page_search.memories,
+    "/r/{run}/memories/{page}": page_search.exported,
+    "/r/{run}/go": page_search.go,
+    "/r/{run}/complete": page_search.complete,
+    "/r/{run}/m/{layer}/{index}": page_memory.memory,
+    "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
+    "/r/{run}/collections": page_collections.overview,
+    "/r/{run}/trace": page_trace.trace,
+    "/compare": page_memory.compare,
+    "/comparisons/{name}": page_run.comparison,
+    "/static/{name}": _static_file,
+}
+# Address: what keeps a form that is sent there, as `body`.
+KEEPING: dict[str, Callable[..., Response]] = {
+    "/r/{run}/collections": page_collections.keep,
+    "/r/{run}/traces": page_trace.forget,
+}
+KEEPS = r"/r/[^/]+/(collections|traces)"  # the paths of these, as a regular expression
+if sheets := judging():
+    PAGES |= sheets.PAGES
+    KEEPING |= sheets.KEEPING
+    KEEPS += f"|{sheets.KEEPS}"
+
+
+def _answer(shelf: Shelf, page: Callable[..., Response], request: Request) -> Response:
+    """Runs a page's function. What goes wrong becomes a page; nothing of the address's questions goes to the log."""
+    try:
+        given = {"shelf": shelf, "query": request.query_params, **request.path_params}
+        if "run" in given:
+            given["held"] = _held(shelf, request)
+        if "layer" in given:
+            given |= _memory_of(**given)
+        return page(**{name: given[name] for name in inspect.signature(page).parameters if name in given})
+    except NoSuch as error:
+        return _problem(request, 404, "There is no such page", str(error))
+    except _OtherData as error:
+        return error.args[0]
+    except UserError as error:
+        return _problem(request, 500, "This cannot be shown", str(error))
+    except Exception as error:
+        from ffkv.base.fault import explain
+
+        message, _ = explain(error)
+        say(f"{_path(request)}: {message}", error=True)
+        return _problem(request, 500, "This cannot be shown", message)
+
+
+def _path(request: Request) -> str:
+    """Returns the path of an address without its secret beginning."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope["root_path"])
+
+
+def _problem(request: Request, status: int, heading: str, text: str) -> Response:
+    if request.query_params.get("format") == "json":
+        return JSONResponse({"error": text}, status)
+    return error_page(status, heading, text)
+
+
+class _OtherData(Exception):
+    """The address is about other data than the run of its name. Its argument is the page that says so."""
+
+
+def _held(shelf: Shelf, request: Request) -> Held:
+    """Returns the run that an address names, in the reading that it asks for. Raises NoSuch if one of them is not there."""
+    held = shelf.run(request.path_params["run"])
+    match request.query_params.get("reading", "head"):
+        case "translated":
+            held = held.translated
+        case reading if reading != "head":
+            raise NoSuch(f"There is no reading {plain(reading)!r}. There are: head, translated.")
+    if (data := request.query_params.get("data", held.data)) != held.data:
+        rest = {name: value for name, value in request.query_params.items() if name != "data"}
+        address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
+        raise _OtherData(render("other_data.html", held=held, status=409, asked=data, address=address))
+    return held
+
+
+def _memory_of(held: Held, layer: str, index: str, **others: Any) -> dict[str, int]:
+    """Returns the layer and the memory that an address names. Raises NoSuch if there is no such memory."""
+    if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
+        raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
+    return dict(zip(("layer", "index"), held.place(f"L{layer}.{index}")))

@@ -1,0 +1,219 @@
+"""Search over all memories: a page, and the same list as JSON and CSV."""
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.stored import Damaged, Foreign
+from ffkv.base.terminal import safe_text
+from ffkv.run.results import indexes, tokens
+from ffkv.run.results.collections import BEHAVIOUR
+from ffkv.run.results.memory_columns import COLUMNS
+from ffkv.run.results.memory_name import NAME, memory_name
+from ffkv.run.results.search import Found, Search, find
+from ffkv_explorer import page_collections
+from ffkv_explorer.pages import LIVE, check_query, real, render, token_of, whole
+from ffkv_explorer.shelf import Held
+
+PER_PAGE = 50
+PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
+SHOWN = ["firing_rate", "maximum_coefficient", "norm", "contribution", "top_token", "top_probability", "rank"]
+SHOWN += ["agrees", "matching"]
+PERCENT = ["firing_rate", "top_probability", "negative_rate", "promoted_probability", "demoted_probability"]
+COMPLETED = 20  # tokens or names that continue what is typed
+FIELDS = {name: field for name, field in Search.model_fields.items() if field.title}  # of the form
+TEXTS = (*FIELDS, "order")
+WORDS, ADDED = (
+    {name: words for names, words in columns.items() for name in names.split(", ")}
+    for columns in (COLUMNS["memories"] | COLUMNS["found"], COLUMNS["found"])
+)
+FOUND = {*ADDED, "lists"} - {"promoted_weight"}
+WORDS["lists"] = "The named lists that the memory is in."
+
+
+def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], Search]:
+    """Reads what an address asks: the texts by their names, and the search.
+
+    Raises a UserError if a number is none, or the address asks what no search knows.
+    """
+    limits = [name for name in query if name.startswith(("min_", "max_"))]
+    check_query([name for name in query if name not in limits], *TEXTS, "page")
+    ranges = {name: query[name] for name in limits if query[name].strip()}
+    asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()}
+    options: dict[str, Any] = {name: asked[name] for name in FIELDS if name in asked}
+    if "promotes" in asked:
+        options.setdefault("sort", "promoted_weight")  # what never fires comes last
+    options |= {name: token_of(asked[name].strip()) for name in ("promotes", "demotes") if name in asked}
+    text = asked.get("text", "")
+    if len(text) > 2 and text.startswith("/") and text.endswith("/"):
+        options |= {"text": text[1:-1], "expression": True}
+    if "layer" in asked:
+        options["layer"] = whole(asked["layer"], "layer")
+    between: dict[str, Any] = {}
+    for name, value in ranges.items():
+        column, upper = name[4:], name.startswith("max_")
+        limit = real(value, f"The {'upper' if upper else 'lower'} end of {column.replace('_', ' ')}")
+        between.setdefault(column, [None, None])[upper] = limit
+    search = Search(any_case=True, ascending=asked.get("order") == "ascending", between=between, **options)
+    return asked | ranges, search
+
+
+def memories(held: Held, query: Mapping[str, str]) -> Response:
+    """Returns the page of a search, or its list as JSON or CSV."""
+    asked = {name: value for name, value in query.items() if name in TEXTS or name.startswith(("min_", "max_"))}
+    problem, found = "", None
+    held.prepare()
+    try:
+        asked, search = read_question(query)
+        page = whole(query.get("page", "") or "1", "page")
+        found = find(held.run.files, search)
+    except (Damaged, Foreign):
+        raise
+    except UserError as error:
+        problem, page = str(error), 1
+    if found is not None and query.get("format") in ("json", "csv"):
+        return as_list(held, found, query["format"])
+    if problem and query.get("format"):
+        return JSONResponse({"error": problem}, 400)
+    return _page(held, asked, found, page, problem)
+
+
+def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, problem: str) -> Response:
+    total = len(found) if found is not None else 0
+    pages = max(1, -(-total // PER_PAGE))
+    if not problem and not 1 <= page <= pages:
+        problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
+    rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
+    numbers = [] if found is None else [name for name in found.added.select_dtypes("number") if name in FOUND]
+    statistics, kept = indexes.statistics(held.run.files), page_collections.read(held)
+    if len(rows) and kept.lists:
+        rows.insert(0, "lists", [", ".join(kept.of(name)) for name in rows["name"]])
+    if "added" in rows:
+        rows["added"] = rows["added"].str[:16].str.replace("T", " ")
+    return render(
+        "memories.html",
+        held=held,
+        sends=True,
+        kept=kept,
+        status=400 if problem else 200,
+        fields=FIELDS,
+        asked=asked,
+        ranged=any(name.startswith(("min_", "max_")) for name in asked),
+        problem=problem,
+        rows=rows.to_dict("records"),
+        columns=_columns(rows, asked.get("sort", "")),
+        forms={name: _form(rows[name]) for name in rows},
+        words=WORDS,
+        total=total,
+        page=page,
+        pages=pages,
+        first=(page - 1) * PER_PAGE,
+        sortable=[*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
+        limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
+        layers=len(held.run.anatomy.layers),
+        roles={name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
+        address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
+    )
+
+
+def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
+    """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
+    added = [name for name in rows if name in FOUND]
+    known = ["top_token"] if "detects" in rows else []  # by which one knows the memories of a list
+    by = [sort] if sort in rows else []
+    shown = [name for name in SHOWN if name in rows]
+    return list(dict.fromkeys(["name", *known, *added, *by, *shown])) if len(rows) else []
+
+
+def _form(values: pd.Series) -> str:
+    """Returns the way in which the page writes a column."""
+    name = str(values.name)
+    if name in PERCENT:
+        return "percent"
+    if name.endswith("_token"):
+        return "token"
+    if pd.api.types.is_bool_dtype(values):
+        return "truth"
+    return "number" if pd.api.types.is_numeric_dtype(values) else "text"
+
+
+def as_list(held: Held, found: Found, form: str) -> Response:
+    """Returns all memories that were found, in order, as JSON or CSV. They are written a block at a time."""
+    if form == "json":
+        return StreamingResponse(_json(held, found), media_type="application/json")
+    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
+    return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _blocks(found: Found) -> Iterator[pd.DataFrame]:
+    """Yields the table of what was found, some rows at a time; at least one block, which may be empty."""
+    for start in range(0, max(1, len(found)), PER_BLOCK):
+        yield found.table(start, start + PER_BLOCK)
+
+
+def _json(held: Held, found: Found) -> Iterator[str]:
+    about = json.dumps({"run": held.name, **held.asks, "data": held.data, "total": len(found)})
+    yield f'{about[:-1]}, "memories": ['
+    for number, block in enumerate(_blocks(found)):
+        rows = block.to_json(orient="records", double_precision=10)[1:-1]
+        yield f",{rows}" if number else rows
+    yield "]}"
+
+
+def _csv(found: Found) -> Iterator[str]:
+    for number, block in enumerate(_blocks(found)):
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        if not number:
+            writer.writerow(block.columns)
+        writer.writerows([_safe(value) for value in row] for row in block.itertuples(index=False))
+        yield file.getvalue()
+
+
+def _safe(value: object) -> object:
+    """Returns a value that a spreadsheet shows as it is: nothing for NaN."""
+    if isinstance(value, str):
+        return safe_text(value)
+    if pd.isna(value):
+        return ""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def go(held: Held, query: Mapping[str, str]) -> Response:
+    """Sends to the page of a memory by its name, or to a search for a behaviour or a token. Raises NoSuch if there is no
+    such memory."""
+    text = query.get("q", "")
+    if text.strip().startswith(BEHAVIOUR):
+        name = text.strip().removeprefix(BEHAVIOUR)
+        return RedirectResponse(LIVE.run(held, "memories", behaviour=name), 303)
+    if not NAME.fullmatch(text.strip()):
+        return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
+    return RedirectResponse(LIVE.memory(held, *held.place(text)), 303)
+
+
+def complete(held: Held, query: Mapping[str, str]) -> Response:
+    """Returns what continues a text that is being typed, as JSON: names of memories, else tokens and behaviours."""
+    text = query.get("q", "").strip()
+    if name := re.fullmatch(r"[lL]?(\d{1,9})[./](\d{0,9})", text):
+        layer, begun = int(name[1]), name[2]
+        numbers = (str(number) for number in range(held.sizes[layer] if layer < len(held.sizes) else 0))
+        names = (memory_name(layer, int(number)) for number in numbers if number.startswith(begun))
+        return JSONResponse([*itertools.islice(names, COMPLETED)])
+    named = (BEHAVIOUR + name for name in held.run.settings.behaviours)
+    behaviours = [name for name in named if text and text.casefold() in name.casefold()]
+    return JSONResponse([*tokens.complete(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
+
+
+def exported(held: Held, page: str) -> Response:
+    """Sends a link of the report, which names an exported page, to the live page. Raises NoSuch as `go`."""
+    return RedirectResponse(LIVE.memory(held, *held.place(page.removesuffix(".html"))), 303)

@@ -1,0 +1,9 @@
+"""The formats of other tools: each module writes one, and `ffkv export` finds it by its entry point.
+
+`neuronpedia`, `saedashboard`, `delphi`, `transluce` and `circuit_tracer` write what the tool's own code reads.
+`notebook` gives arguments of CircuitsVis instead of files.
+"""
+
+from ffkv.base.public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

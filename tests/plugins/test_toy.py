@@ -1,0 +1,222 @@
+"""A package of a stranger is installed beside ffkv: a branch, an export format, a command, a reader and a corpus."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import OFFLINE, random_checkpoint, settings_file, snakemake
+from workflow.dry_run import planned
+
+from ffkv.base.doors import ALONE
+
+TOY = Path(__file__).with_name("toy")
+FFKV = Path(sys.executable).with_name("ffkv")
+
+
+def install(source: Path, folder: Path) -> dict[str, str]:
+    """Installs a package into a folder. Returns the environment of processes that find it."""
+    copy = shutil.copytree(source, folder / "source")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", folder / "site", copy], check=True)
+    path = os.pathsep.join([str(folder / "site"), OFFLINE.get("PYTHONPATH", "")])
+    return {name: value for name, value in OFFLINE.items() if name != ALONE} | {"PYTHONPATH": path}
+
+
+@pytest.fixture(scope="session")
+def beside(tmp_path_factory) -> dict[str, str]:
+    return install(TOY, tmp_path_factory.mktemp("toy"))
+
+
+def ffkv(environment: dict[str, str], *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run([FFKV, *arguments], capture_output=True, text=True, env=environment, cwd=folder)
+
+
+def python(environment: dict[str, str], code: str, folder: Path | None = None) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_help_lists_its_commands(beside):
+    said = ffkv(beside, "-h").stdout
+    assert "Toys:\n  count" in said
+    assert said.index("  behaviours ") < said.index("  lengths ") < said.index("  write-settings ")
+    assert "  lengths " not in ffkv(OFFLINE, "-h").stdout
+
+
+def test_its_settings_are_checked_as_all_others(beside, tmp_path):
+    file = settings_file(tmp_path, lengths={"quantile": 2.0})
+    assert "lengths.quantile" in ffkv(beside, "settings", "--check", str(file)).stderr
+    assert ffkv(beside, "settings", "--show", "lengths").stdout == (
+        "# How long the values of a layer are.\nlengths:\n"
+        "  # Quantile of the lengths of a layer's values that is shown. 0.5 is the median.\n  quantile: 0.5\n"
+    )
+    alone = ffkv({**beside, ALONE: "1"}, "settings", "--show", "lengths")
+    assert alone.returncode == 2 and "lengths" in alone.stderr
+    file = settings_file(tmp_path, lengths={"quantile": 0.9})
+    assert ffkv(beside, "settings", "--check", str(file)).returncode == 0
+    assert "lengths" in ffkv(OFFLINE, "settings", "--check", str(file)).stderr
+
+
+CODE = "from ffkv.workflow.jobs import STEPS; print({name: step.code for name, step in STEPS.items()})"
+
+
+def test_its_rules_count_with_its_own_code(beside, tmp_path):
+    """A change of the package repeats its rule alone, or reports; without it, all rules but these have the same code."""
+    own = install(TOY, tmp_path)
+    before, alone = (json.loads(python(each, CODE).replace("'", '"')) for each in (own, OFFLINE))
+    mine, reports = {"lengths_summarize"}, {"report", "comparison_measure", "comparison_report"}
+    assert before == alone | {rule: before[rule] for rule in mine | reports}
+    edits = {"tables.py": mine, "settings.py": mine, "section.py": reports, "linked.py": set(), "names.py": set()}
+    for name, repeated in edits.items():
+        with (tmp_path / "site/ffkv_toy" / name).open("a") as file:
+            file.write("# edited\n")
+        after = json.loads(python(own, CODE).replace("'", '"'))
+        assert {rule for rule in after if after[rule] != before[rule]} == repeated
+        before = after
+
+
+BESIDE = """
+from ffkv.base.settings import Corpus, Model
+from ffkv.workflow.inputs import code_beside
+settings = {"model": Model(checkpoint=%r).model_dump(), "corpus": Corpus(dataset=%r).model_dump()}
+print([code_beside(what, settings) for what in ("checkpoint", "corpus")])
+"""
+
+
+def test_the_code_that_reads_counts_in_the_runs_that_need_it(tmp_path):
+    own = install(TOY, tmp_path)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/link.txt").touch()
+    needs, needs_not = BESIDE % (str(tmp_path / "linked"), "counting"), BESIDE % ("embedded", "embedded")
+    before = python(own, needs)
+    for name in ("linked.py", "counting.py"):
+        with (tmp_path / "site/ffkv_toy" / name).open("a") as file:
+            file.write("# edited\n")
+    assert python(own, needs) != before != "['', '']" == python(own, needs_not)
+
+
+def test_its_reader_reads_checkpoints(beside, tmp_path):
+    random_checkpoint(tmp_path / "gpt2", "gpt2")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/link.txt").write_text("gpt2")
+    own, linked = (ffkv(beside, "inspect", "--checkpoint", str(tmp_path / name)) for name in ("gpt2", "linked"))
+    assert linked.returncode == 0, linked.stderr
+    assert linked.stdout == own.stdout.replace(str(tmp_path / "gpt2"), str(tmp_path / "linked"))
+    refused = ffkv(OFFLINE, "inspect", "--checkpoint", str(tmp_path / "linked")).stderr
+    assert "neither config.json (transformers) nor model.pt and dict.txt (fairseq)." in refused
+    (tmp_path / "linked/link.txt").unlink()
+    assert "nor link.txt (toy)" in ffkv(beside, "inspect", "--checkpoint", str(tmp_path / "linked")).stderr
+
+
+READ = """
+from ffkv.base.settings import Corpus
+from ffkv.corpus.sources import read_documents
+print([sum(1 for each in read_documents(Corpus(dataset="counting"), split)) for split in ("train", "validation")])
+"""
+
+
+def test_its_corpus_has_both_splits(beside):
+    train, validation = json.loads(python(beside, READ))
+    assert train + validation == 20 and train > validation > 0
+
+
+EXPLORE = """
+from pathlib import Path
+from starlette.testclient import TestClient
+from ffkv_explorer.application import create_application
+from ffkv_explorer.security import Guard
+from ffkv_explorer.shelf import open_shelf
+guard = Guard()
+client = TestClient(create_application(open_shelf([Path(%r)]), guard), base_url="http://127.0.0.1")
+client.get("/?token=" + guard.token)
+page = client.get(guard.base + "/r/tiny/report").text
+print(client.get(guard.base + "/r/tiny/figures/value_lengths.svg").status_code, "Lengths of values" in page)
+"""
+
+
+@pytest.mark.workflow
+def test_a_run_has_the_branch_in_its_rules_report_explorer_and_exports(beside, tiny, tmp_path):
+    """Of a run that was finished before, only what the branch adds is made."""
+    folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
+    run, file = folder / "results/tiny", settings_file(tmp_path, lengths={"quantile": 0.9})
+    listed = snakemake(folder, file, "--dry-run", environment=beside).stdout
+    assert planned(listed).keys() == {"lengths_summarize", "write_settings", "report", "all"}
+    done = snakemake(folder, file, environment=beside)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (run / "lengths/value_lengths.csv").read_text().startswith("layer,memories,length\n")
+    page = (folder / "reports/tiny/index.html").read_text()
+    assert "Lengths of values" in page and "Largest length of a layer" in page
+    assert ffkv(beside, "check", str(run)).returncode == 0
+    assert ffkv(beside, "count", str(run)).stdout == "256\n"
+    options = ["--format", "names", "--memories", "L1.3", "--output", "out"]
+    exported = ffkv(beside, "export", str(run), *options, folder=folder)
+    assert exported.returncode == 0, exported.stderr
+    assert json.loads((folder / "out/1.json").read_text()) == ["L1.3"]
+    assert python(beside, EXPLORE % str(run)) == "200 True"
+
+
+@pytest.mark.slow
+def test_a_plan_knows_its_jobs(beside, tmp_path):
+    found = ffkv(beside, "plan", "--json", "--configfile", str(settings_file(tmp_path)), folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "lengths_summarize" in found.stdout
+
+
+BROKEN = {
+    "branch.py": ("lengths", "raise RuntimeError('no branch here')", "RuntimeError: no branch here"),
+    "settings.py": ("lengths", "import no_such_package", "No module named 'no_such_package'"),
+    "count.py": ("count", "def", "SyntaxError"),
+    "names.py": ("names", "FORMAT = 3", "TypeError: it is no Format"),
+}
+
+
+FIND = """
+from ffkv.run.export.step import UserError, find_format
+try:
+    find_format("names")
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_package_costs_its_own_commands_alone(name, tmp_path):
+    """By name, in one sentence. The help, and all that is not of the package, are there."""
+    own = install(TOY, tmp_path)
+    asked, content, problem = BROKEN[name]
+    (tmp_path / "site/ffkv_toy" / name).write_text(content + "\n")
+    helped = ffkv(own, "-h")
+    assert (helped.returncode == 0 and f"  {asked} " in helped.stdout) or name == "names.py"
+    if name == "names.py":
+        said = python(own, FIND)
+    else:
+        done = ffkv(own, asked, "-h")
+        assert done.returncode == 2
+        said = done.stderr
+    assert f"{asked!r} cannot be used" in said and problem in said and "ffkv-toy 1.0" in said
+    assert len(said.strip().splitlines()) == 1
+    assert ffkv(own, "keys", "-h").returncode == 0
+    assert ffkv(own, "settings", "--check", str(settings_file(tmp_path))).returncode == 0
+
+
+def test_settings_without_a_default_cost_their_branch_alone(tmp_path):
+    own = install(TOY, tmp_path)
+    section = "from ffkv.base.settings import Section\nclass Lengths(Section):\n    quantile: float\n"
+    (tmp_path / "site/ffkv_toy/settings.py").write_text(section)
+    done = ffkv(own, "lengths", "-h")
+    assert done.returncode == 2 and "'lengths' cannot be used" in done.stderr and "quantile" in done.stderr
+    assert ffkv(own, "settings", "--check", str(settings_file(tmp_path))).returncode == 0
+
+
+def test_a_branch_that_has_the_name_of_another_is_refused(tmp_path):
+    own = install(TOY, tmp_path)
+    names = next((tmp_path / "site").glob("ffkv_toy-*.dist-info/entry_points.txt"))
+    names.write_text(names.read_text().replace("lengths =", "keys ="))
+    assert "patterns" in ffkv(own, "keys", "-h").stdout
+    assert "must have another name" in python(own, "from ffkv.branches.registry import BROKEN; print(*BROKEN.values())")

@@ -1,0 +1,1 @@
+"""A package beside ffkv: a branch, an export format, a command, a reader of checkpoints and a corpus."""

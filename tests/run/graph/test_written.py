@@ -1,0 +1,330 @@
+"""What is written of graphs: formats, what viewers show of them, the command, and refusals."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from markupsafe import escape
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+
+import ffkv
+from ffkv.cli import ffkv as ffkv_command
+from ffkv.run.graph import commands
+from ffkv.run.graph.commands import FORMATS
+from ffkv.run.graph.drawing import label
+from ffkv.run.graph.exchange import as_exchange, name_for_viewer, plain_told, written
+from ffkv.run.graph.result import named
+from ffkv.run.results import indexes
+
+
+def asked(chain, **options):
+    """The graph of a prompt of the chain: of the answer that it makes."""
+    return ffkv.graph(chain, "d c a", **{"answer": "b", "wrong": "h", "baseline": "zero", "device": "cpu", **options})
+
+
+@pytest.mark.parametrize("answer", ["b", "h"])
+def test_every_format_is_written_of_every_graph(chain, without_patterns, answer):
+    """A graph without memories keeps no share, which is no number."""
+    wrong = {"b": "h", "h": "b"}[answer]
+    found = asked(chain, answer=answer, wrong=wrong)
+    made = {name: written(found, chain, name) for name in FORMATS}
+    assert json.loads(made["json"])["reached"] == found.reached == (answer == "b")
+    assert json.loads(made["graph"])["metadata"]["info"]["kept"] == (found.kept if found.reached else None)
+    assert made["svg"].startswith("<svg")
+    assert plain_told(found) in made["text"] and "\N{NO-BREAK SPACE}" not in made["text"]
+
+
+def test_formats(chain, without_patterns):
+    found = asked(chain)
+    network = found.to_networkx()
+    assert network.number_of_edges() == len(found.edges) and network.has_edge(found.nodes["name"].iloc[-1], "answer")
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["nodes"][0]["name"] == found.nodes["name"][0]
+    svg = found.to_svg()
+    element = ElementTree.fromstring(svg)
+    assert len(element.findall(".//{*}path")) == len(found.edges) and len(element.findall(".//{*}g")) == len(
+        found.nodes
+    )
+    assert "prefers-color-scheme:dark" in svg and "svg" in found._repr_html_()
+    content = as_exchange(found, chain)
+    # The fields of circuit_tracer/frontend/graph_models.py, 0.5.0; `info` is of Neuronpedia's schema.
+    assert {*content} == {"metadata", "qParams", "nodes", "links"}
+    assert {"slug", "scan", "transcoder_list", "prompt_tokens", "prompt", "schema_version"} <= {*content["metadata"]}
+    names = [node["node_id"] for node in content["nodes"]]
+    assert len({*names}) == len(names) == len(found.tokens) + len(found.nodes) + 1
+    assert {end for link in content["links"] for end in (link["source"], link["target"])} <= {*names}
+    kinds = [node["feature_type"] for node in content["nodes"]]
+    assert kinds == ["embedding"] * len(found.tokens) + ["cross layer transcoder"] * 3 + ["logit"]
+    assert content["nodes"][-1]["layer"] == "4" and content["nodes"][-1]["is_target_logit"]
+    influence = sorted(node["influence"] for node in content["nodes"] if node["influence"] is not None)
+    assert influence[-1] == pytest.approx(1)
+
+
+def seen_in_circuit_tracer(content):
+    """Returns the names of the nodes that the viewer draws: the rules of `formatData` in attribution_graph/util-cg.js, and of index.html."""
+    threshold = content["metadata"].get("node_threshold")
+    nodes = [
+        node
+        for node in content["nodes"]
+        if not isinstance(threshold, float)  # no slider, and nothing is left out
+        or node["feature_type"] in ("embedding", "logit")
+        or (node["influence"] or 0) <= threshold
+    ]
+    of_feature = Counter((node["layer"], node["feature"], node["ctx_idx"]) for node in nodes)
+    most = len(content["metadata"]["prompt_tokens"]) * 2 / 3
+    return {node["node_id"] for node in nodes if of_feature[node["layer"], node["feature"], node["ctx_idx"]] <= most}
+
+
+def seen_in_neuronpedia(content):
+    """Returns the names of the nodes that graph/utils.ts keeps with its slider at any place; None if it throws "No layer found"."""
+    layers = [
+        float(node["layer"]) for node in content["nodes"] if node["feature_type"] != "logit" and node["layer"] != "E"
+    ]
+    if not max(layers, default=0):
+        return None
+    if not content["metadata"].get("node_threshold"):  # the slider filters nothing
+        return {node["node_id"] for node in content["nodes"]}
+    return {node["node_id"] for node in content["nodes"] if not node["influence"]}
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.8, 1.0])
+def test_viewers_show_the_whole_graph(chain, without_patterns, share):
+    found = asked(chain, share=share)
+    content = as_exchange(found, chain)
+    names = {node["node_id"] for node in content["nodes"]}
+    assert len(found.nodes) and seen_in_circuit_tracer(content) == names == seen_in_neuronpedia(content)
+    assert content["metadata"]["info"]["share"] == share
+
+
+def test_a_prompt_that_the_viewer_leaves_out_is_refused(chain, without_patterns):
+    """A model without a token in front of each text has prompts of one token."""
+    found = ffkv.graph(chain, "a", answer="b", wrong="h", baseline="zero", device="cpu")
+    assert len(found.tokens) == 2 and seen_in_circuit_tracer(as_exchange(found, chain))
+    with pytest.raises(ffkv.UserError, match="of one token"):
+        as_exchange(replace(found, tokens=found.tokens.tail(1)), chain)
+
+
+def test_labels_are_no_html_and_their_probability_is_found(chain, without_patterns):
+    found = asked(chain)
+    found.nodes["pushes"] = "<img src=x onerror=alert(1)>"
+    content = as_exchange(replace(found, answer="(p=9)", wrong="<b>"), chain)
+    labels = [node["clerp"] for node in content["nodes"]]
+    assert not any("<" in label for label in labels) and "‹img src=x" in labels[-2]
+    assert labels[-1].split("(p=")[1].split(")")[0] == f"{found.probability:.3f}"  # as both viewers read it
+
+
+def test_a_negative_coefficient_pushes_towards_the_bottom_and_has_no_pattern(chain, without_patterns):
+    """L1.0 writes n alone: n is the top of its value, and the lowest id of the others is the bottom. L0.0 is another one.
+
+    The pattern of L0.0 and L1.0 is of trigger examples, on which their coefficients are positive."""
+    values = indexes.values_by_memory(chain.files)
+    (bottom,) = values.query("layer == 1 and memory == 0")["bottom_token"]
+    found, bottom = asked(chain), chain.vocabulary[bottom]
+    assert found.nodes["pushes"].tolist() == ["p", "n", "b"] and bottom != "n"
+    assert (found.nodes["pattern"] == "ends with “a”").all()
+    changed = found.nodes.drop(columns=["name", "pattern", "pushes"]).assign(coefficient=[2.0, -3.0, 0.0])
+    nodes = named(chain, changed)
+    assert nodes["pushes"].tolist() == ["p", bottom, ""]
+    assert nodes["pattern"].tolist() == ["ends with “a”", "", ""]
+    at = nodes["position"].iloc[0]
+    labels = ["ends with “a” → p", f"L1.0@{at} (m < 0) → {bottom}", f"L2.0@{at} (m = 0)"]
+    assert [label(row) for row in nodes.itertuples()] == labels
+    found = replace(found, nodes=nodes)
+    shown = written(found, chain, "svg")
+    for own in labels:
+        assert str(escape(own)) in shown
+    assert [node["clerp"].replace("‹", "<") for node in as_exchange(found, chain)["nodes"][-4:-1]] == labels
+    assert found.to_networkx().nodes[f"L1.0@{at}"]["pushes"] == bottom
+    assert "pushes" in written(found, chain, "text") and "pushes towards" in found._repr_html_()
+    # Of a behaviour, no token has the coefficient: its sign is that of a difference, and the pattern is of the memory.
+    nodes = named(chain, changed.drop(columns="position").assign(coefficient=[2.0, -3.0, np.nan]))
+    labels = ["ends with “a” → p", f"ends with “a” (m lower) → {bottom}", "ends with “a”"]
+    assert [label(row) for row in nodes.itertuples()] == labels  # an earlier ffkv did not write the last one's
+
+
+def test_the_file_is_one_that_the_viewer_opens(chain, without_patterns, tmp_path):
+    """circuit-tracer's page reads data/graph-metadata.json, and then graph_data/<slug>.json of the same folder."""
+    command = [
+        "graph",
+        str(chain.folder),
+        "d c a",
+        *["--answer", "b", "--wrong", "h", "--device", "cpu", "--format", "graph"],
+    ]
+    for name in ("first.json", "second.json", "first.json"):
+        done = CliRunner().invoke(ffkv_command, [*command, "--output", str(tmp_path / name)], catch_exceptions=False)
+        assert done.exit_code == 0 and "Neuronpedia" not in done.output
+    listed = json.loads((tmp_path / "graph-metadata.json").read_text())["graphs"]
+    assert [each["slug"] for each in listed] == ["second", "first"]
+    for each in listed:
+        assert json.loads((tmp_path / f"{each['slug']}.json").read_text())["metadata"] == each
+    for name in ("a b.json", "graph.txt", "é.json", "graph-metadata.json", ".json"):
+        with pytest.raises(ffkv.UserError, match="cannot ask for"):
+            name_for_viewer(tmp_path / name)
+    for content in ("{", "[]", '{"graphs": 3}', '{"graphs": [{}]}'):
+        (tmp_path / "graph-metadata.json").write_text(content)
+        with pytest.raises(ffkv.UserError, match="no list of graphs"):
+            name_for_viewer(tmp_path / "first.json")
+
+
+def test_neuronpedia_opens_no_graph_of_layer_0_and_that_is_said(chain, without_patterns, tmp_path):
+    options = ["--answer", "o", "--wrong", "h", "--baseline", "zero", "--device", "cpu", "--format", "graph"]
+    found = asked(chain, answer="o")
+    assert set(found.nodes["layer"]) == {0} and seen_in_neuronpedia(as_exchange(found, chain)) is None
+    command = ["graph", str(chain.folder), "d c a", *options, "--output", str(tmp_path / "g.json")]
+    assert "Neuronpedia opens no graph" in CliRunner().invoke(ffkv_command, command, catch_exceptions=False).output
+
+
+SET = {"graph": 2.0, "none": -4.0, "all": 4.0, "random": -4.0}
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        (
+            [0.25, -0.25, 0.0625],
+            "add up to 0.06250 logits. Alone they do next to nothing: the set restores what patching",
+        ),
+        ([0.25, -0.25, 0.125], "add up to 0.1250 logits."),  # sizes: 0.625 of 6 logits, more than a tenth
+        (
+            [3.0],
+            "1 memory at a token keeps 75\xa0% of this rise; random sets of this size 0\xa0% (0\xa0% to 0\xa0%). Patched alone, it",
+        ),
+    ],
+)
+def test_the_sentence_says_both_ends_and_what_places_do_alone(chain, without_patterns, effects, said):
+    """The set keeps 2 - -4 = 6 of 8 logits. Effects of 0.5625 logits in size are less than a tenth of that."""
+    found = asked(chain)
+    sets = pd.DataFrame({"choice": [*SET], "difference": [*SET.values()], "kept": [0.75, 0.0, 1.0, 0.0]})
+    nodes = found.nodes.head(len(effects)).assign(effect=effects)
+    found = replace(found, nodes=nodes, edges=found.edges.head(0), sets=sets, kept=0.75)
+    assert found.told.startswith(
+        "The logit difference is 4, and −4 when all memories are patched. All memories together"
+    )
+    assert "raise it by 8 logits." in found.told and said in found.told and "  " not in found.told
+    assert found.restores == ("next to nothing" in found.told) == ("next to nothing" in said)
+    for text in (plain_told(found).replace("\N{MINUS SIGN}", "-"), repr(found), found._repr_html_(), found.to_svg()):
+        assert "is 4, and" in text and "when all memories are patched" in text
+
+
+@pytest.mark.parametrize("answer", ["␣responsibility", "W" * 60, "漢" * 20])
+def test_the_label_of_the_answer_is_whole_and_inside(chain, without_patterns, answer):
+    found = replace(asked(chain), answer=answer.replace("␣", " "), wrong=" ")
+    element = ElementTree.fromstring(found.to_svg())
+    label = next(each for each in element.findall(".//{*}text") if "rather than" in "".join(each.itertext()))
+    text = "".join(label.itertext())
+    assert text == f"{answer} rather than ␣"
+    # DejaVu Sans, which is wider than most; it has no signs of East Asia, and these are as wide as high.
+    drawn = TextPath(
+        (0, 0),
+        text.replace("漢", "█").replace("␣", "_"),
+        size=float(label.get("font-size")),
+        prop=FontProperties("DejaVu Sans"),
+    )
+    assert float(label.get("x")) + drawn.get_extents().width <= float(element.get("width"))
+
+
+def test_the_reason_why_there_is_no_graph_is_inside_its_drawing(chain, without_patterns):
+    found = asked(chain, answer="h", wrong="b")
+    element = ElementTree.fromstring(found.to_svg())
+    label = next(each for each in element.findall(".//{*}text") if each.text == found.note)
+    drawn = TextPath((0, 0), found.note, size=12, prop=FontProperties("DejaVu Sans"))
+    assert float(label.get("x")) + drawn.get_extents().width <= float(element.get("width"))
+    assert found.told.startswith("The logit difference is ") and found.told.endswith(found.note)
+
+
+UNSEEN = "d\u00a0\u00ad\u007f\u0085\U000e0041\ud83d a"
+
+
+@pytest.mark.parametrize("format_name", ["json", "graph"])
+def test_what_programs_read_is_printed_as_it_is(chain, without_patterns, monkeypatch, format_name):
+    found = asked(chain)
+    found = replace(found, text=UNSEEN, answer=UNSEEN)
+    monkeypatch.setattr("ffkv.run.graph.of_prompt.graph", lambda *arguments, **options: found)
+    command = ["graph", str(chain.folder), "d c a", "--format", format_name]
+    done = CliRunner().invoke(ffkv_command, command, catch_exceptions=False)
+    content = json.loads(done.output)
+    assert (content["metadata"]["prompt"] if format_name == "graph" else content["text"]) == UNSEEN
+    assert done.output.strip().isprintable()  # a terminal obeys nothing of it
+
+
+def test_words_that_mean_something_in_xml_are_escaped(chain, without_patterns, monkeypatch):
+    monkeypatch.setattr("ffkv.run.results.memory.Memory.pattern", "ends with <script>&")
+    found = asked(chain)
+    assert "<script>" not in found.to_svg() and "&lt;script&gt;" in found.to_svg()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"other": "d c"}, "same number of tokens"),
+        ({"answer": "b", "wrong": "b"}, "same token"),
+        ({"answer": "zebra"}, "is not a token"),
+        ({"share": 0}, "share"),
+    ],
+)
+def test_refusals(chain, options, message):
+    with pytest.raises(ffkv.UserError, match=message):
+        ffkv.graph(chain, "d c a", device="cpu", **options)
+
+
+def test_the_graph_of_a_run_is_read_and_drawn(made_up):
+    run = ffkv.open(made_up)
+    found = ffkv.behaviour_graph(run, "agreement")
+    assert found.nodes["name"].tolist() == ["L0.0", "L0.1", "L1.2", "L1.3"] and found.reached
+    network = found.to_networkx()
+    assert network["L0.0"]["L1.2"]["stability"] == 1 and network["L1.2"]["answer"]["effect"] == 1.2
+    assert network.number_of_edges() == 4  # the fifth is not shown
+    element = ElementTree.fromstring(found.to_svg())
+    lines, marks = element.findall(".//{*}path"), element.findall(".//{*}g/{*}circle")
+    assert [line.get("stroke-dasharray") for line in lines] == [None, "4 3", None, None]  # the largest is drawn last
+    assert [float(mark.get("fill-opacity")) for mark in marks] == [1, 0.75, 1, 0.2]
+    places = [(mark.get("cx"), mark.get("cy")) for mark in marks]
+    assert places[0][1] == places[1][1] != places[2][1] == places[3][1] and len({*places}) == 4
+    assert "share 75" in found.told and json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert "<svg" in found._repr_html_()
+    with pytest.raises(ffkv.UserError, match=r"no behaviour 'none'.*agreement"):
+        ffkv.behaviour_graph(run, "none")
+
+
+@pytest.mark.parametrize(
+    ("unknown", "said"),
+    [
+        (["low", "high"], "keep 80\xa0% (too few groups of prompts for an interval) of this rise, and 81\xa0% on"),
+        (["kept", "low", "high"], "keep 81\xa0% of the rise on the prompts that chose them. On the others"),
+    ],
+)
+def test_what_is_not_known_of_a_graph_is_said(made_up, unknown, said):
+    run = ffkv.open(made_up)
+    tables = {
+        f"behaviour_graph_{kind}": run.table(f"behaviour_graph_{kind}") for kind in ("sets", "nodes", "edges", "paths")
+    }
+    tables["behaviour_graph_sets"] = tables["behaviour_graph_sets"].assign(**dict.fromkeys(unknown, np.nan))
+    assert said in ffkv.behaviour_graph(run, "agreement", tables).told
+
+
+@pytest.mark.parametrize("format_name", ["text", "json", "svg"])
+def test_the_command_writes_the_graph_of_a_behaviour(made_up, format_name):
+    made = CliRunner().invoke(commands.graph, [str(made_up), "--behaviour", "agreement", "--format", format_name])
+    assert made.exit_code == 0 and "L1.2" in made.output, made.output
+    if format_name == "text":
+        told = "agreement\nOn the prompts that did not choose the graph, the mean logit difference is 3, and 3 when all memories"
+        assert told in made.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--behaviour", "agreement", "--format", "graph"], "of one prompt alone"),
+        (["--behaviour", "agreement", "--share", "0.5"], "settings of the run"),
+        (["a prompt", "--behaviour", "agreement"], "Write a prompt, or name"),
+        ([], "Write a prompt, or name"),
+    ],
+)
+def test_what_the_command_refuses(made_up, options, message):
+    made = CliRunner().invoke(commands.graph, [str(made_up), *options])
+    assert message in str(made.exception)

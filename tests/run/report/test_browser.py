@@ -1,0 +1,268 @@
+"""The report of a hostile corpus in a real browser: nothing runs, nothing is fetched, nothing leaves its place."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from ffkv.base.terminal import plain
+from ffkv.run.commands import report
+from ffkv.run.report.step import write_report
+from ffkv.run.results.run import open as open_run
+from tests.ffkv_explorer.test_browser import assert_accessible
+from tests.run.report.conftest import write_results
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)"),
+]
+TITLE = "</title><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"> \u202eשלום"
+# What a page that runs its text would do: a script, a handler, an image, a style sheet from the network.
+CARELESS = """<!DOCTYPE html><title>calm</title><body><p>{}</p>
+<script>document.title='pwned'</script><img src="http://evil.example/x">"""
+# Opens every part of a page in a frame and measures it.
+HARNESS = """<!DOCTYPE html><body><iframe id="page" src="{}" style="width:{}px;height:900px;border:0"></iframe><script>
+document.getElementById('page').onload = event => {{
+  const page = event.target.contentDocument, root = page.documentElement;
+  page.querySelectorAll('details').forEach(each => each.open = true);
+  const outside = [...page.querySelectorAll('td bdi, th bdi')].filter(each => {{
+    const inner = each.getBoundingClientRect(), outer = each.closest('td, th').getBoundingClientRect();
+    return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+  }});
+  const texts = [...page.querySelectorAll('bdi')];
+  document.body.dataset.found = JSON.stringify({{
+    title: page.title, wide: root.scrollWidth - root.clientWidth, texts: texts.length,
+    outside: outside.map(each => each.textContent.slice(0, 80)),
+    offenders: [...page.querySelectorAll('body *')].filter(each =>
+      each.getBoundingClientRect().right > root.clientWidth + 1 && !each.closest('.scroll, pre, .drawing')
+    ).map(each => each.tagName + '.' + each.getAttribute('class') + ' ' + each.textContent.slice(0, 60)).slice(0, 8),
+    mixed: texts.filter(each => getComputedStyle(each).unicodeBidi !== 'isolate').length,
+  }});
+}};
+</script>"""
+
+
+@pytest.fixture
+def canary():
+    """A server in place of every host that the hostile texts name; the list of what was asked of it."""
+    server, asked = socket.create_server(("127.0.0.1", 0)), []
+
+    def listen():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:  # closed
+                return
+            with connection:
+                connection.settimeout(2)
+                asked.append(connection.recv(200))
+
+    threading.Thread(target=listen, daemon=True).start()
+    yield server.getsockname()[1], asked
+    server.close()
+
+
+@pytest.fixture
+def browse(canary, tmp_path):
+    """Opens a file in chromium; returns what has become of its document. Hosts are the canary, or unknown."""
+
+    def open_page(path, *options: str) -> str:
+        quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet]
+        command += [
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--host-resolver-rules=MAP *.example 127.0.0.1:{canary[0]},MAP * ~NOTFOUND",
+        ]
+        command += ["--virtual-time-budget=5000", *options, "--dump-dom", path.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    return open_page
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory, folder):
+    """The report of a run whose texts and settings are hostile."""
+    results = tmp_path_factory.mktemp("hostile") / "results"
+    shutil.copytree(folder, results)
+    settings = json.loads((results / "settings.json").read_text())
+    settings["report"]["title"], settings["corpus"]["train"] = TITLE, [TITLE]
+    (results / "settings.json").write_text(json.dumps(settings))
+    output = results.parent / "reports" / "index.html"
+    arguments = f"--results {results} --output {output}".split()
+    outcome = CliRunner().invoke(report, arguments, catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return output
+
+
+def test_the_browser_and_the_canary_notice_a_careless_page(browse, canary, tmp_path):
+    (tmp_path / "careless.html").write_text(CARELESS.format("x"))
+    assert "<title>pwned</title>" in browse(tmp_path / "careless.html")
+    assert any(b"evil.example" in request for request in canary[1])
+
+
+def test_no_text_of_the_corpus_runs_or_fetches_anything(browse, canary, hostile_page, hostile):
+    dom = browse(hostile_page)
+    assert f"<title>{html.escape(plain(TITLE), quote=False)}: " in dom
+    assert not re.search(r"<(script|img|iframe|link|base|object|embed|textarea)\b", dom)
+    assert not re.search(r"<[^<>]*\son\w+=", dom)
+    assert dom.count("<style") == dom.count("</style>") == 1 + len(re.findall(r"<defs>\s*<style", dom))
+    assert "&lt;svg/onload=fetch" in dom
+    assert not {"\u202e", "\u202d"} & set(dom.partition("<body>")[2])  # such signs are spelled out
+    assert canary[1] == []
+
+
+def test_a_policy_stops_what_would_slip_through(browse, canary, hostile_page, tmp_path):
+    """The same page with its text unescaped: the browser itself refuses to run and fetch."""
+    slipped = hostile_page.read_text().replace("<h1>", CARELESS.partition("<p>")[2] + "<h1>")
+    (tmp_path / "slipped.html").write_text(slipped)
+    assert "<title>pwned</title>" not in browse(tmp_path / "slipped.html")
+    assert canary[1] == []
+
+
+@pytest.mark.parametrize("width", [1100, 420])
+def test_texts_stay_in_their_cells_and_the_page_in_its_width(browse, hostile_page, tmp_path, width):
+    (tmp_path / "harness.html").write_text(HARNESS.format(hostile_page.as_uri(), width))
+    dom = browse(tmp_path / "harness.html", "--allow-file-access-from-files", "--disable-web-security")
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    assert found["texts"] > 500
+    assert found["mixed"] == 0
+    assert found["outside"] == []
+    assert found["wide"] == 0, found["offenders"]
+
+
+def test_figures_opened_alone_run_and_fetch_nothing(browse, canary, hostile_page):
+    figure = hostile_page.parent / "figures" / "figure_2.svg"
+    assert "figure_2-description" in browse(figure)
+    for path in figure.parent.iterdir():
+        assert not re.search(r"<script|<foreignObject|<!ENTITY|<!DOCTYPE|<image|\son\w+=", path.read_text())
+        assert not re.search(r'(href|src)="(?!#)', path.read_text())
+    assert canary[1] == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser that is asked by a program."""
+    if not DRIVER:
+        pytest.skip("there is no chromedriver (Debian's package: chromium-driver)")
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1300,900"):
+        options.add_argument(f"--{argument}")
+    driver = Chrome(options, Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A small page."""
+    folder = tmp_path_factory.mktemp("small")
+    write_report(open_run(write_results(folder / "results", layers=2, report={"cards": 2})), folder / "index.html")
+    return folder / "index.html"
+
+
+@pytest.fixture
+def driver(browser, small):
+    """The browser with a small page, all parts open."""
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    if browser.current_url != small.as_uri():
+        browser.get(small.as_uri())
+        browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    return browser
+
+
+@pytest.mark.parametrize("layers", [30, 80])
+def test_the_report_of_a_deep_model_is_short(browser, tmp_path, layers):
+    folder = write_results(tmp_path / "results", layers=layers, behaviours={}, values={"readout": "head"})
+    write_report(open_run(folder), tmp_path / "index.html")
+    browser.get((tmp_path / "index.html").as_uri())
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert len(browser.find_elements("css selector", ".card[open]")) == 1
+    assert browser.execute_script("return document.documentElement.scrollHeight") <= 20_000
+    assert browser.execute_script("return document.querySelectorAll('*').length") <= 25_000
+    assert printed_pages(browser) <= 25
+    narrow_claims(browser, size)
+
+
+def printed_pages(browser) -> int:
+    """The number of pages of the document that the browser prints."""
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    return len(re.findall(rb"/Type\s*/Page\b(?!s)", printed))
+
+
+def narrow_claims(browser, size) -> None:
+    """At 390 pixels each row of the claims is a block in which everything is on the screen."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size | {"width": 390})
+    right = "return Math.max(...[...document.querySelectorAll('.claims b, .claims td')].map(each => each.getBoundingClientRect().right))"
+    assert 100 < browser.execute_script(right) <= 390
+    assert style(browser, ".claims tr", "display") == "block" and style(browser, ".claims thead", "display") == "none"
+
+
+def emulate(driver, media: str = "", scheme: str = "light") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def style(driver, selector: str, name: str) -> str:
+    return driver.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).{name}")
+
+
+def test_figures_are_drawn_in_the_colours_of_the_page(driver):
+    for scheme, text, sheet in (("light", "rgb(29, 37, 48)", "rgb(255, 255, 255)"), ("dark", "rgb(228, 232, 238)", "rgb(29, 35, 43)")):  # fmt: skip
+        emulate(driver, scheme=scheme)
+        assert style(driver, "#training text", "fill") == text
+        assert style(driver, "#training path", "fill") == sheet  # what lies behind the figure
+
+
+def test_the_contents_stay_beside_the_text_where_there_is_room(driver):
+    emulate(driver)
+    place = "return document.querySelector('nav').getBoundingClientRect().toJSON()"
+    driver.execute_script("window.scrollTo({top: 5000, behavior: 'instant'})")
+    found = driver.execute_script(place)
+    assert found["top"] == 40 and found["bottom"] <= 900
+    driver.set_window_size(1100, 900)
+    assert style(driver, "nav", "position") == "static"
+    driver.set_window_size(1300, 900)
+
+
+def test_a_print_is_light_and_without_what_leads_elsewhere(driver):
+    emulate(driver, "print", "dark")
+    assert style(driver, "nav", "display") == style(driver, ".links", "display") == "none"
+    assert style(driver, "#training text", "fill") == "rgb(29, 37, 48)"
+    assert style(driver, "figure .scroll", "overflow") == "visible"
+    assert style(driver, ".page", "marginTop") == "0px"  # else the first line would be cut
+    driver.execute_script("document.querySelector('.card').open = false")
+    assert style(driver, ".card", "display") == "block"
+    assert style(driver, ".card > summary", "display") == "list-item"
+    driver.execute_script("document.querySelector('.card').open = true")
+    emulate(driver)
+
+
+def test_the_link_to_a_definition_opens_it(driver):
+    emulate(driver)
+    opened = "return document.querySelector('#figure_4-definition').closest('details').open"
+    driver.execute_script("document.querySelector('#figure_4 .method').open = false")
+    assert not driver.execute_script(opened)
+    driver.execute_script("document.querySelector('a[href=\"#figure_4-definition\"]').click()")
+    assert driver.execute_script(opened)
+
+
+@pytest.mark.many
+def test_the_report_shuts_nobody_out(driver):
+    """The last one, because it takes rows away."""
+    assert_accessible(driver)

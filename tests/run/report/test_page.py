@@ -1,0 +1,273 @@
+"""The page as a browser's parser sees it."""
+
+import base64
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+
+from ffkv.run.commands import report
+from ffkv.run.report.cards import make_cards
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, shortened, token, visible
+
+pytestmark = pytest.mark.slow
+
+PAPER = "https://arxiv.org/abs/2012.14913"  # a link that the reader may follow
+VOID = {"meta", "br", "rect", "use", "path"}
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, and all text outside style sheets."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def make(folder, output) -> str:
+    arguments = f"--results {folder} --output {output}".split()
+    outcome = CliRunner().invoke(report, arguments, catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return output.read_text()
+
+
+@pytest.fixture(scope="module")
+def output(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("reports") / "demo" / "index.html"
+    make(folder, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(output):
+    return Page(output.read_text())
+
+
+def test_elements_are_closed_in_order(page):
+    assert page.open == []
+
+
+def test_nothing_runs_and_nothing_is_fetched(page):
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "img", "form", "base", "foreignobject", "image"}
+    (policy,) = [each["content"] for each in page.attributes("meta") if "http-equiv" in each]
+    assert "default-src 'none'" in policy
+    assert "script" not in policy
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "xlink:href", "src", "action", "style", "fill", "clip-path"):
+            value = (attributes.get(name) or "").replace(PAPER, "")
+            assert "//" not in value.split(",")[0]
+            assert "javascript" not in value.lower()
+        for name in ("href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:text/csv;", "figures/", PAPER))
+
+
+def test_style_sheets_fetch_nothing(output):
+    for style in re.findall("<style.*?</style>", output.read_text(), re.DOTALL):
+        assert "@import" not in style
+        assert "http" not in style
+
+
+def test_hostile_text_is_shown_as_text(page, hostile):
+    for text in hostile:
+        shown = shortened(text.strip(), LONGEST_TOKEN - 1).removesuffix("…")  # of a token, which may begin with a blank
+        for character, spelled in {
+            "\u202e": r"\u202e",
+            "\u202d": r"\u202d",
+            "\x00": r"\x00",
+            "\x07": r"\x07",
+            "\n": r"\n",
+        }.items():
+            shown = shown.replace(character, spelled)
+        assert shown in page.text
+    assert {character for character in page.text if not character.isprintable()} == {"\n", "\u00a0"}
+
+
+def test_a_hostile_title_is_text_too(write, undrawn, tmp_path):
+    folder = write(layers=1, report={"title": "</title><script>alert(1)</script>", "cards": 0})
+    page = Page(make(folder, tmp_path / "index.html"))
+    assert not page.attributes("script")
+    assert "</title><script>alert(1)</script>" in page.text
+
+
+def test_links_inside_the_page_have_a_target_and_ids_are_unique(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {each["href"][1:] for each in page.attributes("a") if each["href"].startswith("#")} <= set(ids)
+
+
+def test_every_figure_has_a_title_and_a_description(page, output):
+    figures = [each for each in page.attributes("svg") if "aria-labelledby" in each]
+    assert len(figures) - 1 == len(page.attributes("figure")) == len(FIGURES)  # and the overview
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    for figure in figures:
+        assert figure["role"] == "img"
+        assert set(figure["aria-labelledby"].split()) <= ids
+    for each in page.attributes("svg"):
+        assert each in figures or "aria-label" in each or each["aria-hidden"] == "true"
+    text = output.read_text()
+    assert all(f'<desc id="{name}-description">' in text for name in FIGURES)
+
+
+def test_below_every_figure_stands_what_it_shows_and_where_its_parts_are(page, output, run):
+    addresses = [each["href"] for each in page.attributes("a")]
+    for name in FIGURES:
+        assert (output.parent / f"figures/{name}.svg").exists() and addresses.count(f"figures/{name}.svg") == 1
+        assert addresses.count(f"#{name}-definition") == 1
+        shows = load_figure(name).caption(run).shows
+        assert shows in page.text and re.search(r"\d", shows) and shows.endswith(".")
+    assert addresses.count(PAPER) == 1 + sum(name.startswith("figure_") for name in FIGURES)  # the lead
+    assert page.text.count("the paper's figure 4") == 1
+
+
+def test_the_first_screen_says_who_found_what_and_how_many_claims_hold(page):
+    text = re.sub(r"\s+", " ", page.text)
+    lead = "Geva et al. (2021) found that each feed-forward layer of a language model works as many memories."
+    assert text.index(lead) < text.index("the key detects patterns in the text") < text.index("Of eight claims, ")
+    assert text.index("Of eight claims, ") < text.index("The paper’s claims") < text.index("How a claim is judged")
+    assert text.count("not of the paper") == 1 and "a fifth of the paper’s, also without any one layer" in text
+
+
+def test_one_card_is_open_and_methods_and_rules_are_closed(page):
+    details = page.attributes("details")
+    assert [each.get("class") for each in details if "open" in each] == ["card"]
+    assert len([each for each in details if each.get("class") == "card"]) > 1
+
+
+def test_of_a_long_table_the_page_has_the_first_rows_and_its_file(page, run):
+    rows = len(run.table("figure_3_removal"))
+    assert rows > 15 and f"Data, figure_3_removal: {rows} rows" in page.text
+    assert "The first 15 rows. All rows: figure_3_removal.csv" in re.sub(r"\s+", " ", page.text)
+    assert "All rows: roles/by_layer, in the folder of the results" in re.sub(r"\s+", " ", page.text)
+
+
+def test_the_csv_links_are_the_tables(page, folder):
+    links = {each["download"]: each["href"] for each in page.attributes("a") if "download" in each}
+    names = {table for name in FIGURES for table in load_figure(name).tables}
+    others = {"table_2_predictive_values", "table_2_predictive_layers", "activity", "prediction_changes"} | {
+        "intervention_memories",
+        "behaviours",
+        "behaviour_prompts",
+        "translation_differences",
+    }
+    assert set(links) == {f"{name}.csv" for name in names | others}
+    for name, link in links.items():
+        head, body = link.split(",")
+        assert head == "data:text/csv;charset=utf-8;base64"
+        (file,) = folder.glob(f"*/{name}")
+        assert base64.b64decode(body) == file.read_bytes()
+
+
+def test_a_behaviour_has_a_graph(page, run):
+    """Lines of the made-up graph: five edges are there, four are shown, and one of these is not stable."""
+    (drawn,) = [each for each in page.attributes("svg") if each.get("class") == "graph"]
+    label = drawn["aria-label"]
+    assert label.startswith("Graph of the behaviour agreement. Layers from below. On the prompts that did not choose")
+    assert " 4 memories keep 80" in label
+    assert "Graphs of groups of prompts that are drawn again share 75" in page.text
+    paths = [each for each in page.attributes("path") if "stroke-opacity" in each]
+    assert len(paths) == 4 and sum("stroke-dasharray" in each for each in paths) == 1
+
+
+def test_layers_and_memories_count_from_zero(page):
+    names = [text for text in page.texts if re.fullmatch(r"L\d+\.\d+", text)]
+    assert {int(name[1:].split(".")[0]) for name in names} == set(range(6))
+    assert "L0.0" in names
+    assert "Layers and memories count from 0" in page.text
+    assert "in layer 0" in page.text
+    assert "layer 6" not in page.text
+
+
+def test_cards_show_both_signs_apart(page):
+    cards = len([each for each in page.attributes("details") if each.get("class") == "card"])
+    assert page.text.count("Trigger examples of positive coefficients") == cards
+    assert page.text.count("Trigger examples of negative coefficients") == cards
+    assert page.text.count("A negative coefficient promotes the bottom of the value.") == cards
+    assert len([each for each in page.attributes("table") if each.get("class") == "triggers"]) == 2 * cards
+    assert "gate and up. Their signs" not in page.text
+
+
+def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output, run):
+    card, text = make_cards(run)[0], output.read_text()
+    for line in card.triggers:
+        before, next_token = line.text.removesuffix(line.last_token), line.next_token
+        assert (
+            f'{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → <span class="token">{token(next_token)}</span>'
+            in text
+        )
+    for coefficient in column(line.coefficient for line in card.negative):
+        assert f'<td class="number">{coefficient}</td>' in text
+        assert coefficient.startswith(MINUS)
+
+
+@pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
+def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, undrawn, tmp_path, signed, gated):
+    page = Page(make(write(layers=1, signed=signed, gated=gated), tmp_path / "index.html"))
+    assert page.open == []
+    assert ("Trigger examples of negative coefficients" in page.text) is signed
+    assert bool([each for each in page.attributes("td") if each.get("class") == "sign"]) is gated
+    assert ("gate and up. Their signs" in page.text) is gated
+
+
+def test_the_run_is_described(page):
+    for fact in ("GPT2LMHeadModel", "0123456789abcdef", "duplicate sentences: 3", "812 MiB"):
+        assert fact in page.text
+
+
+def test_the_figures_stand_beside_the_page(output):
+    files = sorted(path.name for path in (output.parent / "figures").iterdir())
+    assert files == sorted(f"{name}.svg" for name in FIGURES)
+    for path in (output.parent / "figures").iterdir():
+        assert path.read_text().startswith('<?xml version="1.0" encoding="utf-8"?>\n<svg role="img"')
+        assert path.stat().st_size < 100_000
+
+
+def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
+    again = tmp_path / "again" / "index.html"
+    make(folder, again)
+    assert again.read_bytes() == output.read_bytes()
+    for path in (output.parent / "figures").iterdir():
+        assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_navigation_leads_to_every_section_and_figure(page):
+    targets = [each["href"][1:] for each in page.attributes("a") if each["href"].startswith("#")]
+    assert set(targets) >= {"keys", "values", "composition", "refinement", "predictive", "changes", "cards"}
+    assert set(targets) >= {name for name, entry in FIGURES.items() if entry.every_run}
+
+
+def test_the_report_does_without_torch():
+    code = "import sys, ffkv.run.report.step; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,263 @@
+"""What the report says of behaviours: what was measured, on which prompts, and what the control gives beside."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ffkv.base.errors import UserError
+from ffkv.base.multiple_tests import q_values
+from ffkv.branches.behaviours import section as section_behaviours
+from ffkv.branches.behaviours import told as behaviour_words
+from ffkv.branches.behaviours.told import caption_layers, caption_sets, significant, summarize
+from ffkv.run.report.page_tables import chip
+from ffkv.run.report.section import arrange
+from ffkv.run.report.wording import short_name
+from ffkv.run.results import indexes
+
+NAME = "agreement"
+# A behaviour that the model has, with everything that can be told of it.
+TOLD = {
+    "kind": "pairs",
+    "prompts": 198,
+    "groups": 66,
+    "grouped_by": "group",
+    "smallest_p": 1e-9,
+    "accuracy": 0.985,
+    "explained": True,
+    "significant": 1234,
+    "screened": 56,
+    "by_memories": 0.07,
+    "by_memories_low": -0.01,
+    "by_memories_high": 0.15,
+    "pearson": 0.95,
+}
+
+
+@pytest.fixture
+def having(run, change):
+    """The run with other rows in its tables of behaviours. `memories` changes the table of candidates."""
+
+    def having(settings=None, memories=lambda table: table, sets=lambda table: table, nodes=None, **row):
+        tables = {
+            "behaviours": run.table("behaviours").assign(**TOLD | row),
+            "behaviour_memories": memories(run.table("behaviour_memories")),
+            "behaviour_sets": sets(run.table("behaviour_sets")),
+            "behaviour_graph_nodes": run.table("behaviour_graph_nodes") if nodes is None else nodes,
+        }
+        options = {"behaviours": {NAME: {"prompts": "agreement.jsonl", **(settings or {})}}}
+        return change(options, tables=tables)
+
+    return having
+
+
+def told(run, control=None) -> str:
+    """The one paragraph of the behaviour, with plain blanks."""
+    (paragraph,) = summarize(run, control)
+    return paragraph.replace("\u00a0", " ")
+
+
+def test_a_paragraph_says_on_what_it_was_measured(having):
+    said = told(having(memories=lambda table: table.assign(disagrees=False)))
+    count = len(having().table("behaviour_memories").query("reach == 'total'"))
+    assert said == (
+        "agreement: the answer has a higher logit than the wrong answer on 98 % of 198 prompts. They are of 66 groups, and a group "
+        "counts as one draw: the file says of which group each prompt is. Memories that contribute otherwise on the prompts than on "
+        "what they are compared with: 1,234, and 56 with a screen that is not 0 (false discovery rate 0.05 per layer). What all "
+        f"memories together carry of it, patched at the last token: 7 % (−1 % to 15 %). Over {count} candidates and the same prompts, "
+        "screen and exact effect correlate by 0.95; for 0 of them the two differ by more than half of the larger one."
+    )
+
+
+def test_how_prompts_were_grouped(having):
+    words = told(having(grouped_by="words", groups=12))
+    assert (
+        "of 12 groups, and a group counts as one draw: pairs that share a word in which their prompts differ are one group."
+        in words
+    )
+    alone = told(having(grouped_by="prompt", groups=198))
+    assert "98 % of 198 prompts. Each prompt counts as one draw. " in alone and "group" not in alone
+    equal = told(having(grouped_by="prompt", groups=190))  # some prompts are there twice
+    assert "of 190 groups, and a group counts as one draw. " in equal
+    lists = told(having(kind="lists", explained=False, accuracy=np.nan))
+    assert lists.startswith("agreement: two lists of prompts, 198 in all. They are of 66 groups, ")
+    assert lists.endswith("otherwise in one list than in the other: 1,234 (false discovery rate 0.05 per layer).")
+
+
+@pytest.mark.parametrize("counts", [{"significant": np.nan, "screened": np.nan}, {"significant": 0, "screened": 3}])
+@pytest.mark.parametrize("kind", ["pairs", "lists"])
+def test_with_too_few_groups_no_count_is_told(having, counts, kind):
+    """Also where a table has a count that nobody should read."""
+    its = having(kind=kind, explained=kind == "pairs", groups=8, smallest_p=0.125, **counts)
+    assert ": not told, because no p-value of so few groups is below 0.12" in told(its)
+    assert "false discovery rate" not in told(its)
+
+
+def test_where_nothing_was_measured_few_groups_make_no_candidate_significant(having):
+    its = having(
+        explained=False,
+        smallest_p=0.125,
+        memories=lambda table: table.assign(effect=np.nan, effect_q=np.nan, q_value=0.5),
+    )
+    shows = caption_layers(its).shows
+    assert re.fullmatch(
+        r"agreement: \d+ candidates, of which none can be significant with so few groups of prompts; no exact effect was measured\.",
+        shows,
+    )
+
+
+def test_a_share_that_cannot_be_told_has_its_reason(having):
+    nothing = {"by_memories": np.nan, "by_memories_low": np.nan, "by_memories_high": np.nan}
+    assert "last token: not told, because the behaviour is not surely above 0." in told(having(**nothing))
+    left = "not told, because the behaviour is measured from what is left when all memories are patched."
+    assert left in told(having(kind="prompts", **nothing))
+    assert left in told(having(settings={"baseline": "mean"}, **nothing))
+    few = told(having(by_memories_low=np.nan, by_memories_high=np.nan))
+    assert "last token: 7 %. " in few  # no interval of fewer groups
+    empty = having(
+        sets=lambda table: table.assign(completeness=np.nan, completeness_low=np.nan, completeness_high=np.nan)
+    )
+    assert caption_sets(empty).shows == "agreement: no share can be told, because the behaviour is not surely above 0."
+
+
+@pytest.mark.parametrize("correlation", [0.18, -0.4, 0.99])
+def test_agreement_of_the_screen_is_a_number_and_no_verdict(having, correlation):
+    said = told(having(pearson=correlation, memories=lambda table: table.assign(disagrees=True)))
+    written = f"{correlation:.2f}".replace("-", "−")
+    assert f"screen and exact effect correlate by {written}; for " in said and " agree" not in said.removeprefix(
+        "agreement"
+    )
+    count = re.search(r"Over (\d+) candidates", said)[1]
+    assert f"for {count} of them the two differ" in said
+    assert "correlate" not in told(having(pearson=np.nan))
+
+
+def test_a_screen_that_could_not_be_held_is_told(having):
+    lacking = having(memories=lambda table: table.assign(frozen_screen=np.nan, frozen_estimate=np.nan))
+    assert told(lacking).endswith(" The frozen screen could not be computed.")
+    assert "frozen" not in told(having())
+
+
+def test_numbers_of_the_control_stand_beside(having, change):
+    """A control that has the behaviour, one that lacks it, and one that was not asked."""
+    control = having(
+        accuracy=0.82, significant=68, screened=4, by_memories=0.7, by_memories_low=0.49, by_memories_high=0.83
+    )
+    said = told(having(), control)
+    name = short_name(control)
+    assert f"98 % of 198 prompts ({name}: 82 % of 198 prompts). " in said
+    assert f"per layer) ({name}: 68, and 4 with a screen that is not 0 (false discovery rate 0.05 per layer))." in said
+    assert f": 7 % (−1 % to 15 %) ({name}: 70 % (49 % to 83 %))." in said
+    lacking = told(having(), having(accuracy=0.51, explained=False))
+    assert f"({name}: not measured, because its accuracy is too low)." in lacking
+    other = change({"behaviours": {}})
+    assert told(having(), other).endswith(f" {other.name} was not asked for it.") and f"({name}:" not in told(
+        having(), other
+    )
+    assert "below 60 %, so there is nothing to explain. " in told(having(explained=False), other)
+
+
+def test_figures_show_the_control(having, monkeypatch):
+    """Its candidates and its sets are grey, and named in the legend; the captions have its numbers in brackets."""
+    run = having()
+    control = having(explained=True, sets=lambda table: table.assign(completeness=0.25))
+    control.name = "other"
+    for module in (behaviour_words, section_behaviours):
+        monkeypatch.setattr(module, "open_control", lambda _: control)
+    for draw, caption in (
+        (section_behaviours.draw_layers, caption_layers),
+        (section_behaviours.draw_sets, caption_sets),
+    ):
+        figure = draw(run, None)
+        labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert labels.count("control: other") == 1
+        assert "(other: " in caption(run).shows and "the control run other" in caption(run).text
+    lines = [line.get_ydata() for line in figure.axes[0].lines if line.get_label() == "control: other"]
+    assert len(lines) == 1 and (lines[0] == 0.25).all()
+    rows = section_behaviours._asked(run).rows
+    assert [str(row[0]) for row in rows] == ["<bdi>agreement</bdi>", "<bdi>agreement, other</bdi>"]
+
+
+def test_tables_of_other_behaviours_than_the_settings_are_refused(having):
+    for names, message in (
+        (["other"], "of the behaviours other, and its settings name agreement"),
+        ([], "behaviours none, and"),
+    ):
+        its = having()
+        table = its.table("behaviours")
+        its._tables["behaviours"] = table.head(len(names)).assign(behaviour=names)
+        with pytest.raises(UserError, match=message):
+            told(its)
+        with pytest.raises(UserError, match=message):
+            section_behaviours.draw_sets(its, None)
+
+
+def test_no_count_of_effects_that_can_never_be_significant(having):
+    """Candidates with too few random memories have no q-value. Of those that have one, the significant ones are counted."""
+    few = having(memories=lambda table: table.assign(effect=1.0, effect_q=np.nan))
+    assert significant(few, NAME) is None
+    assert " candidates, of which none can be significant with so few random memories." in caption_layers(few).shows
+    (row,) = section_behaviours._asked(few).rows
+    assert row[8] == "–"
+    some = having(memories=lambda table: table.assign(effect=-2.0, effect_q=np.where(table["layer"] == 1, 0.04, 0.3)))
+    count = len(some.table("behaviour_memories").query("reach == 'total' and layer == 1"))
+    assert re.match(
+        rf"agreement: {count} of \d+ candidates are significant, L1\.\d+ most \(−2 logits\)\.",
+        caption_layers(some).shows,
+    )
+    (row,) = section_behaviours._asked(some).rows
+    assert row[8] == str(count)
+
+
+def test_so_many_or_none(having):
+    """Of 30 candidates with 99 random memories each, 6 or more are significant or none: k p-values of 1/100 give q = 0.3 / k."""
+    its = having(memories=lambda table: table.query("reach == 'total'").iloc[[0] * 30].assign(effect=1.0, effect_q=1.0))
+    assert (
+        " A p-value is at least 1/100: so 6 or more of them are significant, or none is. With 599 controls, one alone can be."
+        in caption_layers(its).shows
+    )
+    assert q_values(np.repeat([0.01, 1], [6, 24]), 30).min() <= 0.05 < q_values(np.repeat([0.01, 1], [5, 25]), 30).min()
+
+
+def test_empty_columns_leave_no_nan_on_the_page(having):
+    """All that may be empty is, as of a model of two lists, or of a behaviour near 0 with few groups."""
+    names = (
+        "significant",
+        "screened",
+        "by_memories",
+        "by_memories_low",
+        "by_memories_high",
+        "pearson",
+        "frozen_pearson",
+    )
+    empty = dict.fromkeys(
+        ("effect", "effect_q", "low", "high", "random_memories", "frozen_screen", "frozen_estimate"), np.nan
+    )
+    its = having(smallest_p=0.5, memories=lambda table: table.assign(**empty), **dict.fromkeys(names, np.nan))
+    (behaviours,) = [section for section in arrange(its, {}) if section["branch"].name == "behaviours"]
+    cells = [str(cell) for block in behaviours["after"] if block.table for row in block.table.rows for cell in row]
+    assert cells and not any(re.search(r"\bnan\b", cell) for cell in cells)
+    assert "nan" not in f"{told(its)}{caption_layers(its)}{caption_sets(its)}".lower()
+
+
+def test_memories_are_shown_with_the_end_of_the_value_that_they_push_towards(run, having):
+    """The top token where the coefficient rises on the prompts, the bottom token where it falls, none where nothing is known.
+
+    The memories of the graph have coefficients of a table of their own, which runs of an earlier ffkv lack."""
+    values = indexes.values_by_memory(run.files).set_index(["layer", "memory"])
+    for rise, end in ((0.3, "top_token"), (-0.3, "bottom_token"), (np.nan, None)):
+        nodes = run.table("behaviour_graph_nodes").assign(coefficient=rise)
+        its = having(memories=lambda table, rise=rise: table.assign(coefficient=rise), nodes=nodes)
+        (behaviours,) = [section for section in arrange(its, {}) if section["branch"].name == "behaviours"]
+        tables = [
+            block.table for block in behaviours["after"] if block.table and "pushes towards" in block.table.headers
+        ]
+        assert len(tables) == 2 and all(len(table.rows) for table in tables)
+        for table in tables:
+            at = table.headers.index("pushes towards")
+            for row in table.rows:
+                memory = run.memory(row[0].memory)
+                id = values.loc[(memory.layer, memory.memory), end] if end else None
+                assert row[at] == ("–" if id is None else chip(run.vocabulary[id]))
+        (text,) = [block.text for block in behaviours["after"] if block.heading == f"Memories of {NAME}"]
+        assert "towards the bottom token where it is negative" in text

@@ -1,0 +1,71 @@
+"""A pretended card counts what a GPU would have to start, and numbers are the same on it. Counts may not rise."""
+
+import pandas as pd
+import pytest
+import torch
+
+import ffkv
+from benchmarks import launches
+from benchmarks.launches import CASES, STORED, WORK, count
+from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
+
+
+def test_what_is_started_awaited_and_copied_is_counted():
+    here = torch.arange(6.0).reshape(2, 3)
+    with PretendedCard() as card:
+        there = here.to(DEVICE)
+        assert there.device.type == DEVICE and card.copies.total() == 1 and not card.launches
+        product = there.t() @ there  # the transposed one is the same memory
+        assert card.launches == {"mm": 1} and not card.waits
+        assert product.sum().item() == 153 and card.waits.total() == 1  # the squares of the sums of the rows
+        product[0, 0] = 7  # in place, by a copy of a number
+        assert product.cpu()[0, 0] == 7 and card.waits.total() == 2
+        assert (there > 2).nonzero().tolist() == [[1, 0], [1, 1], [1, 2]] and card.waits.total() == 4
+        torch.ones(2) + 1  # not on the card
+        before = card.launches.total()
+        assert torch.tensor([1.0, 2.0], device=DEVICE).device.type == DEVICE and card.launches.total() == before
+        assert card.copies.total() == 2
+
+
+def test_gradients_pass_the_card():
+    with PretendedCard():
+        layer = torch.nn.Linear(3, 1).to(DEVICE)
+        layer(torch.ones(2, 3, device=DEVICE)).sum().backward()
+        assert layer.weight.grad.device.type == DEVICE and layer.weight.grad.tolist() == [[2.0, 2.0, 2.0]]
+
+
+def test_without_the_card_its_tensors_are_refused():
+    with PretendedCard():
+        there = torch.ones(2, device=DEVICE)
+    with pytest.raises(RuntimeError, match="outside of `with PretendedCard"):
+        there + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keys removal", "values project", "refinement measure", "intervention measure"])
+def test_a_step_gives_the_same_on_the_card(tiny, name):
+    run = tiny / "results/tiny"
+    expected = ffkv.step(name, run, group=1, work=ffkv.Work("cpu"))
+    with as_device(), PretendedCard() as card:
+        found = ffkv.step(name, run, group=1, work=WORK)
+    assert card.launches.total() > 10
+    for one, other in zip(found, expected) if isinstance(found, tuple) else [(found, expected)]:
+        if isinstance(one, pd.DataFrame):
+            # A GPU's ways add in another order; float32.
+            pd.testing.assert_frame_equal(one, other, check_exact=False, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_counts_are_not_above_those_that_are_stored(tiny):
+    """What rises here makes a GPU wait. `python -m benchmarks.launches --store results/tiny` stores smaller ones."""
+    found, stored = count(tiny / "results/tiny"), pd.read_csv(STORED, index_col="step")
+    assert [*stored.index] == [*CASES]
+    kinds = ["launches", "waits", "copies", "passes"]
+    risen = found[(found[kinds] > stored[kinds]).any(axis=1)]
+    assert risen.empty, f"\n{found.loc[risen.index, kinds]}\nstored:\n{stored.loc[risen.index, kinds]}"
+
+
+def test_the_table_has_all_steps():
+    page = launches.PAGE.read_text()
+    table = page[page.index(launches.BEGIN) : page.index(launches.END)]
+    assert all(f"| {name} | " in table for name in CASES)

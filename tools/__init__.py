@@ -1,0 +1,1 @@
+"""What developers of ffkv start, and no run needs."""
