@@ -182,6 +182,16 @@ def test_an_edit_of_a_command_or_of_an_export_repeats_nothing(tmp_path, monkeypa
         assert edited(tmp_path, monkeypatch, name) == set()
 
 
+def test_the_hash_of_a_step_is_the_same_wherever_its_packages_lie(tmp_path, monkeypatch):
+    before = hashes()
+    for place, package in enumerate(sorted(packages(), reverse=True)):  # the last package comes first in the order of paths
+        folder = tmp_path / str(place) / package
+        shutil.copytree(PACKAGE.parent / package, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(dependencies, "_folder", lambda package: next(tmp_path.glob(f"*/{package}")))
+    assert hashes() == before
+    clear()
+
+
 def test_a_folder_of_which_another_version_left_its_caches_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "old/__pycache__").mkdir(parents=True)
     (tmp_path / "old.py").touch()

@@ -57,11 +57,9 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
 
 @cache
 def code_hash(function: str, also: tuple[str, ...] = ()) -> str:
-    """Returns the first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`."""
-    digest = hashlib.sha256()
-    for path in code_files(function, also):
-        digest.update(_content(path))
-    return digest.hexdigest()[:16]
+    """Returns the first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`, wherever these lie."""
+    # In the order of the bytes: that of the paths changes with the folders that hold the packages.
+    return hashlib.sha256(b"".join(sorted(map(_content, code_files(function, also))))).hexdigest()[:16]
 
 
 @cache
