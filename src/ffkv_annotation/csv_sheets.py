@@ -50,7 +50,11 @@ def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Re
         for item in order:
             rows += _key_rows(sheet, item, records.get(item), count)
     else:
-        rows = [CHANGE_COLUMNS, *(_change_row(sheet, item, records.get(item)) for item in order)]
+        rows = [CHANGE_COLUMNS]
+        for item in order:
+            shown, record = sheet.items[item], records.get(item)
+            cells = with_marked_end(shown.text), *map(with_marked_ends, (shown.before, shown.after))
+            rows.append((sheet.name, item, *cells, WORDS[record.related] if record and record.related else ""))
     file = io.StringIO()
     csv.writer(file, lineterminator="\r\n").writerows([[safe_text(cell) for cell in row] for row in rows])
     with atomic(path, summed=False) as temporary:
@@ -77,11 +81,6 @@ def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> lis
         ("done", ROWS["done"], "x" if record and record.done else ""),
     ]
     return [[sheet.name, item, *row, *[""] * count][: len(KEY_COLUMNS) + count] for row in rows]
-
-
-def _change_row(sheet: Sheet, item: str, record: Record | None) -> Sequence[str]:
-    shown, related = sheet.items[item], WORDS[record.related] if record and record.related else ""
-    return [sheet.name, item, with_marked_end(shown.text), *map(with_marked_ends, (shown.before, shown.after)), related]
 
 
 def with_marked_end(text: str) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,12 @@ def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
         )
     corpus, triggers = run.corpus("train"), run.settings.triggers
     competing = CompetingPrefixes(corpus, triggers.shared_prefixes_compete == "once", triggers.include_empty_prefix)
-    real = [_origin_of(run, *key) for key in keys]
+    real = []
+    for layer, memory, ranks in keys:
+        row = run.anatomy.layer_offset[layer] + memory
+        found = stored_examples(run.files, row, "positive", ["sentence", "position"])
+        places: dict[str, Any] = {name: np.asarray(found[name])[ranks].tolist() for name in found}
+        real.append(Origin(sample="trigger", layer=layer, memory=memory, ranks=ranks, **places))
     controls = draw_controls(competing, real, _at_least(design.controls, len(real)), design.seed)
 
     def item(origin: Origin) -> Item:
@@ -67,9 +73,13 @@ def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]
     generator = random_stream(design.seed, Purpose.SHEETS, 1)
     last, rows = len(run.anatomy.layers) - 1, np.sort(generator.permutation(len(table))[: design.changes]).tolist()
     real = [Origin(sample="trigger", layer=last, row=row) for row in rows]
-    chosen = generator.permutation(rows)[: _at_least(design.controls, len(real))].tolist()
-    others = [(row, _other_change(table, row, generator)) for row in chosen]
-    controls = [Origin(sample="random", layer=last, row=row, other=other) for row, other in others if other >= 0]
+    controls = []
+    for row in generator.permutation(rows)[: _at_least(design.controls, len(real))].tolist():
+        own = table.iloc[row][["residual_token", "output_token"]].tolist()
+        # Rows whose second token is neither of the tokens of this row.
+        others = np.flatnonzero(~table["output_token"].isin(own).to_numpy())
+        if len(others):
+            controls.append(Origin(sample="random", layer=last, row=row, other=int(generator.choice(others))))
 
     def item(origin: Origin) -> Item:
         first, second = table.iloc[origin.row], table.iloc[origin.row if origin.other < 0 else origin.other]
@@ -118,14 +128,6 @@ def named_keys(run: Run, names: Sequence[str], minimum: int) -> list[tuple[int, 
     return chosen
 
 
-def _origin_of(run: Run, layer: int, memory: int, ranks: list[int]) -> Origin:
-    """Returns a key with the places of its prefixes."""
-    row = run.anatomy.layer_offset[layer] + memory
-    places = stored_examples(run.files, row, "positive", ["sentence", "position"])
-    sentence, position = (np.asarray(places[each])[ranks].tolist() for each in ("sentence", "position"))
-    return Origin(sample="trigger", layer=layer, memory=memory, ranks=ranks, sentence=sentence, position=position)
-
-
 def draw_controls(competing: CompetingPrefixes, keys: Sequence[Origin], count: int, seed: int) -> list[Origin]:
     """Draws random prefixes, from different sentences as far as there are enough, each as long as a prefix of a key.
 
@@ -146,13 +148,6 @@ def draw_controls(competing: CompetingPrefixes, keys: Sequence[Origin], count: i
         places = {"ranks": range(len(sentences)), "sentence": sentences, "position": model.position}
         controls.append(Origin(sample="random", layer=model.layer, memory=memory, **places))
     return controls
-
-
-def _other_change(table: pd.DataFrame, row: int, generator: np.random.Generator) -> int:
-    """Returns a random row whose second token is neither of the tokens of this row; -1 if there is none."""
-    own = table.iloc[row][["residual_token", "output_token"]].tolist()
-    others = np.flatnonzero(~table["output_token"].isin(own).to_numpy())
-    return int(generator.choice(others)) if len(others) else -1
 
 
 def deal(

@@ -315,32 +315,35 @@ def measure_agreement(ratings: Ratings) -> pd.DataFrame:
     Only keys and changes of the run count, not the controls. Intervals are over keys, or over changes. Compared are the
     category of a prefix, whether a key has a pattern, which prefixes its patterns have, and whether tokens are related.
     """
-    patterns, prefixes = _pattern_sets(ratings), _codes(ratings.by_prefix, "category", OF_CATEGORY, [*KEY, "rank"])
+    patterns: dict[tuple, list[frozenset]] = {}  # the prefixes of each, by annotator, occasion, layer and memory
+    for row in ratings.patterns[ratings.patterns["sample"] == "trigger"].itertuples():
+        patterns.setdefault((row.annotator, row.occasion, row.layer, row.memory), []).append(frozenset(row.ranks))
+    prefixes = _codes(ratings.by_prefix, "category", OF_CATEGORY, [*KEY, "rank"])
     # Of a key: whether it has a pattern. Whoever judged a key judged all its prefixes.
     keys = prefixes.groupby(level=KEY).max().clip(upper=1) if len(prefixes) else prefixes
     tables = {"prefix": prefixes, "key": keys, "change": _codes(ratings.changes, "related", RELATED, ["row"])}
     rows: list[tuple] = []
-    for pair in _pairs(*tables.values()):
+    annotators = sorted({name for table in tables.values() for name in table.columns})
+    # Any two on their first occasion, and each with himself on the second one.
+    pairs = [*map(list, combinations([name for name in annotators if name[1] == 0], 2))]
+    pairs += [[(name, 0), (name, 1)] for name, occasion in annotators if occasion == 1]
+    for pair in pairs:
         names = [name for name, _ in pair]
         for unit, codes in tables.items():
             both = codes[pair] if all(name in codes for name in pair) else pd.DataFrame()
             both = both[(both >= 0).all(axis=1)]
             rows += [(*names, *row) for row in _statistics(unit, both)]
-            if unit == "key" and len(both):
-                rows += [(*names, *row) for row in _overlap(both, patterns)]
+            if unit == "key" and len(both):  # which prefixes have patterns, over the keys in which either saw one
+                of_keys = [pattern_overlap(*(patterns.get((*name, *key), []) for name in both)) for key in both.index]
+                scores = np.array(of_keys)[~np.isnan(of_keys)]
+                found = [(scores.mean(), *mean_interval(scores, 0, 1), len(both), len(scores))] if len(scores) else []
+                rows += [(*names, "pattern", "jaccard", *row) for row in found]
     people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
     for unit in ("prefix", "key") if len(people) > 1 else ():
         together = tables[unit][people]
         together = together[(together >= 0).sum(axis=1) > 1]
         rows += [(PEOPLE, PEOPLE, *row) for row in _statistics(unit, together) if row[1].startswith("alpha")]
     return AGREEMENT.frame(rows)
-
-
-def _pairs(*tables: pd.DataFrame) -> Iterator[list[tuple[str, int]]]:
-    """Yields any two annotators on their first occasion, and each with himself on the second one."""
-    names = sorted({name for table in tables for name in table.columns})
-    yield from map(list, combinations([name for name in names if name[1] == 0], 2))
-    yield from ([(name, 0), (name, 1)] for name, occasion in names if occasion == 1)
 
 
 def _codes(said: pd.DataFrame, answer: str, codes: dict[str, int], index: list[str]) -> pd.DataFrame:
@@ -366,20 +369,3 @@ def _statistics(unit: str, codes: pd.DataFrame) -> Iterator[tuple]:
     tables = np.stack([coincidences(each, categories) for each in of_each])
     for name, distance in distances.items():
         yield (unit, name, *with_interval(partial(alpha, distance=distance), tables), *counts)
-
-
-def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
-    """Returns the prefixes of each pattern, by annotator, occasion, layer and memory."""
-    own = ratings.patterns[ratings.patterns["sample"] == "trigger"]
-    found: dict[tuple, list[frozenset]] = {}
-    for row in own.itertuples():
-        found.setdefault((row.annotator, row.occasion, row.layer, row.memory), []).append(frozenset(row.ranks))
-    return found
-
-
-def _overlap(codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]]) -> Iterator[tuple]:
-    """Yields the row about which prefixes have patterns, over the keys in which either saw one."""
-    scores = [pattern_overlap(*(patterns.get((*name, *key), []) for name in codes)) for key in codes.index]
-    scores = [score for score in scores if not np.isnan(score)]
-    if scores:
-        yield "pattern", "jaccard", np.mean(scores), *mean_interval(np.array(scores), 0, 1), len(codes), len(scores)

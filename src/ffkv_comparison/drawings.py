@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -39,19 +40,14 @@ BEHAVIOURS = {
 }
 
 
-def look_of(style: int, count: int) -> dict[str, Any]:
-    """Returns the look of a run's line: colour, dashes and marks."""
-    dashes, marker = drawing.LINES[style % len(drawing.LINES)], drawing.MARKERS[style % len(drawing.MARKERS)]
-    return {"color": drawing.colours(count + 1)[style], "ls": dashes, "marker": marker, "ms": 4}
-
-
 def lines_of(
     table: str, value: str, x: str, of: Mapping[str, Mapping[str, Any]], bars: Sequence[str] = INTERVAL
 ) -> list[Line]:
     """Returns lines with the looks of their places. `of`: the label of each, and the rows of the table, see `Line`."""
+    looks = zip(drawing.colours(len(of) + 1), cycle(drawing.LINES), cycle(drawing.MARKERS))
     return [
-        Line(label, table, value, which, bars, x=x, look=look_of(style, len(of)))
-        for style, (label, which) in enumerate(of.items())
+        Line(label, table, value, which, bars, x=x, look={"color": colour, "ls": dashes, "marker": marker, "ms": 4})
+        for (label, which), (colour, dashes, marker) in zip(of.items(), looks)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,20 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours.told import POSITIONS
 from ffkv.run.report import drawing, page_tables, svg
+from ffkv.run.report.claims import CLAIMS
 from ffkv.run.report.curve import LAYER
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit, heading_of
 from ffkv.run.report.wording import make_environment, note, rows
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import column, decimals, number, percent, percents, visible
+from ffkv.run.results.text import column, decimals, number, percent, percents, points, visible
 from ffkv_comparison import drawings
-from ffkv_comparison.claims import claims_table
 from ffkv_comparison.comparison_file import FILES, Measured
-from ffkv_comparison.matching import FEWEST, TIED
+from ffkv_comparison.same_memories import FEWEST, TIED
+from ffkv_comparison.tables import APART, ENDS
+
+# What two runs share of a memory.
+SHARED = {"jaccard": "of trigger examples are in both lists", "same_top_token": "of values have the same top token"}
 
 
 def describe_differences(measured: Measured, name: str) -> str:
@@ -61,44 +66,34 @@ def summarize(measured: Measured) -> list[str]:
     sentences = [f"{len(runs)} runs: {', '.join(runs.values())}."]
     if len(measured.by_layer):
         found = rows(measured.by_layer, run=last["run"], reference=first["run"])
-        counts = found[["appeared", "lost", "stayed", "changed"]].sum()
-        sentences += [
-            _overlap_sentence(found, first["label"], last["label"]),
-            note(__package__, "agreement", first=first["label"], last=last["label"], **counts.map(number).to_dict()),
-        ]
+        parts = []
+        for measure, words in SHARED.items():
+            if found[measure].notna().any():
+                columns = (found[column].fillna(0) for column in (measure, f"permuted_{measure}"))
+                own, chance = (percent(np.average(column, weights=found["memories"])) for column in columns)
+                parts.append(f"{own} {words} ({chance} with memories permuted)")
+        sentences.append(f"The same memory in {first['label']} and in {last['label']}: {'; '.join(parts)}.")
+        counts = found[["appeared", "lost", "stayed", "changed"]].sum().map(number).to_dict()
+        sentences.append(note(__package__, "agreement", first=first["label"], last=last["label"], **counts))
     for name, own in measured.behaviours.groupby("behaviour", sort=False):
         of = ", ".join(
             f"{percent(row.accuracy)} and {percent(row.all_lost)} in {runs[row.run]}" for row in own.itertuples()
         )
         sentences.append(f"{name}: accuracy, and share that is lost when all memories are patched: {of}.")
     if len(measured.matches):
-        sentences += [_match_sentence(measured, run, label) for run, label in [*runs.items()][1:]]
+        tried = min(measured.settings.sampled_memories, first["memories"])
+        for run, label in [*runs.items()][1:]:
+            found = rows(measured.matches, run=run)
+            counts = {
+                "partners": (found["q_value"] <= SIGNIFICANT).sum(),
+                "memories": len(found),
+                "left_out": tried - len(found),
+                "tied": (found["correlation"] - found["next_correlation"] <= TIED).sum(),
+            }
+            sentences.append(note(__package__, "partners", label=label, rate=SIGNIFICANT, fewest=FEWEST, **counts))
     elif measured.memories == "by_correlation":
         sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
     return sentences
-
-
-def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:
-    weights = found["memories"]
-    words = {"jaccard": "of trigger examples are in both lists", "same_top_token": "of values have the same top token"}
-    parts = []
-    for measure in (name for name in words if found[name].notna().any()):
-        columns = (found[column].fillna(0) for column in (measure, f"permuted_{measure}"))
-        own, chance = (percent(np.average(column, weights=weights)) for column in columns)
-        parts.append(f"{own} {words[measure]} ({chance} with memories permuted)")
-    return f"The same memory in {first} and in {last}: {'; '.join(parts)}."
-
-
-def _match_sentence(measured: Measured, run: str, label: str) -> str:
-    found = rows(measured.matches, run=run)
-    tried = min(measured.settings.sampled_memories, measured.runs["memories"].iloc[0])
-    counts = {
-        "partners": (found["q_value"] <= SIGNIFICANT).sum(),
-        "memories": len(found),
-        "left_out": tried - len(found),
-        "tied": (found["correlation"] - found["next_correlation"] <= TIED).sum(),
-    }
-    return note(__package__, "partners", label=label, rate=SIGNIFICANT, fewest=FEWEST, **counts)
 
 
 def write_page(measured: Measured, output: Path | str) -> None:
@@ -135,6 +130,29 @@ def render(measured: Measured) -> str:
         behaviour_tables=behaviour_tables(measured),
         tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := measured.table(name))],
     )
+
+
+def claims_table(measured: Measured) -> page_tables.PageTable:
+    """Returns a row per claim: each run with its verdict, then what the others differ by from the first one."""
+    claims, first, *others = {each.name: each for each in CLAIMS}, *measured.labels.items()
+    of = {run: found.set_index("claim") for run, found in measured.claims.groupby("run", sort=False)}
+    shown = [name for name in claims if name in of[first[0]].index]
+
+    def cells(run: str, apart: bool = False) -> Iterable[page_tables.Cell]:
+        for name in shown:
+            row, claim = of[run].loc[name], claims[name]
+            write = points if claim.is_trend or (apart and claim.write is percent) else claim.write
+            value, low, high = row[APART if apart else ENDS]
+            exact = partial(percent, digits=3) if write is percent else write  # because a limit may be near
+            within = "" if pd.isna(low) else f"{exact(low).split()[0]} to {exact(high)}"
+            verdict = Markup(' <b class="{}">{}</b>').format(row["verdict"].replace(" ", "-"), row["verdict"])
+            yield Markup('{}<br><span class="note">{}</span>{}').format(write(value), within, "" if apart else verdict)
+
+    columns: dict[str, Iterable[page_tables.Cell]] = {"claim": [claims[name].words for name in shown]}
+    columns |= {visible(label): [*cells(run)] for run, label in (first, *others)}
+    less = Markup(" less ") + visible(first[1])
+    columns |= {visible(label) + less: [*cells(run, apart=True)] for run, label in others}
+    return page_tables.of_columns("claims", columns, {"claim"})
 
 
 def draw_all_curves(measured: Measured) -> list[Exhibit]:

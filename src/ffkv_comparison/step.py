@@ -1,16 +1,18 @@
-"""The step of the room: measure what several finished runs have in common, and what they differ by."""
+"""The step of the room: measure what several finished runs have in common, and what they differ by, their claims among it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from ffkv.base.intervals import difference_of_intervals
 from ffkv.base.settings import Comparison
-from ffkv_comparison.claims import compare_claims
-from ffkv_comparison.comparison_file import Measured, compare_behaviours, open_compared
+from ffkv.run.report.claims import as_table, judge_claims
+from ffkv.run.report.section import open_control
+from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, open_compared
 from ffkv_comparison.curves import gather_curves, measure_differences
-from ffkv_comparison.matching import match_memories
-from ffkv_comparison.same_memories import follow_memories
+from ffkv_comparison.same_memories import follow_memories, match_memories
+from ffkv_comparison.tables import APART, CLAIMS, ENDS
 
 
 def compare_runs(
@@ -73,3 +75,17 @@ def compare_runs(
         behaviour_memories=behaviour_memories,
         behaviour_overlaps=behaviour_overlaps,
     )
+
+
+def compare_claims(compared: Compared) -> pd.DataFrame:
+    """Judges the claims in each run, beside its own control, as its report does: the table `CLAIMS`.
+
+    Raises UserError if a table of a run is missing, or the folder of its control is not beside that of the run.
+    """
+    judged = [as_table(judge_claims(run, open_control(run))).assign(run=run.name) for run in compared.runs]
+    for place, found in enumerate(judged):
+        found[APART] = [
+            difference_of_intervals(*own, *first) if place else (float("nan"),) * 3
+            for own, first in zip(found[ENDS].to_numpy(float), judged[0][ENDS].to_numpy(float), strict=True)
+        ]
+    return CLAIMS.frame(pd.concat(judged, ignore_index=True)[CLAIMS.names])

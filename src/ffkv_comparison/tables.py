@@ -70,6 +70,7 @@ CLAIMS = table(
     number("difference_high", "upper end"),
     since="fourth",
 )
+ENDS, APART = ["value", "low", "high"], ["difference", "difference_low", "difference_high"]
 CURVES = table(
     f"{FOLDER}/curves.csv",
     "A figure, a curve, a run and a point.",

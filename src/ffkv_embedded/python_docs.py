@@ -122,10 +122,10 @@ def prose(text: str) -> list[str]:
     items = [item for block in re.split(r"\n\s*\n", text) for item in ITEM.split(EXAMPLE.sub("", block))]
     plain = [" ".join(MARKUP.sub(r"\2", ROLE.sub("", item)).split()) for item in items]
     ended = [match.group() for item in plain if (match := TO_LAST_SENTENCE.match(item))]
-    return [paragraph for paragraph in ended if _is_english(paragraph)]
-
-
-def _is_english(paragraph: str) -> bool:
-    pieces = paragraph.split()
-    words = sum(WORD.fullmatch(piece) is not None for piece in pieces)
-    return len(pieces) >= MINIMUM_PIECES and words >= MINIMUM_WORDS * len(pieces)
+    found = []
+    for paragraph in ended:
+        pieces = paragraph.split()
+        words = sum(WORD.fullmatch(piece) is not None for piece in pieces)
+        if len(pieces) >= MINIMUM_PIECES and words >= MINIMUM_WORDS * len(pieces):
+            found.append(paragraph)
+    return found

@@ -11,9 +11,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.intervals import difference_of_intervals
 from ffkv.base.settings import Comparison
 from ffkv.run.report.claims import CLAIMS
-from ffkv_comparison.claims import claims_table, compare_claims
 from ffkv_comparison.comparison_file import Compared, Measured
-from ffkv_comparison.page import render
+from ffkv_comparison.page import claims_table, render
+from ffkv_comparison.step import compare_claims
 from ffkv_comparison.tables import CLAIMS as OF_RUNS
 from ffkv_comparison.tables import TABLES
 

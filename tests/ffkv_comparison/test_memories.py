@@ -12,8 +12,16 @@ from ffkv.base.multiple_tests import q_values
 from ffkv.base.settings import Comparison
 from ffkv_comparison import same_memories
 from ffkv_comparison.comparison_file import open_compared
-from ffkv_comparison.matching import find_partners, match_memories, p_values, standardise
-from ffkv_comparison.same_memories import NONE, block_size, jaccard, rank_biased_overlap
+from ffkv_comparison.same_memories import (
+    NONE,
+    block_size,
+    find_partners,
+    jaccard,
+    match_memories,
+    p_values,
+    rank_biased_overlap,
+    standardise,
+)
 
 EXACT = 1e-12  # the same sums of the same numbers, in another order
 

@@ -220,18 +220,6 @@ def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
         raise unreadable(path, error, line) from error
 
 
-def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one. Parquet is compressed: what gets much smaller is something else."""
-    most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
-    if packed.read(len(PARQUET)) != PARQUET:
-        raise unreadable(path, "it is not a parquet file that was compressed")
-    whole.write(PARQUET)
-    while piece := packed.read(2**20):
-        if whole.tell() > most:
-            raise unreadable(path, f"it unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size")
-        whole.write(piece)
-
-
 def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
     """Yields the texts of a parquet file, which may be compressed as a whole. See `sources.texts`."""
     import pyarrow as pa
@@ -239,8 +227,16 @@ def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -
 
     field, where, number = corpus.text_field, corpus.where, 0
     with tempfile.TemporaryFile() as whole:
-        if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
-            _unpack(path, file, whole)
+        if not isinstance(file, BufferedReader):  # parquet is read from the end of the file, so it is unpacked first
+            # Parquet is compressed: what gets much smaller is something else.
+            most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
+            if file.read(len(PARQUET)) != PARQUET:
+                raise unreadable(path, "it is not a parquet file that was compressed")
+            whole.write(PARQUET)
+            while piece := file.read(2**20):
+                if whole.tell() > most:
+                    raise unreadable(path, f"it unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size")
+                whole.write(piece)
             file = whole
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)

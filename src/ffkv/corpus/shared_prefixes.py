@@ -1,10 +1,11 @@
 """Prefixes that several sentences begin with.
 
-Only proper prefixes count: a token of the sentence follows them. In sorted order, sentences that begin alike are
-neighbours. So the lengths of the common beginnings of neighbours tell every shared prefix.
+Only proper prefixes count: a token of the sentence follows them. They are found length by length, among the sentences
+that were alike so far.
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,15 +81,6 @@ def prefix_number(sentence: np.ndarray, position: np.ndarray | int) -> np.ndarra
     return np.asarray(sentence, np.int64) << 32 | np.asarray(position, np.int64)
 
 
-class _Sorted(NamedTuple):
-    """Sentences without their last tokens, in the order of their ids: a prefix of another one directly precedes it."""
-
-    sentence: np.ndarray  # number of the sentence [place]
-    start: np.ndarray  # where it starts among the tokens [place]
-    length: np.ndarray  # its length, without the last token [place]
-    common: np.ndarray  # number of tokens that it has in common with the one before it; -1 for the first [place]
-
-
 def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, SharedPrefixes]:
     """Finds the prefixes that several sentences begin with, from the ids of all sentences and where each starts.
 
@@ -97,40 +89,35 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
     for each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it is not
     read [sentence]; and the shared prefixes.
     """
-    ordered = _sort(tokens, offsets)
-    read = np.ones(len(ordered.sentence), bool)
-    read[:-1] = ordered.common[1:] < ordered.length[:-1]
-    first_new = np.zeros(len(ordered.sentence), np.int32)
+    length = np.diff(offsets) - 1
+    read, first_new = np.ones(len(length), bool), np.zeros(len(length), np.int32)
+    for position, sentences, prefix in _alike(tokens, offsets):
+        goes_on, repeats = length[sentences] > position, np.ones(len(sentences), bool)
+        repeats[np.unique(prefix, return_index=True)[1]] = False  # all but the first sentence of each prefix
+        read[sentences[~goes_on & (repeats | np.isin(prefix, prefix[goes_on]))]] = False
     parts: list[_OneLength] = []
-    pairs = np.arange(1, len(ordered.sentence))  # places that begin like the one before
-    position = 0
-    while len(pairs):
-        parts.append(_of_length(tokens, ordered, read, pairs, position, first_new))
-        position += 1
-        pairs = pairs[ordered.common[pairs] >= position]
-    first_new[ordered.sentence[~read]] = ordered.length[~read] + 1
+    for position, sentences, prefix in _alike(tokens, offsets):
+        parts.append(_of_length(position, sentences, prefix, read[sentences], tokens[offsets[sentences] + position]))
+        first_new[sentences[sentences != parts[-1].sentence[prefix]]] = position + 1
+    first_new[~read] = length[~read] + 1
     return first_new, _collect(parts)
 
 
-def _sort(tokens: np.ndarray, offsets: np.ndarray) -> _Sorted:
-    """Sorts token by token, and only sentences that are alike up to there, so that no copy of their ids is needed."""
-    start, length = offsets[:-1], np.diff(offsets) - 1
-    # Of identical rows the first in the corpus is the last here: it is the one that is read.
-    order = np.arange(len(start))[::-1].copy()
-    common = np.full(len(order), -1, np.int64)
-    places, group, position = np.arange(len(order)), np.zeros(len(order), np.int64), 0
-    while len(places):
-        sentence = order[places]
-        token = np.where(length[sentence] > position, tokens[start[sentence] + position], -1)  # -1: it ends here
-        by = np.lexsort((token, group))
-        order[places], token = sentence[by], token[by]
-        neighbours = group[1:] == group[:-1]
-        alike = neighbours & (token[1:] == token[:-1]) & (token[1:] >= 0)
-        common[places[1:][neighbours & ~alike]] = position
-        group = np.cumsum(np.concatenate([[True], ~alike]))
-        tied = np.concatenate([alike, [False]]) | np.concatenate([[False], alike])
-        places, group, position = places[tied], group[tied], position + 1
-    return _Sorted(order, start[order], length[order], common)
+def _alike(tokens: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields, for each length from 0, the sentences whose proper prefix of this length others have, too, ascending; and
+    the number of the prefix of each, from 0.
+    """
+    length = np.diff(offsets) - 1
+    sentences, prefix, position = np.arange(len(length)), np.zeros(len(length), np.int64), 0
+    while len(sentences) > 1:
+        yield position, sentences, prefix
+        longer = length[sentences] > position
+        sentences, prefix = sentences[longer], prefix[longer]
+        following = prefix << 32 | tokens[offsets[sentences] + position]
+        _, number, counts = np.unique(following, return_inverse=True, return_counts=True)
+        shared = counts[number] > 1
+        sentences, prefix = sentences[shared], (np.cumsum(counts > 1) - 1)[number[shared]]
+        position += 1
 
 
 class _OneLength(NamedTuple):
@@ -146,38 +133,24 @@ class _OneLength(NamedTuple):
 
 
 def _of_length(
-    tokens: np.ndarray, ordered: _Sorted, read: np.ndarray, pairs: np.ndarray, position: int, first_new: np.ndarray
+    position: int, sentences: np.ndarray, prefix: np.ndarray, read: np.ndarray, following: np.ndarray
 ) -> _OneLength:
-    """Returns the shared prefixes of the length `position`. Notes in `first_new` which sentences do not read theirs."""
-    begins = np.diff(pairs, prepend=-1) != 1  # the place before such a pair belongs to the group, too
-    places = np.concatenate([pairs[begins] - 1, pairs])
-    prefix = np.concatenate([np.arange(begins.sum()), np.cumsum(begins) - 1])  # which one each place begins with
-    count, sentences = int(begins.sum()), ordered.sentence[places]
-    reader = np.full(count, len(ordered.sentence), np.int64)
-    np.minimum.at(reader, prefix[read[places]], sentences[read[places]])
-    first_new[sentences[sentences != reader[prefix]]] = position + 1
-    owner, next_token, next_count = _count_tokens(prefix, tokens[ordered.start[places] + position], sentences)
+    """Returns the shared prefixes of one length, from `_alike`. `read`: whether each sentence is read; `following`: the token behind
+    the prefix in it.
+    """
+    count = int(prefix.max()) + 1
+    _, readers = np.unique(prefix[read], return_index=True)
+    pairs, first, counts = np.unique(prefix << 32 | following, return_index=True, return_counts=True)
+    order = np.lexsort((first, -counts, pairs >> 32))  # by prefix, then frequency, then the first sentence
     return _OneLength(
-        sentence=reader,
+        sentence=sentences[read][readers],
         position=np.full(count, position),
-        multiplicity=np.bincount(prefix, minlength=count),
-        in_histogram=np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0, minlength=count),
-        different=np.bincount(owner, minlength=count),
-        next_token=next_token,
-        next_count=next_count,
+        multiplicity=np.bincount(prefix),
+        in_histogram=np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0),
+        different=np.bincount(pairs >> 32),
+        next_token=pairs[order] & 0xFFFFFFFF,
+        next_count=counts[order],
     )
-
-
-def _count_tokens(
-    prefix: np.ndarray, following: np.ndarray, sentences: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns prefix, next token and count [pair], ordered by prefix, then frequency, then the first sentence."""
-    keys = prefix << 32 | following.astype(np.int64)
-    different, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    first = np.full(len(different), sentences.max() + 1, np.int64)
-    np.minimum.at(first, which, sentences)
-    order = np.lexsort((first, -counts, different >> 32))
-    return different >> 32, different[order] & 0xFFFFFFFF, counts[order]
 
 
 def _collect(parts: list[_OneLength]) -> SharedPrefixes:

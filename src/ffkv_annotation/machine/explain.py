@@ -6,7 +6,7 @@ NaN where it is undefined.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,18 +23,10 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.run.annotation_tables import BY_LAYER, LABELS, MACHINE_FILES, SCORES
 from ffkv.run.results.run import Run
+from ffkv_annotation.machine import questions as wording
 from ffkv_annotation.machine import texts as chosen
 from ffkv_annotation.machine.asking import Answered, Asker, Cost
 from ffkv_annotation.machine.endpoint import Endpoint, Ledger, read_key
-from ffkv_annotation.machine.questions import (
-    LONGEST_LABEL,
-    SAME_WORD,
-    Question,
-    ask_by_label,
-    ask_intruder,
-    ask_items,
-    ask_label,
-)
 from ffkv_annotation.machine.texts import Example, Place, Texts, shuffled
 from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Sheet, read_sheet
@@ -70,8 +62,15 @@ def ask_machine(
     with nullcontext() if silent else closing(Endpoint(str(machine.endpoint), key, machine.timeout)) as endpoint:
         asker = Asker(ledger, endpoint, machine)
         if dry_run:
-            of_sheets = {sheet.name: asker.cost(ask_items(sheet, minimum)) for sheet in sheets}
-            _say_costs(of_sheets or estimate(run, asker, task), ledger.spent)
+            costs = {sheet.name: asker.cost(wording.ask_items(sheet, minimum)) for sheet in sheets}
+            costs = costs or estimate(run, asker, task)
+            for kind, cost in costs.items():
+                say(f"{kind}: {cost.questions:,} questions, {cost.kept:,} of them with a kept answer")
+            questions, kept, about, most = map(sum, zip(*costs.values()))
+            say(
+                f"{questions - kept:,} questions would be asked. That takes about {about:,} tokens, and {most:,} at most if"
+                f" each is answered in the right form at once. {ledger.spent:,} tokens are spent."
+            )
             return
         for sheet in sheets:
             answered, new = judge(sheet, annotations, asker, minimum)
@@ -88,7 +87,7 @@ def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, 
     Raises UserError: see `Asker.ask` and `append_record`. `minimum`: fewest prefixes of a pattern.
     """
     annotator, field = f"machine:{asker.machine.model}", "related" if sheet.kind == "change" else "patterns"
-    answers = zip(sorted(sheet.items), asker.ask(ask_items(sheet, minimum), sheet.name), strict=True)
+    answers = zip(sorted(sheet.items), asker.ask(wording.ask_items(sheet, minimum), sheet.name), strict=True)
     said = [
         sheet.record(annotator, item, **{field: answered.value}) for item, answered in answers if not answered.refusal
     ]
@@ -111,22 +110,12 @@ def _explain(run: Run, asker: Asker, task: Task) -> None:
     say(f"{len(annotation.labels)} memories, {refused} labels refused: {folder}")
 
 
-def _say_costs(costs: Mapping[str, Cost], spent: int) -> None:
-    for kind, cost in costs.items():
-        say(f"{kind}: {cost.questions:,} questions, {cost.kept:,} of them with a kept answer")
-    questions, kept, about, most = map(sum, zip(*costs.values()))
-    say(
-        f"{questions - kept:,} questions would be asked. That takes about {about:,} tokens, and {most:,} at most if"
-        f" each is answered in the right form at once. {spent:,} tokens are spent."
-    )
-
-
 class Asked(NamedTuple):
     """A question about a memory, with the truth that its answer is compared with."""
 
     place: Place  # layer and memory
     label: str  # "own", "other" or "none": whose label the question holds
-    question: Question
+    question: wording.Question
     truth: Any  # whether each text is a trigger example; or the coefficient of each text; or the place of the intruder
 
 
@@ -144,11 +133,16 @@ def explain(run: Run, asker: Asker, task: Task) -> Annotation:
     Raises UserError if no memory has enough trigger examples; and see `Asker.ask`.
     """
     texts = _texts(run, task)
-    found = dict(zip(texts, asker.ask([ask_label(each.shown) for each in texts.values()], "labels"), strict=True))
+    answers = asker.ask([wording.ask_label(each.shown) for each in texts.values()], "labels")
+    found = dict(zip(texts, answers, strict=True))
     labels = {place: answered.value for place, answered in found.items() if answered.value is not None}
     asked = _scored(texts, labels, task)
     by_memory = _by_memory(asked, asker.ask([each.question for each in asked], "scores"))
-    return Annotation(_labels(texts, found), by_memory, summarize(by_memory))
+    rows = []
+    for place, each in texts.items():
+        counts = map(len, (each.shown, each.held_out, each.silent))
+        rows.append((*place, found[place].value or "", found[place].refusal, *counts, each.threshold))
+    return Annotation(pd.DataFrame(rows, columns=LABELS.names[1:]), by_memory, summarize(by_memory))
 
 
 def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
@@ -158,16 +152,16 @@ def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
     label can have in `Cost.most`.
     """
     texts = _texts(run, task)
-    questions = [ask_label(each.shown) for each in texts.values()]
+    questions = [wording.ask_label(each.shown) for each in texts.values()]
     costs = []
-    for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, LONGEST_LABEL)):
+    for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, wording.LONGEST_LABEL)):
         labels = {}
         for number, (place, question) in enumerate(zip(texts, questions)):
             answered = asker.settle(question)
             stand_in = character * (length - len(str(number))) + str(number)  # each its own, as labels mostly are
             if answered is None or answered.value is not None:
                 labels[place] = stand_in if answered is None else answered.value
-        by_kind: dict[str, list[Question]] = {"label": questions}
+        by_kind: dict[str, list[wording.Question]] = {"label": questions}
         for each in _scored(texts, labels, task):
             by_kind.setdefault(each.question.kind, []).append(each.question)
         costs.append({kind: asker.cost(of_kind) for kind, of_kind in by_kind.items()})
@@ -211,11 +205,13 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
         all_pairs = chosen.pair_by_length([*each.shown, *each.held_out], each.silent, generator)
         for texts_of_set in chosen.intruder_sets(all_pairs, PER_SET, generator):
             examples, intrudes = zip(*texts_of_set)
-            asked.append(Asked(place, "none", ask_intruder(examples), intrudes.index(True)))
+            asked.append(Asked(place, "none", wording.ask_intruder(examples), intrudes.index(True)))
         simulated = [*each.held_out[: task.pairs], *each.measured[: task.pairs]]
         items = {  # in a random order: so questions differ in how many trigger examples they hold
             "detection": _shuffled(pairs, task.pairs, generator),
-            SAME_WORD: _shuffled(chosen.pair_by_word(each.held_out, each.silent, generator), task.pairs, generator),
+            wording.SAME_WORD: _shuffled(
+                chosen.pair_by_word(each.held_out, each.silent, generator), task.pairs, generator
+            ),
             "fuzzing": _shuffled(pairs, task.pairs, generator),
             "simulation": shuffled([(example, example.coefficient) for example in simulated], generator),
         }
@@ -223,7 +219,7 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
             for kind, of_kind in items.items() if place in of else ():
                 for start in range(0, len(of_kind), task.per_question):
                     examples, truths = zip(*of_kind[start : start + task.per_question])
-                    asked.append(Asked(place, whose, ask_by_label(kind, of[place], examples), [*truths]))
+                    asked.append(Asked(place, whose, wording.ask_by_label(kind, of[place], examples), [*truths]))
     return asked
 
 
@@ -258,14 +254,6 @@ def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[int, float, fl
     if kind == "simulation":
         return len(true), correlation(true, named), math.nan, math.nan
     return len(true), balanced_accuracy(true, named), *rates(true, named)
-
-
-def _labels(texts: dict[Place, Texts], found: dict[Place, Answered]) -> pd.DataFrame:
-    rows = []
-    for place, each in texts.items():
-        counts = map(len, (each.shown, each.held_out, each.silent))
-        rows.append((*place, found[place].value or "", found[place].refusal, *counts, each.threshold))
-    return pd.DataFrame(rows, columns=LABELS.names[1:])
 
 
 def balanced_accuracy(trigger: Sequence[bool], said: Sequence[bool]) -> float:

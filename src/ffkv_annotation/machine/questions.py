@@ -10,8 +10,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo
+
+from ffkv.base.files.journal import problem_of
 from ffkv.base.lookup import parse_json
 from ffkv_annotation.machine.texts import Example, end_of
 from ffkv_annotation.records import MOST_PATTERNS, MarkedPattern, one_line
@@ -30,11 +33,32 @@ class Refused(ValueError):
     """An answer that is not of the form that was asked for. The message says what is wrong with it."""
 
 
-def read_value(answer: str, name: str) -> Any:
-    """Returns the value of an answer that is one JSON object with exactly this name.
+Line = Annotated[str, AfterValidator(one_line), Field(min_length=1, max_length=LONGEST_LABEL)]
+
+
+def _places(numbers: list[int], asked: ValidationInfo) -> list[int]:
+    texts: Any = asked.context
+    if not all(1 <= number <= texts for number in numbers) or len(set(numbers)) < len(numbers):
+        raise ValueError(f"must be different numbers from 1 to {texts}")
+    return sorted(number - 1 for number in numbers)
+
+
+Places = Annotated[list[int], AfterValidator(_places)]
+
+
+class _Pattern(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    label: Line
+    kind: Literal["shallow", "semantic"]
+    texts: Places
+
+
+def _read(answer: str, name: str, form: Any, texts: int = 0) -> Any:
+    """Returns the value of an answer that is one JSON object with exactly this name; about some number of texts.
 
     A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
-    Nothing else may stand beside the object.
+    Nothing else may stand beside the object. `form`: the type of the value.
     """
     rest = THOUGHT.sub("", answer, count=1)
     fence = FENCE.fullmatch(rest)
@@ -44,73 +68,45 @@ def read_value(answer: str, name: str) -> Any:
         raise Refused(f"not JSON: {error}") from error
     if not isinstance(found, dict) or set(found) != {name}:
         raise Refused(f"not one object with {name} and nothing else")
-    return found[name]
+    try:
+        return TypeAdapter(form).validate_python(found[name], strict=True, context=texts)
+    except ValidationError as error:
+        raise Refused(": ".join(filter(None, (name, *problem_of(error))))) from error
 
 
 def read_label(answer: str) -> str:
     """Reads the explanation: one line of at most `LONGEST_LABEL` characters."""
-    return _line(read_value(answer, "label"))
-
-
-def _line(label: Any) -> str:
-    if not isinstance(label, str):
-        raise Refused("the label is not a text")
-    line = one_line(label)
-    if not 0 < len(line) <= LONGEST_LABEL:
-        raise Refused(f"the label has {len(line)} characters, not 1 to {LONGEST_LABEL}")
-    return line
-
-
-def _places(numbers: Any, texts: int) -> list[int]:
-    if not isinstance(numbers, list) or not all(type(number) is int and 1 <= number <= texts for number in numbers):
-        raise Refused(f"not a list of numbers from 1 to {texts}")
-    if len(set(numbers)) < len(numbers):
-        raise Refused("a number occurs twice")
-    return sorted(number - 1 for number in numbers)
+    label: str = _read(answer, "label", Line)
+    return label
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
     """Reads a bool per text: whether the answer names it. No text may be named twice."""
-    named = _places(read_value(answer, "texts"), texts)
+    named = _read(answer, "texts", Places, texts)
     return [place in named for place in range(texts)]
 
 
 def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
     """Reads the patterns that an annotator sees in the texts of a key."""
-    patterns = read_value(answer, "patterns")
-    if not isinstance(patterns, list) or len(patterns) > MOST_PATTERNS:
-        raise Refused(f"not a list of at most {MOST_PATTERNS} patterns")
-    found = []
-    for pattern in patterns:
-        if not isinstance(pattern, dict) or set(pattern) != {"label", "kind", "texts"}:
-            raise Refused("a pattern has not label, kind and texts")
-        if pattern["kind"] not in ("shallow", "semantic"):
-            raise Refused("a kind is neither shallow nor semantic")
-        places = tuple(_places(pattern["texts"], texts))
-        found.append(MarkedPattern(label=_line(pattern["label"]), kind=pattern["kind"], prefixes=places))
-    return found
+    found = _read(answer, "patterns", Annotated[list[_Pattern], Field(max_length=MOST_PATTERNS)], texts)
+    return [MarkedPattern(label=each.label, kind=each.kind, prefixes=tuple(each.texts)) for each in found]
 
 
 def read_related(answer: str) -> str:
     """Reads whether two tokens are related: "true", "false" or "unsure"."""
-    related = read_value(answer, "related")
-    if related not in ("true", "false", "unsure"):
-        raise Refused("related is not true, false or unsure")
+    related: str = _read(answer, "related", Literal["true", "false", "unsure"])
     return related
 
 
 def read_intruder(answer: str, texts: int) -> int:
     """Reads the place of the one text that does not belong."""
-    return _places([read_value(answer, "intruder")], texts)[0]
+    return int(_read(answer, "intruder", Annotated[int, Field(ge=1, le=texts)])) - 1
 
 
 def read_values(answer: str, texts: int) -> list[int]:
     """Reads one integer from 0 to `SCALE` per text, in their order [text]."""
-    values = read_value(answer, "values")
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= SCALE for value in values):
-        raise Refused(f"not a list of integers from 0 to {SCALE}")
-    if len(values) != texts:
-        raise Refused(f"{len(values)} values for {texts} texts")
+    strengths = list[Annotated[int, Field(ge=0, le=SCALE)]]
+    values: list[int] = _read(answer, "values", Annotated[strengths, Field(min_length=texts, max_length=texts)])
     return values
 
 

@@ -182,10 +182,8 @@ def find_move(commit: Commit) -> str:
 def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
     if is_local(repository):
         if re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repository):
-            _warn(
-                f"{repository} is read from the folder of this name in the working directory. A {NAMES[kind]} of this"
-                " name on the hub is not looked at."
-            )
+            told = f"{repository} is read from the folder of this name in the working directory."
+            say(f"{told} A {NAMES[kind]} of this name on the hub is not looked at.", error=True, name=False)
         return Commit(kind, repository, revision)
     return Commit(kind, repository, revision, _resolve(kind, repository, revision))
 
@@ -211,10 +209,8 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
         except (RevisionResolutionError, OSError, ValueError):  # not in the cache, or no id of a repository
             raise UserError(_refusal(kind, repository, revision, error)) from error
     if not is_offline():
-        _warn(
-            f"The hub does not answer. {repository} is read at commit {cached.resolved}, which {revision} was at when it"
-            " was fetched."
-        )
+        told = f"The hub does not answer. {repository} is read at commit {cached.resolved}, which {revision} was at"
+        say(f"{told} when it was fetched.", error=True, name=False)
     return str(cached.resolved)
 
 
@@ -238,24 +234,17 @@ def _code_elsewhere(commit: Commit) -> dict[str, str]:
             config = read_json(path, object_pairs_hook=dict)
         except (EntryNotFoundError, ValueError, OSError):  # whoever reads the config says what is wrong with it
             continue
-        named |= set(_repositories(config.get("auto_map") if isinstance(config, dict) else None))
+        classes = config.get("auto_map") if isinstance(config, dict) else None
+        # Its values are names of classes, or lists of names; a repository stands in front of a name and `--`.
+        for value in classes.values() if isinstance(classes, dict) else []:
+            each = value if isinstance(value, list) else [value]
+            named |= {name.split("--")[0] for name in each if isinstance(name, str) and "--" in name}
     if len(named) > 1:
         raise UserError(
             f"The code of {commit.repository} lies in several repositories ({', '.join(sorted(named))}), and only one"
             " can be read at a fixed commit. Download them, and name the local folder as model.checkpoint."
         )
     return {name: _resolve("model", name, "main") for name in named if name != commit.repository}
-
-
-def _repositories(auto_map: Any) -> list[str]:
-    """Returns the repositories before `--` in the classes of `auto_map`, whose values are names or lists of names."""
-    values = auto_map.values() if isinstance(auto_map, dict) else []
-    names = [name for value in values for name in (value if isinstance(value, list) else [value])]
-    return [name.split("--")[0] for name in names if isinstance(name, str) and "--" in name]
-
-
-def _warn(text: str) -> None:
-    say(text, error=True, name=False)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, prepare_client
 from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
-from ffkv.base.lookup import exists, looks_told
+from ffkv.base.lookup import exists, find, is_file, looks_told
 from ffkv.base.process.progress import Bar, progress
 from ffkv.base.terminal import in_bytes, say
 
@@ -112,9 +112,8 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
 
 
 def _missing(commit: Commit, names: list[str]) -> UserError:
-    which = (
-        f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
-    )
+    some = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else ""
+    which = some or "it was never fetched"
     return UserError(
         f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}."
         f" {advise_download(commit.kind, commit.repository, commit.commit)}"
@@ -134,8 +133,14 @@ def _download(commit: Commit, names: list[str], size: int) -> None:
 
     with progress(size, "B", f"fetching {commit.repository}") as bar:
         for name in names:
-            path = hf_hub_download(commit.repository, name, **commit.where, tqdm_class=_counting(bar.update))
-            _check_arrived(Path(path), name, commit)
+            path = Path(hf_hub_download(commit.repository, name, **commit.where, tqdm_class=_counting(bar.update)))
+            if not _is_whole(blob := path.resolve()):
+                blob.unlink()
+                path.unlink(missing_ok=True)
+                raise UserError(
+                    f"{name} of {commit.repository} arrived with another content than the hub's checksum says, so it was not"
+                    " kept. The network or the server changed it. Start again to fetch it anew."
+                )
 
 
 def _counting(count: Callable[[float], object]) -> Any:
@@ -218,40 +223,17 @@ def choose_model_files(names: list[str]) -> list[str]:
     return small + ([form] if form else [])
 
 
-def damaged_files(commit: Commit) -> list[Path]:
-    """Returns the damaged files of a commit in the cache: their content does not have the hash that is their name."""
-    from huggingface_hub import scan_cache_dir
-
-    files = [
-        file
-        for repository in scan_cache_dir().repos
-        if (repository.repo_id, repository.repo_type) == (commit.repository, commit.kind)
-        for revision in repository.revisions
-        if revision.commit_hash == commit.commit
-        for file in revision.files
-    ]
-    return sorted({file.blob_path for file in files if not _is_whole(file.blob_path)})
-
-
 def tell_damage(commit: Commit) -> str:
     """Says which file of a commit in the cache is damaged, and what to do; "" if all are whole."""
-    if not commit.commit or not (damaged := damaged_files(commit)):
-        return ""
-    return (
-        f"{damaged[0]} in the hub's cache is damaged: its content does not have the hash that is its name. Delete this"
-        " file, and the next start fetches it again."
-    )
-
-
-def _check_arrived(path: Path, name: str, commit: Commit) -> None:
-    blob = path.resolve()
-    if not _is_whole(blob):
-        blob.unlink()
-        path.unlink(missing_ok=True)
-        raise UserError(
-            f"{name} of {commit.repository} arrived with another content than the hub's checksum says, so it was not"
-            " kept. The network or the server changed it. Start again to fetch it anew."
-        )
+    folder = cached_folder(commit) if commit.commit else None
+    blobs = sorted(path.resolve() for path in find(folder, "**/*") if is_file(path)) if folder else []
+    for blob in blobs:
+        if not _is_whole(blob):
+            return (
+                f"{blob} in the hub's cache is damaged: its content does not have the hash that is its name. Delete this"
+                " file, and the next start fetches it again."
+            )
+    return ""
 
 
 def _is_whole(blob: Path) -> bool:

@@ -73,7 +73,9 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
         return f"HF_HUB_OFFLINE is set, and not all of it was fetched before. {advice}"
     if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests"):
         return f"the hub at {endpoint()} cannot be reached ({words(error)}). Check the network, then start again."
-    if _is_no_answer_of_a_hub(error):
+    # An answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own.
+    no_json = type(error).__name__ == "JSONDecodeError" and "column 1 (char 0)" in str(error)
+    if no_json or isinstance(error, UnicodeDecodeError | errors.FileMetadataError):
         return (
             f"what answers at {endpoint()} is not the hub, but perhaps the login page of a network. Check the network,"
             " then start again."
@@ -84,14 +86,6 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
             " Check the network, then start again."
         )
     return ""
-
-
-def _is_no_answer_of_a_hub(error: BaseException) -> bool:
-    """Tells whether an answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own."""
-    from huggingface_hub.errors import FileMetadataError
-
-    no_json = type(error).__name__ == "JSONDecodeError" and "column 1 (char 0)" in str(error)
-    return no_json or isinstance(error, UnicodeDecodeError | FileMetadataError)
 
 
 def _explain_status(status: int) -> str:

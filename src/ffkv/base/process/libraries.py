@@ -6,8 +6,9 @@ it tells in a warning. `listening` turns warnings into remarks, so that none is 
 
 import contextlib
 import importlib
-import logging
+import logging.handlers
 import re
+import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -43,17 +44,6 @@ def collected() -> Iterator[list[str]]:
         _collected.reset(token)
 
 
-class _Ear(logging.Handler):
-    """Keeps the name of the library and the words of each record."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.heard: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append((record.name.partition(".")[0], record.getMessage()))
-
-
 @contextlib.contextmanager
 def listening(*libraries: str) -> Iterator[None]:
     """Turns the warnings of libraries within into remarks, but those of `KNOWN`. They print nothing by themselves.
@@ -63,7 +53,8 @@ def listening(*libraries: str) -> Iterator[None]:
     """
     for library in libraries:
         importlib.import_module(library)
-    ear, loggers = _Ear(), [logging.getLogger(library) for library in libraries]
+    ear, loggers = logging.handlers.BufferingHandler(sys.maxsize), [logging.getLogger(name) for name in libraries]
+    ear.setLevel(logging.WARNING)
     before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
     try:
         for logger in loggers:
@@ -75,14 +66,14 @@ def listening(*libraries: str) -> Iterator[None]:
         for logger, handlers, level, propagate in before:
             logger.handlers, logger.propagate = handlers, propagate
             logger.setLevel(level)
-    # Words about old names in code are for the authors of libraries.
-    told = [each for each in caught if not issubclass(each.category, (DeprecationWarning, FutureWarning))]
-    for each in told:
-        parts = Path(each.filename).parts
-        in_package = "site-packages" in parts[:-1]
-        library = parts[parts.index("site-packages") + 1] if in_package else Path(each.filename).stem
-        ear.heard.append((library, str(each.message)))
-    for library, words in ear.heard:
+    heard = [(record.name.partition(".")[0], record.getMessage()) for record in ear.buffer]
+    for each in caught:
+        if not issubclass(each.category, (DeprecationWarning, FutureWarning)):  # for the authors of libraries
+            parts = Path(each.filename).parts
+            in_package = "site-packages" in parts[:-1]
+            library = parts[parts.index("site-packages") + 1] if in_package else Path(each.filename).stem
+            heard.append((library, str(each.message)))
+    for library, words in heard:
         if not any(known in words for known in KNOWN):
             remark(f"{library} says: {' '.join(ANSI.sub('', words).split())[:500]}")
 

@@ -6,7 +6,6 @@ holds. No knowledge of the model's wiring is needed: this finds norms before and
 multipliers, gates and parallel attention.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -195,13 +194,12 @@ def _find_gate(
     if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
         return "", ""
     for (other, columns), gate in zip(factors, reversed(factors), strict=True):
-        negated_m = replay.replay(block, arguments, {other: functools.partial(_negate, columns)}).inputs[matrix]
+
+        def negate(output: Tensor, columns: str = columns) -> Tensor:
+            columns_of(negated := output.clone(), columns).neg_()
+            return negated
+
+        negated_m = replay.replay(block, arguments, {other: negate}).inputs[matrix]
         if relative_error(negated_m, -m) < replay.TOLERANCE:
             return gate
     return "", ""
-
-
-def _negate(columns: str, output: Tensor) -> Tensor:
-    negated = output.clone()
-    columns_of(negated, columns).neg_()
-    return negated

@@ -78,19 +78,13 @@ def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> in
     """
     config = model.config.get_text_config(decoder=True)
     length = configured_context(config)
-    if length is not None:
-        return min([length - reserved_positions(model, length), *rotary_bounds(config).values()])
-    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else DEFAULT_CONTEXT
-
-
-def reserved_positions(model: PreTrainedModel, length: int) -> int:
-    """Counts the rows of the position embedding without a token: RoBERTa counts positions from the padding's row on."""
-    tables = (
-        each for each in model.modules() if isinstance(each, nn.Embedding) and each is not model.get_input_embeddings()
-    )
-    return next(
-        (each.padding_idx + 1 for each in tables if each.num_embeddings == length and each.padding_idx is not None), 0
-    )
+    if length is None:
+        return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else DEFAULT_CONTEXT
+    embedded = model.get_input_embeddings()
+    tables = (each for each in model.modules() if isinstance(each, nn.Embedding) and each is not embedded)
+    # RoBERTa counts positions from the row behind the padding's on: the others have no token.
+    padding = (each.padding_idx for each in tables if each.num_embeddings == length and each.padding_idx is not None)
+    return min([length - next(padding, -1) - 1, *rotary_bounds(config).values()])
 
 
 def measure_beginnings(

@@ -133,12 +133,6 @@ def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | N
     return Scaling(vector, True) if _close(weight * vector * z, d, tolerance) else None
 
 
-def is_per_token(sent: Tensor, arrived: Tensor) -> bool:
-    """Tells whether `arrived` is `sent`, both [token, d], times one number per token."""
-    z, d = flat(sent).double(), flat(arrived).double()
-    return _close(_ratio(z, d, 1) * z, d, TOLERANCE)
-
-
 def proportion(tensor: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> float | None:
     """Returns the number a with a * tensor = expected; None if there is none."""
     tensor, expected = tensor.double(), expected.double()
@@ -298,4 +292,5 @@ def _kind(module: nn.Module, state: Tensor, output: Tensor) -> str:
         return ""  # it mixes tokens
     if proportion(far - zero, FAR * (output - zero)) == 1.0:
         return "linear"
-    return "norm" if is_per_token(state * norm_gain(module, state), output) else ""
+    z, d = flat(state * norm_gain(module, state)).double(), flat(output).double()
+    return "norm" if _close(_ratio(z, d, 1) * z, d, TOLERANCE) else ""  # one number per token
