@@ -218,22 +218,14 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
         words = settings["output_bands"][0][0]
         state[f"{SOFTMAX}.head.word_proj.weight"] = whole[:words]
         state[f"{SOFTMAX}.head.class_proj.weight"] = whole[words:]
-    tied = _turn_projections(state, settings)
-    return {**settings, "final_norm": normed, "tie_projections": tied}
-
-
-def _turn_projections(state: dict[str, Tensor], settings: dict[str, Any]) -> bool:
-    """Brings the projections of the tails to [d, width]. Returns whether they are those of the input.
-
-    A tied projection is stored in the shape of the input's, another one as a linear layer's weight, [width, d]. The
-    shape decides; the args decide only if it is square.
-    """
+    # A tied projection is stored in the shape of the input's, [d, width], another one as a linear layer's weight, [width, d].
+    # The shape decides; the args decide only if it is square.
     d, tied = settings["hidden_size"], settings["tie_projections"]
     for number, (_, width) in enumerate(settings["output_bands"][1:]):
         name = f"{SOFTMAX}.tail.{number}.0.weight"
         if name in state and tuple(state[name].shape) == (width, d) and (width != d or not tied):
             state[name], tied = state[name].T.contiguous(), False
-    return tied
+    return {**settings, "final_norm": normed, "tie_projections": tied}
 
 
 def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) -> None:

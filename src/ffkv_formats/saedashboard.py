@@ -29,7 +29,9 @@ def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generat
     assert value is not None and record.top.logit is not None and record.bottom.logit is not None
     middles = (value.edges[:-1] + value.edges[1:]) / 2
     top = {"bin_min": -1, "bin_max": number(record.statistics["maximum_coefficient"]), "bin_contains": -1}
-    activations = [_activation(example, _trigger_token(example), top) for example in record.positive]
+    # The last token of the trigger prefix; of the empty prefix, the strongest token.
+    places = [each.position - 1 if each.position else int(each.values.argmax()) for each in record.positive]
+    activations = [_activation(example, token, top) for example, token in zip(record.positive, places)]
     for each in by_interval(record.sample, generator):
         inside = {"bin_min": each.low, "bin_max": each.high, "bin_contains": each.share}
         activations += [_activation(example, token, inside) for example, token in each.examples]
@@ -58,11 +60,6 @@ def _activation(example: Example, token: int, group: dict[str, Any]) -> dict[str
         "values": numbers(example.values),
         "qualifying_token_index": token,
     }
-
-
-def _trigger_token(example: Example) -> int:
-    """Returns the last token of the trigger prefix; of the empty prefix, the strongest token."""
-    return example.position - 1 if example.position else int(example.values.argmax())
 
 
 def units(job: Job) -> list[Unit]:

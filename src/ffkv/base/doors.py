@@ -62,9 +62,8 @@ def is_own(entry: EntryPoint) -> bool:
 def entries(door: str) -> dict[str, EntryPoint]:
     """Returns what stands behind a door, sorted by name. With the variable `FFKV_ALONE`, only what is of ffkv's own packages."""
     found = _of_all_packages().select(group=f"ffkv.{door}")
-    found = sorted(
-        found, key=lambda entry: (entry.name, is_own(entry), entry.value)
-    )  # nobody replaces what is ffkv's own
+    # Nobody replaces what is ffkv's own: it comes last of a name.
+    found = sorted(found, key=lambda entry: (entry.name, is_own(entry), entry.value))
     return {entry.name: entry for entry in found if ALONE not in os.environ or is_own(entry)}
 
 
@@ -108,11 +107,6 @@ def packages() -> frozenset[str]:
     return frozenset({"ffkv", *(entry.module.split(".")[0] for door in DOORS for entry in entries(door).values())})
 
 
-def is_in_package(address: str) -> bool:
-    """Tells whether an address of a setting names something inside a Python package."""
-    return address.startswith(PREFIX)
-
-
 def locate(address: str) -> str:
     """Returns the path of what an address names; an address that names no package is returned as it is.
 
@@ -124,7 +118,7 @@ def locate(address: str) -> str:
     Raises:
         UserError: the address names no package, or one that Python does not find.
     """
-    if not is_in_package(address):
+    if not address.startswith(PREFIX):
         return address
     name, *inside = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
     if not name.isidentifier():
@@ -146,7 +140,7 @@ def rename(path: str, addresses: Iterable[str]) -> str:
 
     So results say the same wherever the package is installed.
     """
-    for address in filter(is_in_package, addresses):
+    for address in (each for each in addresses if each.startswith(PREFIX)):
         package = f"{PREFIX}{PurePosixPath(address.removeprefix(PREFIX)).parts[0]}"
         if Path(path).is_relative_to(folder := locate(package)):
             return f"{package}/{Path(path).relative_to(folder).as_posix()}"

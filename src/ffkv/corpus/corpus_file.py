@@ -138,19 +138,12 @@ class Corpus:
         """Returns the texts of prefixes, and of their last tokens, both [prefix]."""
         if (position < 0).any() or (position > self.offsets[sentence + 1] - self.offsets[sentence]).any():
             raise NotThere(f"A file names longer prefixes than the corpus has: {OTHERS}")
-        last = np.maximum(position - 1, 0)
-        starts, ends = self._characters(sentence, last), self._characters(sentence, position)
-        ids = np.where(position > 0, self.tokens[self.offsets[sentence] + last], NONE).tolist()
-        places = zip(sentence.tolist(), position.tolist(), ends)
-        texts = [self.texts[number][:end] + self.unfinished(number, tokens) for number, tokens, end in places]
-        return texts, [self._pieces.get(token) or text[start:] for token, text, start in zip(ids, texts, starts)]
-
-    def _characters(self, sentence: np.ndarray, position: np.ndarray) -> list[int]:
-        """Returns `character` of many prefixes [prefix]."""
-        ends = np.zeros(len(sentence), np.int64)
-        some = position > 0
-        ends[some] = self.token_end[self.offsets[sentence[some]] + position[some] - 1]
-        return ends.tolist()
+        texts, last_tokens = list[str](), list[str]()
+        for number, tokens in zip(sentence.tolist(), position.tolist()):
+            texts.append(self.prefix_text(number, tokens))
+            token = int(self.tokens[self.offsets[number] + tokens - 1]) if tokens else NONE
+            last_tokens.append(self._pieces.get(token) or texts[-1][self.character(number, max(tokens - 1, 0)) :])
+        return texts, last_tokens
 
     def next_token(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Id of the token that follows each prefix, from the stored sentence. The prefixes must be proper."""

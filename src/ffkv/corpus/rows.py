@@ -78,7 +78,25 @@ def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
     `row`: value of each column; those of a nested column are a mapping. `place`: file and row, for messages. Raises
     UserError if a column contains something else than one text, number, date or truth value.
     """
-    return all(_is_one_of(find_column(row, name), wanted, name, place) for name, wanted in where.items())
+    for name, wanted in where.items():
+        value = find_column(row, name)
+        if value is None or value is MISSING:
+            return False
+        if not isinstance(value, PLAIN):
+            inside = f" Name a column inside it: {_all_names({name: value})}." if isinstance(value, dict) else ""
+            raise UserError(
+                f"{place}: column {name!r} contains {type(value).__name__}, and corpus.where compares one text, number, date or"
+                f" truth value.{inside}"
+            )
+        if isinstance(value, bool):
+            fits = str(value).lower() in (text.lower() for text in wanted)
+        elif isinstance(value, int | float | decimal.Decimal):
+            fits = any(_is_number(text, value) for text in wanted)
+        else:
+            fits = str(value) in wanted
+        if not fits:
+            return False
+    return True
 
 
 def lacking_columns(row: Mapping[str, Any], names: Iterable[str], empty: Any = None) -> set[str]:
@@ -109,22 +127,6 @@ def _names(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _names(value, f"{above}{name}.")
         else:
             yield f"{above}{name}"
-
-
-def _is_one_of(value: Any, wanted: Sequence[str], name: str, place: str) -> bool:
-    if value is None or value is MISSING:
-        return False
-    if not isinstance(value, PLAIN):
-        inside = f" Name a column inside it: {_all_names({name: value})}." if isinstance(value, dict) else ""
-        raise UserError(
-            f"{place}: column {name!r} contains {type(value).__name__}, and corpus.where compares one text, number, date or"
-            f" truth value.{inside}"
-        )
-    if isinstance(value, bool):
-        return str(value).lower() in (text.lower() for text in wanted)
-    if isinstance(value, int | float | decimal.Decimal):
-        return any(_is_number(text, value) for text in wanted)
-    return str(value) in wanted
 
 
 def _is_number(text: str, value: float | decimal.Decimal) -> bool:

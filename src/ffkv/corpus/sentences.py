@@ -93,30 +93,21 @@ def _spans(code: str, text: str) -> list[Span]:
     if not text or text == " ":  # a shortcut, because empty lines are frequent
         return [(0, len(text))] if text else []
     language = _language(code)
-    plain, places, shifts = _shorten_runs(text)
-    with language.memory_zone():
-        document = language.get_pipe("sentencizer")(language.tokenizer(plain))
-        bounds = [(sentence.start_char, sentence.end_char) for sentence in document.sents]
-    return [
-        (start + shifts[bisect_right(places, start)], end + shifts[bisect_right(places, end)]) for start, end in bounds
-    ]
-
-
-def _shorten_runs(text: str) -> tuple[str, list[int], list[int]]:
-    """Shortens the long runs of a text. Returns the short text; the places in it where characters are missing [run];
-    and by how many characters a place of the short text must be moved to find it in the long text: before the first run,
-    and after each run [run + 1].
-    """
-    pieces: list[str] = []
-    places: list[int] = []
-    shifts, copied, length = [0], 0, 0
+    pieces: list[str] = []  # of a short text, without most of each long run
+    # Places of the short text behind long runs, and by how many characters what follows is moved [run]; first the beginning.
+    places, shifts, copied, length = list[int](), [0], 0, 0
     for run in LONG_RUN.finditer(text):
         pieces += [text[copied : run.start()], "x" * KEPT_CHARACTERS]
         copied = run.end() - KEPT_CHARACTERS
         length += len(pieces[-2]) + KEPT_CHARACTERS
         places.append(length)
         shifts.append(copied - length)
-    return "".join([*pieces, text[copied:]]), places, shifts
+    with language.memory_zone():
+        document = language.get_pipe("sentencizer")(language.tokenizer("".join([*pieces, text[copied:]])))
+        bounds = [(sentence.start_char, sentence.end_char) for sentence in document.sents]
+    return [
+        (start + shifts[bisect_right(places, start)], end + shifts[bisect_right(places, end)]) for start, end in bounds
+    ]
 
 
 def _pretokenized_spans(code: str, text: str) -> list[Span]:

@@ -7,7 +7,7 @@ that were alike so far.
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -95,12 +95,30 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
         goes_on, repeats = length[sentences] > position, np.ones(len(sentences), bool)
         repeats[np.unique(prefix, return_index=True)[1]] = False  # all but the first sentence of each prefix
         read[sentences[~goes_on & (repeats | np.isin(prefix, prefix[goes_on]))]] = False
-    parts: list[_OneLength] = []
+    shared, following = [np.empty((0, 3), np.int64)], [np.empty((0, 3), np.int64)]
     for position, sentences, prefix in _alike(tokens, offsets):
-        parts.append(_of_length(position, sentences, prefix, read[sentences], tokens[offsets[sentences] + position]))
-        first_new[sentences[sentences != parts[-1].sentence[prefix]]] = position + 1
+        # Of each prefix, the first sentence that is read; of each token that follows one, the first sentence, too.
+        _, first = np.unique(prefix[read[sentences]], return_index=True)
+        reader = sentences[read[sentences]][first]
+        pairs = prefix << 32 | tokens[offsets[sentences] + position]
+        pairs, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+        order = np.lexsort((first, -counts, pairs >> 32))
+        number, in_histogram = prefix_number(reader, position), np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0)
+        shared.append(np.column_stack([number, np.bincount(prefix), in_histogram.astype(np.int64)]))
+        following.append(np.column_stack([number[pairs >> 32], pairs & 0xFFFFFFFF, counts])[order])
+        first_new[sentences[sentences != reader[prefix]]] = position + 1
     first_new[~read] = length[~read] + 1
-    return first_new, _collect(parts)
+    prefixes, nexts = (rows[rows[:, 0].argsort(kind="stable")] for rows in map(np.concatenate, (shared, following)))
+    number, multiplicity, in_histogram = prefixes.T
+    return first_new, SharedPrefixes(
+        sentence=(number >> 32).astype(np.int32),
+        position=(number & 0xFFFFFFFF).astype(np.int32),
+        multiplicity=multiplicity.astype(np.int32),
+        in_histogram=in_histogram.astype(np.int32),
+        next_offset=np.append(0, np.searchsorted(nexts[:, 0], number, "right")),
+        next_token=nexts[:, 1].astype(np.int32),
+        next_count=nexts[:, 2].astype(np.int32),
+    )
 
 
 def _alike(tokens: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -118,55 +136,3 @@ def _alike(tokens: np.ndarray, offsets: np.ndarray) -> Iterator[tuple[int, np.nd
         shared = counts[number] > 1
         sentences, prefix = sentences[shared], (np.cumsum(counts > 1) - 1)[number[shared]]
         position += 1
-
-
-class _OneLength(NamedTuple):
-    """The shared prefixes of one length. Fields without a comment are as in `SharedPrefixes`."""
-
-    sentence: np.ndarray
-    position: np.ndarray
-    multiplicity: np.ndarray
-    in_histogram: np.ndarray
-    different: np.ndarray  # number of different tokens that follow [prefix]
-    next_token: np.ndarray
-    next_count: np.ndarray
-
-
-def _of_length(
-    position: int, sentences: np.ndarray, prefix: np.ndarray, read: np.ndarray, following: np.ndarray
-) -> _OneLength:
-    """Returns the shared prefixes of one length, from `_alike`. `read`: whether each sentence is read; `following`: the token behind
-    the prefix in it.
-    """
-    count = int(prefix.max()) + 1
-    _, readers = np.unique(prefix[read], return_index=True)
-    pairs, first, counts = np.unique(prefix << 32 | following, return_index=True, return_counts=True)
-    order = np.lexsort((first, -counts, pairs >> 32))  # by prefix, then frequency, then the first sentence
-    return _OneLength(
-        sentence=sentences[read][readers],
-        position=np.full(count, position),
-        multiplicity=np.bincount(prefix),
-        in_histogram=np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0),
-        different=np.bincount(pairs >> 32),
-        next_token=pairs[order] & 0xFFFFFFFF,
-        next_count=counts[order],
-    )
-
-
-def _collect(parts: list[_OneLength]) -> SharedPrefixes:
-    """Puts the prefixes of all lengths into order."""
-    empty = np.empty(0, np.int64)
-    columns = zip(*parts, strict=True) if parts else [()] * len(_OneLength._fields)
-    together = _OneLength(*(np.concatenate([empty, *column]).astype(np.int64) for column in columns))
-    order = np.lexsort((together.position, together.sentence))
-    sizes = together.different[order]
-    starts = (np.cumsum(together.different) - together.different)[order]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    moved = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
-    of_prefixes = ("sentence", "position", "multiplicity", "in_histogram")
-    return SharedPrefixes(
-        **{name: getattr(together, name)[order].astype(np.int32) for name in of_prefixes},
-        next_offset=offsets,
-        next_token=together.next_token[moved].astype(np.int32),
-        next_count=together.next_count[moved].astype(np.int32),
-    )

@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
@@ -277,7 +277,7 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
 
 def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
     paragraph, length = [], 0
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(chain(lines, [""]), 1):
         if _without_end(line):
             paragraph.append(line)
             length += len(line)
@@ -286,8 +286,6 @@ def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
         elif paragraph:
             yield _without_end("".join(paragraph))
             paragraph, length = [], 0
-    if paragraph:
-        yield _without_end("".join(paragraph))
 
 
 def _without_end(line: str) -> str:

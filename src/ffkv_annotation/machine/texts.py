@@ -14,8 +14,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
-from ffkv.run.results.collections import expand
-from ffkv.run.results.memory_name import check_memory, parse_memory_name
+from ffkv.run.results import collections
 from ffkv.run.results.run import Run
 
 Item = TypeVar("Item")
@@ -52,16 +51,15 @@ class Texts:
 def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -> list[Place]:
     """Chooses the memories to annotate, in their order. Raises UserError if there is none, or one is named twice.
 
-    Without names such as "L3.17", they are random ones of each layer, among the sampled keys of figure 2, so that
-    machines, people and tests speak of the same keys.
+    Without names, as `collections.choose_memories` takes them, they are random ones of each layer, among the sampled keys of
+    figure 2, so that machines, people and tests speak of the same keys.
     """
     if names:
-        places = [parse_memory_name(name) for name in expand(run.files, names)]
-        for place in places:
-            check_memory(*place, [layer.memories for layer in run.anatomy.layers])
+        named = (collections.choose_memories(run.files, [name]) for name in names)
+        places = sorted(place for each in named for place in zip(each.layer.tolist(), each.memory.tolist()))
         if len(set(places)) < len(places):
             raise UserError("--memories names a memory twice.")
-        return sorted(places)
+        return places
     sampled = run.files.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
     chosen: list[Place] = []
     for layer, rows in sampled.groupby("layer"):
@@ -73,8 +71,11 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
 def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
     """Reads the texts about memories, given in their order: `shown` trigger examples of each are explained."""
-    prefixes = _sampled(run)
-    offsets = run.anatomy.layer_offset
+    corpus, offsets = run.corpus("validation"), run.anatomy.layer_offset
+    with run.files.open_sampled_prefixes() as file:
+        sentence, position = file["sentence"][...], file["position"][...]
+    parts = zip(*corpus.prefix_texts(sentence, position), position.tolist(), sentence.tolist(), strict=True)
+    prefixes = [_example(corpus, *each, math.nan) for each in parts]
     for layer, of_layer in groupby(places, key=lambda place: place[0]):
         memories = [memory for _, memory in of_layer]
         with run.files.open_sampled_prefixes() as file:
@@ -87,7 +88,11 @@ def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iter
 def _texts(
     run: Run, place: Place, prefixes: list[Example], m: np.ndarray, shown: int, generator: np.random.Generator
 ) -> Texts:
-    examples = _triggers(run, place)
+    corpus, triggers = run.corpus("train"), run.memory(*place).triggers  # the highest coefficient first
+    examples = [
+        _example(corpus, row.text, row.last_token, int(row.position), int(row.sentence), float(row.coefficient))
+        for row in triggers.itertuples()
+    ]
     chosen, held_out = split_examples(examples, shown, generator)
     typical = np.mean([example.coefficient for example in examples]) if examples else 0.0
     threshold = float(run.settings.intervention.silent_below * typical)
@@ -100,24 +105,6 @@ def _texts(
         measured=distinct([replace(prefixes[number], coefficient=float(m[number])) for number in order[:MOST_SILENT]]),
         threshold=threshold,
     )
-
-
-def _triggers(run: Run, place: Place) -> list[Example]:
-    """Returns the trigger examples of a memory, the highest coefficient first."""
-    corpus = run.corpus("train")
-    return [
-        _example(corpus, row.text, row.last_token, int(row.position), int(row.sentence), float(row.coefficient))
-        for row in run.memory(*place).triggers.itertuples()
-    ]
-
-
-def _sampled(run: Run) -> list[Example]:
-    """Returns the sampled validation prefixes, in the order of `m`, with a coefficient of NaN."""
-    corpus = run.corpus("validation")
-    with run.files.open_sampled_prefixes() as file:
-        sentence, position = file["sentence"][...], file["position"][...]
-    parts = zip(*corpus.prefix_texts(sentence, position), position.tolist(), sentence.tolist(), strict=True)
-    return [_example(corpus, *each, math.nan) for each in parts]
 
 
 def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:

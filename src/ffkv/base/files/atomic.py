@@ -138,7 +138,13 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
         _temporary_sums(path).write_bytes(os.fsencode(lines))
         sync(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
-    old = _set_aside(path, temporary) if is_dir(temporary) and is_dir(path) else None
+    old = None
+    if is_dir(temporary) and is_dir(path):  # it is renamed first: a killed removal would leave half
+        if others := {entry.name for entry in path.iterdir()} - {entry.name for entry in temporary.iterdir()}:
+            raise UserError(
+                f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
+            )
+        old = path.rename(_temporary(path.with_name(f"{path.name}.old")))
     try:
         temporary.replace(path)
     except OSError:
@@ -150,16 +156,6 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     sync(path.parent)
     if old:
         remove(old)
-
-
-def _set_aside(path: Path, successor: Path) -> Path:
-    """Renames a folder that a new one replaces: a killed removal would leave half. Refuses one with other files."""
-    others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
-    if others:
-        raise UserError(
-            f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
-        )
-    return path.rename(_temporary(path.with_name(f"{path.name}.old")))
 
 
 def sync(path: Path) -> None:

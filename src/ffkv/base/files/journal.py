@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -65,6 +65,12 @@ class Entry(Stored):
     time: Annotated[str, AfterValidator(lambda time: _behind(time) and time)] = Field(
         default_factory=now, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$"
     )
+
+
+class _Dated(Entry):
+    """An entry of any form."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 Form = TypeVar("Form", bound=Entry)
@@ -129,27 +135,11 @@ def append_shared(folder: Path, writer: str, entry: Entry, mode: int = 0o666) ->
     path = folder / f"{name_in_files(writer)}.{host_name()}.{os.getpid()}.{OWN}.jsonl"
     with _appending:
         if folder not in _newest:
-            _read(folder, [time for file in shared_files(folder) for time in _times(file)])
+            read_shared(folder, _Dated)
         time = max(entry.time, _behind(_newest[folder]) if _newest[folder] else "")
         append_entry(path, entry.model_copy(update={"time": time}).model_dump(mode="json", exclude_none=True), mode)
         _newest[folder] = time
     return path
-
-
-def _read(folder: Path, times: Sequence[str]) -> None:
-    _newest[folder] = max([_newest.get(folder, ""), *times])
-
-
-def _times(path: Path) -> Iterator[str]:
-    """Yields the times of a file. Raises UserError if one of them is none."""
-    for line, given in read_journal(path).entries:
-        if isinstance(given, dict) and "time" in given:
-            try:
-                _behind(str(given["time"]))
-            except ValueError as error:
-                message = f"{path}, line {line}: time: {error}. Correct the line, or move the file away."
-                raise UserError(message) from error
-            yield given["time"]
 
 
 def name_in_files(name: str, others: str = r"[^A-Za-z0-9-]+") -> str:
@@ -194,7 +184,7 @@ def read_shared(
             time = max(time, entry.time)  # within a file, the order of the lines counts, also if a clock went back
             dated.append((time, place, entry))
         torn += [f"{path}, line {line}, is not whole. It was left out; all other lines count." for line in journal.torn]
-    _read(folder, [time for time, _, _ in dated])
+    _newest[folder] = max([_newest.get(folder, ""), *(time for time, _, _ in dated)])
     return [(place, entry) for _, place, entry in sorted(dated, key=lambda each: each[0])], torn
 
 

@@ -128,12 +128,8 @@ def resolve_model(settings: Model) -> Commit:
     if not settings.adapter:
         return dataclasses.replace(commit, code=code)
     adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
-    about: dict[str, Any] = {
-        "adapter": adapter.repository,
-        "adapter_revision": adapter.revision,
-        "adapter_commit": adapter.commit,
-    }
-    return dataclasses.replace(commit, code=code, **about)
+    of_adapter = adapter.repository, adapter.revision, adapter.commit
+    return Commit("model", commit.repository, commit.revision, commit.commit, code, *of_adapter)
 
 
 def write_commit(path: Path, commit: Commit) -> None:
