@@ -12,8 +12,7 @@ from ffkv.model.keys_and_values import keys
 from ffkv.run.results.run import open as open_run
 from ffkv_comparison import same_memories
 from ffkv_comparison.comparison_file import Compared
-from ffkv_comparison.matching import match_memories
-from ffkv_comparison.same_memories import follow_memories, unit
+from ffkv_comparison.same_memories import follow_memories, match_memories, unit
 
 RUNS = Comparison(runs=["first", "second"])
 

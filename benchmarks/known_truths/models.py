@@ -28,7 +28,7 @@ from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv_comparison.matching import find_partners, standardise
+from ffkv_comparison.same_memories import find_partners, standardise
 
 WORDS, MEMORIES = 120, 128
 TOPICS, TEXT_WORDS = 15, 1500
