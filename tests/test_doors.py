@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffkv.base import doors
-from ffkv.base.doors import is_in_package, locate, rename
+from ffkv.base.doors import locate, rename
 from ffkv.base.errors import UserError
 
 
@@ -47,14 +47,12 @@ def test_an_address_leads_into_a_package_without_running_it(tmp_path, monkeypatc
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('this package ran')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert is_in_package("package:small_model")
     assert locate("package:small_model") == str(package)
     assert locate("package:small_model/weights/*.gguf") == str(package / "weights" / "*.gguf")
 
 
 @pytest.mark.parametrize("address", ["gpt2", "data/model", "/data/model", "packages/model"])
 def test_every_other_address_stays(address):
-    assert not is_in_package(address)
     assert locate(address) == address
 
 

@@ -11,15 +11,7 @@ from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.refinement.summarize import measure_closeness
 from ffkv.branches.values.summarize import summarize_agreement
 from ffkv_annotation.machine.explain import PER_SET, balanced_accuracy, correlation, intruder_accuracy, summarize
-from ffkv_comparison.same_memories import (
-    Memories,
-    compare_memories,
-    find_partners,
-    permute,
-    standardise,
-    take,
-    unit,
-)
+from ffkv_comparison.same_memories import Memories, compare_memories, find_partners, permute, standardise, take, unit
 
 VOCABULARY, KEYS = 2000, 512
 
