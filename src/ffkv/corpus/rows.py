@@ -151,25 +151,19 @@ def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]
                 raise unreadable(path, f"the row is longer than {raw_file.MAX_CHARACTERS:,} characters", start)
             yield line
 
-    reader = csv.reader(lines(), strict=True)
-    header = None
-    while True:
-        start, length = reader.line_num + 1, 0
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise unreadable(path, f"{error} in the row that begins here", start) from error
-        if row is None:
-            return
-        if not row:  # an empty line
-            continue
-        if header is None:
-            header = row
-            _check_columns(path, row, dict.fromkeys(row, ""), corpus)
-        elif len(row) != len(header):
-            raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
-        else:
-            yield row_text(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
+    reader, header, start = csv.reader(lines(), strict=True), list[str](), 1
+    try:
+        for row in reader:
+            if row and not header:
+                header = row
+                _check_columns(path, row, dict.fromkeys(row, ""), corpus)
+            elif row and len(row) != len(header):
+                raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
+            elif row:
+                yield row_text(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
+            start, length = reader.line_num + 1, 0
+    except csv.Error as error:
+        raise unreadable(path, f"{error} in the row that begins here", start) from error
 
 
 def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
