@@ -11,6 +11,7 @@ from ffkv.run.results.run import open
 from ffkv_annotation.machine.asking import Asker
 from ffkv_annotation.machine.endpoint import Endpoint, Ledger
 from ffkv_annotation.machine.explain import estimate, explain, judge, other_labels
+from ffkv_annotation.machine.texts import choose_memories
 from ffkv_annotation.records import MarkedPattern, read_records
 from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Item, Sheet
@@ -182,6 +183,10 @@ def test_other_labels_are_of_the_same_layer_where_there_is_one():
     others = other_labels(labels)
     assert others == {(0, 1): "b", (0, 5): "a", (1, 2): "d", (2, 0): "e", (2, 1): "e", (2, 9): "d"}
     assert other_labels({(0, 0): "a", (0, 1): "a"}) == {}
+
+
+def test_memories_are_named_as_everywhere(run):
+    assert choose_memories(run, ["L1.2", "L0.0-1"], 1, 0) == [(0, 0), (0, 1), (1, 2)]
 
 
 def test_memories_without_enough_trigger_examples_are_told(run, stub, asker):
