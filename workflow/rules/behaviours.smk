@@ -19,6 +19,7 @@ rule behaviours_encode:
         "results/{run}/logs/behaviours_encode/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_encode/{behaviour}.tsv"
+    priority: 120
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -51,6 +52,7 @@ rule behaviours_read:
         "results/{run}/logs/behaviours_read/{behaviour}/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_read/{behaviour}/{shard}.tsv"
+    priority: 110
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -88,6 +90,7 @@ rule behaviours_choose:
         "results/{run}/logs/behaviours_choose/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_choose/{behaviour}.tsv"
+    priority: 90
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -125,6 +128,7 @@ rule behaviours_measure:
         "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_measure/{behaviour}/{shard}.tsv"
+    priority: 85
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -171,6 +175,7 @@ rule behaviours_graph:
         "results/{run}/logs/behaviours_graph/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_graph/{behaviour}.tsv"
+    priority: 50
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -244,6 +249,7 @@ rule behaviours_summarize:
         "results/{run}/logs/behaviours_summarize.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

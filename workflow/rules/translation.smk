@@ -16,6 +16,7 @@ rule translation_read:
         "results/{run}/logs/translation_read/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/translation_read/{shard}.tsv"
+    priority: 110
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -51,6 +52,7 @@ rule translation_fit:
         "results/{run}/logs/translation_fit/{group}.log",
     benchmark:
         "results/{run}/benchmarks/translation_fit/{group}.tsv"
+    priority: 90
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -91,6 +93,7 @@ rule translation_measure:
         "results/{run}/logs/translation_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/translation_measure/{group}.tsv"
+    priority: 40
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -137,6 +140,7 @@ rule translation_summarize:
         "results/{run}/logs/translation_summarize.log",
     benchmark:
         "results/{run}/benchmarks/translation_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

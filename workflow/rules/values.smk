@@ -17,7 +17,7 @@ rule values_project:
         "results/{run}/logs/values_project/{group}.log",
     benchmark:
         "results/{run}/benchmarks/values_project/{group}.tsv"
-    priority: 1  # the longest way to the report begins first
+    priority: 162
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -56,6 +56,7 @@ rule values_summarize:
         "results/{run}/logs/values_summarize.log",
     benchmark:
         "results/{run}/benchmarks/values_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:
