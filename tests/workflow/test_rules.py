@@ -211,7 +211,7 @@ MACHINES = {
     "no more than there are": ({"gpu": 1}, {"gpus": 4}, 1, 1),
     "none": ({"gpu": 0}, {"gpus": 1}, 0, 0),
     "the CPU is asked for": ({"gpu": 2}, {"device": "cpu"}, 0, 0),
-    "a cluster": ({}, {"gpus": 4}, 4, 0),
+    "a cluster": ({}, {"gpus": 4}, 4, 1),
 }
 
 

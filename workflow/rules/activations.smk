@@ -22,7 +22,7 @@ rule triggers:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("triggers"),
         memory=runs.memory_limits(),
@@ -80,7 +80,7 @@ rule sampled_prefixes:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("sampled_prefixes"),
         memory=runs.memory_limits(),

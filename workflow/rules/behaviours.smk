@@ -57,7 +57,7 @@ rule behaviours_read:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_read"),
         memory=runs.memory_limits(),
@@ -133,7 +133,7 @@ rule behaviours_measure:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_measure"),
         memory=runs.memory_limits(),
@@ -180,7 +180,7 @@ rule behaviours_graph:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_graph"),
         memory=runs.memory_limits(),

@@ -22,7 +22,7 @@ rule composition_measure:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("composition_measure"),
         code=code("composition_measure"),

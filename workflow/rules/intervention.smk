@@ -27,7 +27,7 @@ rule intervention_measure:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("intervention_measure"),
         memory=runs.memory_limits(),

@@ -55,7 +55,7 @@ rule keys_removal:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("keys_removal"),
         memory=runs.memory_limits(),
@@ -91,7 +91,7 @@ rule keys_precision:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         folder=subpath(output.precision, parent=True),
         options=runs.options("keys_precision"),

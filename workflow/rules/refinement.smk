@@ -20,7 +20,7 @@ rule refinement_measure:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("refinement_measure"),
         code=code("refinement_measure"),

@@ -21,7 +21,7 @@ rule translation_read:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("translation_read"),
         memory=runs.memory_limits(),
@@ -57,7 +57,7 @@ rule translation_fit:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         states=repeated("states"),
         options=runs.options("translation_fit"),
@@ -98,7 +98,7 @@ rule translation_measure:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("translation_measure"),
         code=code("translation_measure"),

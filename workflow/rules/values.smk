@@ -22,7 +22,7 @@ rule values_project:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("values_project"),
         code=code("values_project"),
