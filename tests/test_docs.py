@@ -146,7 +146,7 @@ def test_the_page_on_clusters_names_the_rules_that_ask_for_a_gpu():
     asking = {
         text.partition(":")[0]
         for text in re.split(r"^rule ", rules, flags=re.MULTILINE)
-        if "gpus(on_cluster=True)" in text
+        if "gpu=gpus(" in text
     }
     (row,) = re.findall(r"^\| `FFKV_GPU_PARTITION` \| (.*?) \|", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
     assert {*re.findall(r"`(\w+)`", row)} == asking

@@ -131,7 +131,7 @@ def rules_with_gpus() -> set[str]:
         for path in (WORKFLOW / "rules").glob("*.smk")
         for text in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]
     ]
-    return {text.partition(":")[0] for text in texts if "gpus(on_cluster=True)" in text}
+    return {text.partition(":")[0] for text in texts if "gpu=gpus(" in text}
 
 
 def test_variables_name_partitions_and_the_account_even_if_python_knows_the_name(monkeypatch):

@@ -1,5 +1,6 @@
 """The model stage on every family that it promises, and its taps: what modules read, whether their code passes it by position or by name."""
 
+import h5py
 import pytest
 import torch
 from click.testing import CliRunner
@@ -75,6 +76,8 @@ def test_values_are_rows_of_the_second_matrix(proven, checkpoints):
     torch.testing.assert_close(torch.from_numpy(memories.value), expected, rtol=1e-6, atol=1e-6)
     assert set(memories.layer) == {1}
     assert memories.memory.tolist() == list(range(64))
+    with h5py.File(proven("gpt2").parent / "values.h5") as file:
+        assert file["value"].compression == "gzip" and file["value"].shuffle
 
 
 def test_a_float16_model_whose_coefficients_overflow_is_refused(tmp_path):

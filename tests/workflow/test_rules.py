@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -15,7 +16,7 @@ from support import OFFLINE, ROOT, snakemake
 
 from ffkv.branches.settings import Settings
 from ffkv.cli import COMMANDS, ffkv
-from ffkv.workflow.jobs import STEPS
+from ffkv.workflow.jobs import STEPS, ask_snakemake, read_jobs
 from ffkv.workflow.rules import Runs, tables
 
 pytestmark = pytest.mark.workflow
@@ -26,8 +27,8 @@ NOT_PASSED = {"triggers": {"--save-every"}}
 
 
 @pytest.fixture(scope="module")
-def dry_run(tmp_path_factory) -> str:
-    """What Snakemake would do for models in low precision, in two shards and two layer groups, with the commands.
+def settings_file(tmp_path_factory) -> Path:
+    """The settings of models in low precision, in two shards and two layer groups.
 
     One model is trained and has a control. The others and a data set are on the hub, which nobody asks; one of them is a GGUF
     file.
@@ -54,7 +55,13 @@ def dry_run(tmp_path_factory) -> str:
     for run in ("tiny", "hub"):  # somebody judged keys of both
         (folder / "annotations" / run / "records").mkdir(parents=True)
         (folder / "annotations" / run / "records" / "person_anna.0.host.1.jsonl").touch()
-    dry = snakemake(folder, folder / "settings.yaml", "-n", "--printshellcmds")
+    return folder / "settings.yaml"
+
+
+@pytest.fixture(scope="module")
+def dry_run(settings_file) -> str:
+    """What Snakemake would do with these settings, with the commands."""
+    dry = snakemake(settings_file.parent, settings_file, "-n", "--printshellcmds")
     assert dry.returncode == 0, dry.stderr
     return dry.stdout + dry.stderr
 
@@ -156,6 +163,19 @@ def test_each_rule_says_what_it_does(dry_run):
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
 
 
+def test_a_rule_that_others_wait_for_never_has_less_priority_than_these(settings_file):
+    text = "".join(path.read_text() for path in RULES)
+    priority = {
+        rule: int(of) for rule, of in re.findall(r"^rule (\w+):(?:\n(?: .*)?)+?\n    priority: (\d+)", text, re.M)
+    }
+    jobs = read_jobs(ask_snakemake(settings_file, 2, settings_file.parent))
+    assert {job.rule for job in jobs} <= priority.keys()  # every rule says its own
+    maker = {path: job.rule for job in jobs for path in job.outputs}
+    waits = {(maker[path], job.rule) for job in jobs for path in job.inputs if path in maker}
+    assert len(waits) > 60  # the test reads what it means to read
+    assert sorted((before, rule) for before, rule in waits if priority[before] < priority[rule]) == []
+
+
 def test_the_tables_of_a_rule_are_those_that_its_step_writes():
     """Whatever the step is called: `roles` has no step `summarize`."""
     assert tables("roles_measure")[1:2] == ["results/{run}/roles/by_layer/{group}.parquet"]
@@ -191,7 +211,7 @@ MACHINES = {
     "no more than there are": ({"gpu": 1}, {"gpus": 4}, 1, 1),
     "none": ({"gpu": 0}, {"gpus": 1}, 0, 0),
     "the CPU is asked for": ({"gpu": 2}, {"device": "cpu"}, 0, 0),
-    "a cluster": ({}, {"gpus": 4}, 4, 0),
+    "a cluster": ({}, {"gpus": 4}, 4, 1),
 }
 
 

@@ -17,11 +17,12 @@ rule triggers:
         "results/{run}/logs/triggers/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/triggers/{shard}.tsv"
+    priority: 257
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("triggers"),
         memory=runs.memory_limits(),
@@ -49,6 +50,7 @@ rule merge_triggers:
         "results/{run}/logs/merge_triggers.log",
     benchmark:
         "results/{run}/benchmarks/merge_triggers.tsv"
+    priority: 163
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -73,11 +75,12 @@ rule sampled_prefixes:
         "results/{run}/logs/sampled_prefixes/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/sampled_prefixes/{shard}.tsv"
+    priority: 139
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("sampled_prefixes"),
         memory=runs.memory_limits(),
@@ -106,6 +109,7 @@ rule merge_sampled_prefixes:
         "results/{run}/logs/merge_sampled_prefixes.log",
     benchmark:
         "results/{run}/benchmarks/merge_sampled_prefixes.tsv"
+    priority: 124
     conda:
         "../../envs/ffkv.yaml"
     params:

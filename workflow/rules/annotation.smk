@@ -30,6 +30,7 @@ rule annotate_agreement:
         "results/{run}/logs/annotate_agreement.log",
     benchmark:
         "results/{run}/benchmarks/annotate_agreement.tsv"
+    priority: 11
     conda:
         "../../envs/ffkv.yaml"
     params:

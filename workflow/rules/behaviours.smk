@@ -19,6 +19,7 @@ rule behaviours_encode:
         "results/{run}/logs/behaviours_encode/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_encode/{behaviour}.tsv"
+    priority: 120
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -51,11 +52,12 @@ rule behaviours_read:
         "results/{run}/logs/behaviours_read/{behaviour}/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_read/{behaviour}/{shard}.tsv"
+    priority: 110
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_read"),
         memory=runs.memory_limits(),
@@ -88,6 +90,7 @@ rule behaviours_choose:
         "results/{run}/logs/behaviours_choose/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_choose/{behaviour}.tsv"
+    priority: 90
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -125,11 +128,12 @@ rule behaviours_measure:
         "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_measure/{behaviour}/{shard}.tsv"
+    priority: 85
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_measure"),
         memory=runs.memory_limits(),
@@ -171,11 +175,12 @@ rule behaviours_graph:
         "results/{run}/logs/behaviours_graph/{behaviour}.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_graph/{behaviour}.tsv"
+    priority: 50
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("behaviours_graph"),
         memory=runs.memory_limits(),
@@ -244,6 +249,7 @@ rule behaviours_summarize:
         "results/{run}/logs/behaviours_summarize.log",
     benchmark:
         "results/{run}/benchmarks/behaviours_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

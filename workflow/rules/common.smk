@@ -57,16 +57,16 @@ wildcard_constraints:
     comparison=r"[A-Za-z0-9][A-Za-z0-9._-]*",
 
 
-def gpus(on_cluster):
+def gpus(whole_model=False):
     """The GPUs of a job of a rule that uses one if there is one.
 
-    A cluster is asked for `model.gpus` for the rules that run the model over text, and for none for the others. On a
+    A cluster is asked for `model.gpus` for a job with the whole model, and for at most one for a job with its head alone. On a
     workstation, whose profile says how many GPUs there are, such a job takes at least one, so that no two jobs share one.
     """
 
     def count(wildcards):
         model = runs.settings[wildcards.run]["model"]
-        asked = model["gpus"] if on_cluster else 0
+        asked = model["gpus"] if whole_model else min(model["gpus"], 1)
         takes = "gpu" in workflow.global_resources and model["device"] != "cpu"
         return max(asked, 1) if takes else asked
 

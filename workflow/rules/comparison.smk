@@ -18,6 +18,7 @@ rule comparison_measure:
         "results/comparisons/{comparison}/logs/comparison_measure.log",
     benchmark:
         "results/comparisons/{comparison}/benchmarks/comparison_measure.tsv"
+    priority: 2
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -53,6 +54,7 @@ rule comparison_report:
         "results/comparisons/{comparison}/logs/comparison_report.log",
     benchmark:
         "results/comparisons/{comparison}/benchmarks/comparison_report.tsv"
+    priority: 1
     conda:
         "../../envs/ffkv.yaml"
     params:

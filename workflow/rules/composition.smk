@@ -17,11 +17,12 @@ rule composition_measure:
         "results/{run}/logs/composition_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/composition_measure/{group}.tsv"
+    priority: 27
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("composition_measure"),
         code=code("composition_measure"),
@@ -53,6 +54,7 @@ rule composition_summarize:
         "results/{run}/logs/composition_summarize.log",
     benchmark:
         "results/{run}/benchmarks/composition_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

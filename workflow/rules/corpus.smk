@@ -19,6 +19,7 @@ rule corpus:
         "results/{run}/logs/corpus/{split}.log",
     benchmark:
         "results/{run}/benchmarks/corpus/{split}.tsv"
+    priority: 273
     conda:
         "../../envs/ffkv.yaml"
     threads: runs.setting("corpus_processes")
@@ -51,6 +52,7 @@ rule copy_corpus:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     wildcard_constraints:
         run=runs.that_copy,
+    priority: 273
     conda:
         "../../envs/ffkv.yaml"
     params:

@@ -16,6 +16,7 @@ rule train:
         "results/{run}/logs/train.log",
     benchmark:
         "results/{run}/benchmarks/train.tsv"
+    priority: 350
     conda:
         "../../envs/ffkv.yaml"
     threads: 4

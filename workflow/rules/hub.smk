@@ -13,7 +13,7 @@ rule resolve_commit:
         "results/{run}/logs/commits/{kind}.log",
     benchmark:
         "results/{run}/benchmarks/commits/{kind}.tsv"
-    priority: 2  # before anything else: runs of one command read the same commit, also if somebody pushes soon after
+    priority: 400  # before anything else: runs of one command read the same commit, also if somebody pushes soon after
     localrule: True  # Nodes of a cluster often have no way to the hub.
     conda:
         "../../envs/ffkv.yaml"

@@ -22,12 +22,12 @@ rule intervention_measure:
         "results/{run}/logs/intervention_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/intervention_measure/{group}.tsv"
-    priority: 1  # the longest way to the report begins first
+    priority: 123
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("intervention_measure"),
         memory=runs.memory_limits(),
@@ -71,6 +71,7 @@ rule intervention_summarize:
         "results/{run}/logs/intervention_summarize.log",
     benchmark:
         "results/{run}/benchmarks/intervention_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

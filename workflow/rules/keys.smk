@@ -17,6 +17,7 @@ rule keys_patterns:
         "results/{run}/logs/keys_patterns/{group}.log",
     benchmark:
         "results/{run}/benchmarks/keys_patterns/{group}.tsv"
+    priority: 23
     conda:
         "../../envs/ffkv.yaml"
     threads: 1
@@ -49,11 +50,12 @@ rule keys_removal:
         "results/{run}/logs/keys_removal/{group}.log",
     benchmark:
         "results/{run}/benchmarks/keys_removal/{group}.tsv"
+    priority: 87
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("keys_removal"),
         memory=runs.memory_limits(),
@@ -84,11 +86,12 @@ rule keys_precision:
         "results/{run}/logs/keys_precision.log",
     benchmark:
         "results/{run}/benchmarks/keys_precision.tsv"
+    priority: 50
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         folder=subpath(output.precision, parent=True),
         options=runs.options("keys_precision"),
@@ -120,6 +123,7 @@ rule keys_summarize:
         "results/{run}/logs/keys_summarize.log",
     benchmark:
         "results/{run}/benchmarks/keys_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

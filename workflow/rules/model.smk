@@ -21,6 +21,7 @@ rule unpack:
         "results/{run}/benchmarks/unpack.tsv"
     wildcard_constraints:
         run=runs.that_unpack,
+    priority: 303
     conda:
         "../../envs/ffkv.yaml"
     params:
@@ -54,6 +55,7 @@ rule model:
         "results/{run}/logs/model.log",
     benchmark:
         "results/{run}/benchmarks/model.tsv"
+    priority: 288
     conda:
         "../../envs/ffkv.yaml"
     threads: 4

@@ -15,11 +15,12 @@ rule refinement_measure:
         "results/{run}/logs/refinement_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/refinement_measure/{group}.tsv"
+    priority: 54
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("refinement_measure"),
         code=code("refinement_measure"),
@@ -51,6 +52,7 @@ rule refinement_summarize:
         "results/{run}/logs/refinement_summarize.log",
     benchmark:
         "results/{run}/benchmarks/refinement_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

@@ -16,6 +16,7 @@ rule write_settings:
         "results/{run}/logs/write_settings.log",
     benchmark:
         "results/{run}/benchmarks/write_settings.tsv"
+    priority: 12
     localrule: True  # One line in a file is not worth a job on a cluster.
     conda:
         "../../envs/ffkv.yaml"
@@ -73,6 +74,7 @@ rule report:
         "results/{run}/logs/report.log",
     benchmark:
         "results/{run}/benchmarks/report.tsv"
+    priority: 10
     conda:
         "../../envs/ffkv.yaml"
     params:

@@ -21,6 +21,7 @@ rule roles_measure:
         "results/{run}/logs/roles_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/roles_measure/{group}.tsv"
+    priority: 21
     conda:
         "../../envs/ffkv.yaml"
     threads: 4

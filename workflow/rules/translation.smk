@@ -16,11 +16,12 @@ rule translation_read:
         "results/{run}/logs/translation_read/{shard}.log",
     benchmark:
         "results/{run}/benchmarks/translation_read/{shard}.tsv"
+    priority: 110
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=True),
+        gpu=gpus(whole_model=True),
     params:
         options=runs.options("translation_read"),
         memory=runs.memory_limits(),
@@ -51,11 +52,12 @@ rule translation_fit:
         "results/{run}/logs/translation_fit/{group}.log",
     benchmark:
         "results/{run}/benchmarks/translation_fit/{group}.tsv"
+    priority: 90
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         states=repeated("states"),
         options=runs.options("translation_fit"),
@@ -91,11 +93,12 @@ rule translation_measure:
         "results/{run}/logs/translation_measure/{group}.log",
     benchmark:
         "results/{run}/benchmarks/translation_measure/{group}.tsv"
+    priority: 40
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("translation_measure"),
         code=code("translation_measure"),
@@ -137,6 +140,7 @@ rule translation_summarize:
         "results/{run}/logs/translation_summarize.log",
     benchmark:
         "results/{run}/benchmarks/translation_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

@@ -17,12 +17,12 @@ rule values_project:
         "results/{run}/logs/values_project/{group}.log",
     benchmark:
         "results/{run}/benchmarks/values_project/{group}.tsv"
-    priority: 1  # the longest way to the report begins first
+    priority: 162
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=gpus(on_cluster=False),
+        gpu=gpus(),
     params:
         options=runs.options("values_project"),
         code=code("values_project"),
@@ -56,6 +56,7 @@ rule values_summarize:
         "results/{run}/logs/values_summarize.log",
     benchmark:
         "results/{run}/benchmarks/values_summarize.tsv"
+    priority: 12
     conda:
         "../../envs/ffkv.yaml"
     params:

@@ -23,7 +23,9 @@ NONE = -1  # no sentence, no token
 # Digits of a float32 that do not count for the order, of the 23 after its first one.
 FINE_BITS = 9
 FINE = 2**FINE_BITS - 1
-RANKED: dict[str, Any] = {"dimensions": "memory rank", "dtype": "int32"}
+# Of each unpacked piece a reader of one memory needs one row.
+RANKED: dict[str, Any] = {"dimensions": "memory rank", "chunks": {"memory": 512}}
+NUMBERED = RANKED | {"dtype": "int32"}
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
 # Everything not positive, then powers of two.
@@ -35,31 +37,31 @@ class TriggerExamples:
     """The trigger examples of every key, of one sign of its coefficient."""
 
     coefficient: np.ndarray = dataset(
-        "memory rank", "float32", unit="1", about="memory coefficient, furthest from 0 first; 0 if there is no trigger"
+        **RANKED, dtype="float32", unit="1", about="memory coefficient, furthest from 0 first; 0 if there is no trigger"
     )
     sentence: np.ndarray = dataset(
-        **RANKED, unit="sentence", about="sentence of the trigger prefix; -1 if there is none", of="sentence"
+        **NUMBERED, unit="sentence", about="sentence of the trigger prefix; -1 if there is none", of="sentence"
     )
     position: np.ndarray = dataset(
-        **RANKED, unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
+        **NUMBERED, unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
     )
     next_token: np.ndarray = dataset(
-        **RANKED,
+        **NUMBERED,
         unit="token",
         about="id of the token that follows the prefix, most often if several do; -1 if there is none",
         of="token_id",
     )
     multiplicity: np.ndarray = dataset(
-        **RANKED,
+        **NUMBERED,
         unit="sentence",
         about="number of sentences that begin with the prefix; 1 if shared prefixes compete per sentence, 0 if there is none",
     )
     next_count: np.ndarray = dataset(
-        **RANKED, unit="sentence", about="how many of these sentences have `next_token` after the prefix"
+        **NUMBERED, unit="sentence", about="how many of these sentences have `next_token` after the prefix"
     )
     gate: np.ndarray = dataset(
-        "memory rank",
-        "int8",
+        **RANKED,
+        dtype="int8",
         unit="1",
         about="sign of the memory's gate: 1 or -1; 0 if it has none, or if there is no trigger",
     )
@@ -148,6 +150,9 @@ def tied_first(coefficient: np.ndarray) -> np.ndarray:
     return (digits.shape[1] > 1) & (digits[:, 0] >= 0) & (digits[:, 0] == digits[:, -1])
 
 
+COMPRESSED = [part.name for parts in datasets.datasets_of(Triggers).values() for part in parts]
+
+
 def write_triggers(path: Path | str, triggers: Triggers) -> None:
     """Writes `triggers.h5`, or a shard of it.
 
@@ -193,7 +198,7 @@ def write_parts(path: Path | str, attributes: Mapping[str, Any], prefixes: int, 
             if not written:
                 sizes = {"memory": int(part.layer_offset[-1]), "rank": part.coefficient.shape[1]}
                 sizes |= {"layer": part.layers, "bin": part.histogram.shape[1]}
-                datasets.allocate(file, Triggers, sizes, ["negative"] if part.negative is None else [])
+                datasets.allocate(file, Triggers, sizes, ["negative"] if part.negative is None else [], COMPRESSED)
             stop = written + len(part.coefficient)
             datasets.fill(file, part, "memory", slice(written, stop))
             written = stop

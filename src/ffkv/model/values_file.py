@@ -69,7 +69,7 @@ def write_values(path: Path | str, model: "nn.Module", anatomy: Anatomy) -> None
     offsets = anatomy.layer_offset
     sizes = {"layer": len(anatomy.layers), "memory": offsets[-1], "width": anatomy.width}
     with hdf5.create(path, "values", anatomy.identity) as file:
-        datasets.allocate(file, ValuesFile, sizes)
+        datasets.allocate(file, ValuesFile, sizes, compressed=["value"])
         file["layer_offset"][...] = offsets
         for layer in anatomy.layers:
             v, b = values(model, layer)

@@ -65,9 +65,9 @@ class Model(Section):
     GPU, or `cpu`, as in `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of its free memory. Empty
     means that the model is spread only if it does not fit `device`. This setting changes no number in the results."""
     gpus: int = Field(0, ge=0, le=64)
-    """Number of GPUs that a job requests from a cluster if it runs the model over text. `device` decides which of them are
-    used. On a workstation, such a job takes at least one GPU if there is one. This setting changes no number in the
-    results."""
+    """Number of GPUs that a job requests from a cluster if it runs the model over text; a job that runs its head alone
+    requests one of them. `device` decides which of them are used. On a workstation, such a job takes at least one GPU if
+    there is one. This setting changes no number in the results."""
     second_matrix: Pattern = ""
     """Regular expression for the name of the second feed-forward matrix inside its block. Set it only for model code
     whose names ffkv does not know. Empty means the known names. ffkv finds mixtures of experts without it."""

@@ -18,7 +18,8 @@ from ffkv.base.files import hdf5, tables
 from ffkv.base.intervals import mean_interval
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
-from ffkv.branches.translation.maps import Maps, Ridge, fit, fold_of
+from ffkv.branches.translation.maps import Maps
+from ffkv.branches.translation.ridge import Ridge, fit, fold_of
 from ffkv.branches.translation.settings import Translation
 from ffkv.branches.translation.tables import FIT, READINGS
 from ffkv.model.head.head import Head
@@ -41,7 +42,7 @@ def fit_maps(given: Given, settings: Translation = Translation(), seed: int = 0)
     rows = []
     for row, layer in enumerate(given.each_layer("maps")):
         o = _read(given, partial(_output, layer=layer))
-        fitted = dict(zip(READINGS, fit(o, target, fold, shuffled), strict=True))
+        fitted = dict(zip(READINGS, fit(o, target, fold, shuffled, head.device), strict=True))
         if settings.fit == "divergence":
             pairs = dict(zip(READINGS, (target, target[shuffled]), strict=True))
             for reading, start in fitted.items():
