@@ -28,7 +28,8 @@ from ffkv.branches.behaviours.words import ALL, BY_SCREEN, DIRECTIONS, ESTIMATE,
 from ffkv.branches.given import Given
 from ffkv.model.anatomy import Layer
 from ffkv.model.effects.changes import as_long_as_removed, measure_effects, predict
-from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, patched_ends, run_unchanged
+from ffkv.model.effects.rerun import Running, changed_ends, patched_ends
+from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.hooks import relative_error
 
@@ -346,7 +347,7 @@ def measure_side_effects(
     rows, read_as = list[dict](), running.loaded.anatomy.read_as
     for few, bases, ends in _patched(running, _inside(sets, base.shape[-1]), prefixes, base):
         predictions = predict(running.head, torch.stack([each.end for each in bases]), read_as)
-        tokens = [torch.tensor([prefixes[n].answer], device=predictions[0].p.device) for n in few]
+        tokens = [torch.tensor([prefixes[n].answer]) for n in few]
         measured = measure_effects(running.head, [*ends], predictions, tokens, read_as)
         for n, effects in zip(few, measured, strict=True):
             found = zip(sets, effects.divergence.tolist(), (-effects.log_p[:, 0]).tolist(), strict=True)

@@ -31,7 +31,8 @@ from ffkv.model.effects.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.model.effects.rerun import Running, Unchanged, changed_ends, run_unchanged
+from ffkv.model.effects.rerun import Running, changed_ends
+from ffkv.model.effects.unchanged import Unchanged, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
 SIDES = ("positive", "negative")
@@ -66,7 +67,7 @@ class LayerModel:
         self,
         bases: Sequence[Unchanged],
         changes: Sequence[Tensor],
-        predictions: Sequence[Prediction],
+        predictions: Prediction,
         tokens: Sequence[Tensor],
         reaches: Sequence[str] = REACHES,
     ) -> dict[str, list[Effects]]:
@@ -255,12 +256,11 @@ def measure_units(
             np.unique(np.concatenate([ids for part in parts for ids in part.tokens.values()])) for parts in changes
         ]
         predictions = predict(its.head, torch.stack([base.end for base in bases]), its.loaded.anatomy.read_as)
-        device = predictions[0].p.device
         effects = model.effects(
             bases,
             [torch.cat([part.vectors for part in parts]) for parts in changes],
             predictions,
-            [torch.from_numpy(own).to(device) for own in wanted],
+            [torch.from_numpy(own) for own in wanted],
         )
         for n, parts in enumerate(changes):
             sizes = [len(part.vectors) for part in parts]
