@@ -24,9 +24,9 @@ READ_AS = 7
 
 def test_scaling_by_hand():
     """m = 2, s = 0.5: the contribution is (3, 4)."""
-    found = scaled(2.0, VALUE, 0.5, [0.0, 0.5, 1.0, 2.0, -1.0])
-    assert found.tolist() == [[-3, -4], [-1.5, -2], [0, 0], [3, 4], [-6, -8]]
-    assert set_to(2.0, VALUE, 0.5, 5.0).tolist() == [[4.5, 6.0]]
+    found = scaled(2.0, 0.5, [0.0, 0.5, 1.0, 2.0, -1.0])
+    assert np.outer(found, VALUE).tolist() == [[-3, -4], [-1.5, -2], [0, 0], [3, 4], [-6, -8]]
+    assert np.outer(set_to(2.0, 0.5, 5.0), VALUE).tolist() == [[4.5, 6.0]]
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 100), st.sampled_from([-1.5, 2.0]))
@@ -118,7 +118,7 @@ def effects_of(head, end, ends, tokens):
 def test_a_removed_memory_takes_m_e_v_from_each_logit(numbers):
     embedding, end, value = numbers
     m, head = 1.7, LinearHead(embedding)
-    change = scaled(m, value, 1.0, [0.0])
+    change = float(scaled(m, 1.0, [0.0])[0]) * value[None]
     before, after = head.logits(end[None])[0], head.logits(end + change)[0]
     torch.testing.assert_close(after - before, -m * (embedding @ value), rtol=1e-5, atol=1e-5)
     expected = after.double().log_softmax(0) - before.double().log_softmax(0)

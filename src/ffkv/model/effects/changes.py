@@ -17,21 +17,14 @@ from ffkv.base.batching import to_device
 from ffkv.model.head.head import Head
 
 
-def scaled(m: float, value: Tensor, factor: float, scales: list[float]) -> Tensor:
-    """m_i := c m_i, for each scale c [scale, d].
-
-    Args:
-        m: the coefficient m_i.
-        value: v_i [d].
-        factor: s.
-        scales: values of c.
-    """
-    return torch.outer((value.new_tensor(scales) - 1) * (factor * m), value)
+def scaled(m: float, factor: float, scales: Sequence[float]) -> np.ndarray:
+    """m_i := c m_i: by which multiple of v_i o changes, for each scale c [scale]. `m`: the coefficient m_i. `factor`: s."""
+    return (np.array(scales) - 1) * (factor * m)
 
 
-def set_to(m: float, value: Tensor, factor: float, new: float) -> Tensor:
-    """m_i := `new` [1, d]. Other arguments: see `scaled`."""
-    return (factor * (new - m) * value)[None]
+def set_to(m: float, factor: float, new: float) -> np.ndarray:
+    """m_i := `new`: by which multiple of v_i o changes [1]. Other arguments: see `scaled`."""
+    return np.array([factor * (new - m)])
 
 
 def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
