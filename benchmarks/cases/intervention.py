@@ -11,8 +11,7 @@ from benchmarks.measure import Comparison, Measurement, Work, same_work
 from ffkv.branches.settings import Batches, Intervention
 from ffkv.model.checkpoint.load import load
 from ffkv.model.effects.changes import choose_kept, keep_few, measure_effects, predict
-from ffkv.model.effects.rerun import rerunning
-from ffkv.model.effects.unchanged import run_unchanged
+from ffkv.model.effects.rerun import rerunning, run_unchanged
 from ffkv.model.head.head_file import load_head
 
 TOKENS, CHANGES = 20, 125  # of a prefix; on a prefix by the default settings

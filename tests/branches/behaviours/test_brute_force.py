@@ -12,8 +12,7 @@ from ffkv.branches.behaviours import measure
 from ffkv.branches.behaviours.states import AtTokens, read_states, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.settings import Behaviour
-from ffkv.model.effects.rerun import Running, patched_ends, rerunning
-from ffkv.model.effects.unchanged import keeps
+from ffkv.model.effects.rerun import Running, keeps, patched_ends, rerunning
 from ffkv.model.head.head_file import load_head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.change import scaled, with_output

@@ -9,8 +9,16 @@ from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
 from ffkv.model.effects import rerun
-from ffkv.model.effects.rerun import Running, from_the_start, read_on, rerunning, rerunning_layers, row_by_row
-from ffkv.model.effects.unchanged import keeps, run_unchanged
+from ffkv.model.effects.rerun import (
+    Running,
+    from_the_start,
+    keeps,
+    read_on,
+    rerunning,
+    rerunning_layers,
+    row_by_row,
+    run_unchanged,
+)
 from ffkv.model.tap.hooks import forward, relative_error
 
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.

@@ -28,8 +28,7 @@ from ffkv.branches.behaviours.words import ALL, BY_SCREEN, DIRECTIONS, ESTIMATE,
 from ffkv.branches.given import Given
 from ffkv.model.anatomy import Layer
 from ffkv.model.effects.changes import as_long_as_removed, measure_effects, predict
-from ffkv.model.effects.rerun import Running, changed_ends, patched_ends
-from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, patched_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.hooks import relative_error
 

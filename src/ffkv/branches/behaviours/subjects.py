@@ -19,8 +19,7 @@ from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import output_gradients
-from ffkv.model.effects.rerun import Running, patched_ends
-from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, patched_ends, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.placement import running_in_float32

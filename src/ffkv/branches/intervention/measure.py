@@ -19,8 +19,7 @@ from ffkv.branches.intervention.settings import Intervention
 from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT
 from ffkv.branches.intervention.units import LayerModel, add_q_values, intervene, layer_model
 from ffkv.model.effects.changes import Prediction, choose_kept, keep_few, measure_effects, predict
-from ffkv.model.effects.rerun import Running, rerunning_layers
-from ffkv.model.effects.unchanged import Unchanged, run_unchanged
+from ffkv.model.effects.rerun import Running, Unchanged, rerunning_layers, run_unchanged
 
 
 class Measured(NamedTuple):

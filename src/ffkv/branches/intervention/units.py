@@ -22,9 +22,8 @@ from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
-from ffkv.model.effects.changes import Effects, Prediction, measure_effects, predict, scaled, set_to, similar_memories
-from ffkv.model.effects.rerun import Running, changed_ends
-from ffkv.model.effects.unchanged import Unchanged, run_unchanged
+from ffkv.model.effects.changes import Effects, measure_effects, predict, scaled, set_to, similar_memories
+from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
 SIDES = ("positive", "negative")
@@ -55,23 +54,6 @@ class LayerModel:
     settings: Intervention
     seed: int
 
-    def effects(
-        self,
-        bases: Sequence[Unchanged],
-        changes: Sequence[Tensor],
-        predictions: Prediction,
-        tokens: Sequence[Tensor],
-        reaches: Sequence[str] = REACHES,
-    ) -> dict[str, list[Effects]]:
-        """Returns the effects of changes of o at the last token of prefixes [prefix][change, d], by reach [prefix]."""
-        its = self.running
-        ends = changed_ends(its.loaded, self.layer, its.reruns[self.layer.index], bases, changes, reaches)
-        found: dict[int, list[Effects]] = {}  # the last layer has one list of ends for both
-        for own in ends.values():
-            if id(own) not in found:
-                found[id(own)] = measure_effects(its.head, own, predictions, tokens, its.loaded.anatomy.read_as)
-        return {reach: found[id(own)] for reach, own in ends.items()}
-
 
 class Changes(NamedTuple):
     """Some changes of o on one prefix, all of one unit and of one kind."""
@@ -83,15 +65,8 @@ class Changes(NamedTuple):
     tokens: dict[str, np.ndarray]  # ids of the tokens that are measured, by what they are: "top", "other", "next"
     source: str  # see `ffkv.branches.intervention.tables`
     labels: list[tuple[str, float]]  # of each change: ("scale", c) or ("mean", NaN) [change]; none of controls
-    rows: np.ndarray  # along which vector o changes: its row in `Vectors` [change]
+    rows: np.ndarray  # along which vector o changes: its row among those of `vectors_of` [change]
     weights: np.ndarray  # by which multiple of it [change]
-
-
-class Vectors(NamedTuple):
-    """The vectors along which o of a layer changes: all values of the layer, then random directions of each unit."""
-
-    table: Tensor  # [vector, d]
-    norms: np.ndarray  # their lengths, float64 [vector]
 
 
 @dataclass
@@ -243,7 +218,8 @@ def measure_units(
         next_token: the token that follows each prefix.
     """
     its, found, all_places = model.running, [UnitResults() for _ in units], [*ids]
-    lengths, vectors = np.array([len(row) for row in ids.values()], np.int64), vectors_of(model, units)
+    lengths, read_as = np.array([len(row) for row in ids.values()], np.int64), its.loaded.anatomy.read_as
+    vectors, norms = vectors_of(model, units)
     for group in batches(lengths, its.batch_tokens):
         places = [all_places[number] for number in group]
         (bases,) = run_unchanged(its.loaded, [model.layer], [ids[place] for place in places], its.keeps)
@@ -251,30 +227,39 @@ def measure_units(
         for base, place, m in zip(bases, places, torch.stack([base.m for base in bases]).cpu().numpy(), strict=True):
             following = np.array([next_token[place]])
             read = [{"top": top, "other": other, "next": following} for top, other in zip(tokens, other_tokens)]
-            changes.append(_changes_on(model, units, silent, read, vectors.norms, m, base.factor, place))
+            changes.append(_changes_on(model, units, silent, read, norms, m, base.factor, place))
         wanted = [
             np.unique(np.concatenate([ids for part in parts for ids in part.tokens.values()])) for parts in changes
         ]
-        predictions = predict(its.head, torch.stack([base.end for base in bases]), its.loaded.anatomy.read_as)
-        flat, device = [part for parts in changes for part in parts], str(vectors.table.device)
+        flat, device = [part for parts in changes for part in parts], str(vectors.device)
         rows = to_device(np.concatenate([part.rows for part in flat]), device)
         weights = to_device(np.concatenate([part.weights for part in flat]).astype(np.float32), device)
-        moves = (weights[:, None] * vectors.table[rows]).split([sum(len(part.rows) for part in own) for own in changes])
-        effects = model.effects(bases, moves, predictions, [torch.from_numpy(own) for own in wanted])
+        moves = (weights[:, None] * vectors[rows]).split([sum(len(part.rows) for part in own) for own in changes])
+        predictions = predict(its.head, torch.stack([base.end for base in bases]), read_as)
+        ends = changed_ends(its.loaded, model.layer, its.reruns[model.layer.index], bases, moves)
+        on_cpu = [torch.from_numpy(own) for own in wanted]
+        # After the last layer both reaches are the same.
+        effects = {
+            id(own): measure_effects(its.head, own, predictions, on_cpu, read_as)
+            for own in {id(own): own for own in ends.values()}.values()
+        }
         for n, parts in enumerate(changes):
             sizes = [len(part.rows) for part in parts]
-            for reach, of_prefixes in effects.items():
-                pieces = zip(*(tensor.split(sizes) for tensor in of_prefixes[n]), strict=True)
-                for part, own in zip(parts, pieces, strict=True):
-                    found[part.unit_index].note(part, reach, Effects(*own), wanted[n])
+            for reach, own in ends.items():
+                pieces = zip(*(tensor.split(sizes) for tensor in effects[id(own)][n]), strict=True)
+                for part, piece in zip(parts, pieces, strict=True):
+                    found[part.unit_index].note(part, reach, Effects(*piece), wanted[n])
     order = {place: number for number, place in enumerate(all_places)}
     for of_unit in found:
         of_unit.rows.sort(key=lambda row: order[row["sentence"], row["position"]])
     return found
 
 
-def vectors_of(model: LayerModel, units: Sequence[Unit]) -> Vectors:
-    """Draws the random directions of each unit, and returns all vectors along which o changes."""
+def vectors_of(model: LayerModel, units: Sequence[Unit]) -> tuple[Tensor, np.ndarray]:
+    """Returns the vectors along which o changes [vector, d], and their lengths, float64 [vector].
+
+    They are all values of the layer, then random directions of each unit, which it draws.
+    """
     count, values = model.settings.directions, model.values
     drawn = np.zeros((len(units), count, values.shape[1]), np.float32)
     for own, unit in zip(drawn, units, strict=True):
@@ -282,8 +267,8 @@ def vectors_of(model: LayerModel, units: Sequence[Unit]) -> Vectors:
         own[:] = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts).standard_normal(own.shape, np.float32)
     directions = drawn.reshape(-1, drawn.shape[2])
     norms = np.linalg.norm(directions.astype(np.float64), axis=1)
-    table = torch.cat([values, to_device(directions, str(values.device))])
-    return Vectors(table, np.concatenate([model.norms, norms]))
+    vectors = torch.cat([values, to_device(directions, str(values.device))])
+    return vectors, np.concatenate([model.norms, norms])
 
 
 def _changes_on(
@@ -298,7 +283,7 @@ def _changes_on(
 ) -> list[Changes]:
     """Returns all changes on one prefix: of the units whose trigger example it is, then of those that are silent there.
 
-    `silent`, `read`: the prefixes on which each unit is silent, and the tokens that are measured [unit]. `norms`: of `Vectors`.
+    `silent`, `read`: the prefixes on which each unit is silent, and the tokens that are measured [unit]. `norms`: see `vectors_of`.
     `m_all`: coefficients of all memories of the layer [memory]. `factor`: s.
     """
     own, placebo, settings = [], [], model.settings

@@ -23,6 +23,7 @@ from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, behind, keeps
+from ffkv.model.effects.unchanged import run_unchanged as run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.placement import running_in_float32
@@ -83,11 +84,11 @@ def _passes(
 
     `together`: a pass may have several prefixes, and reads one token per change; else it reads a whole prefix per change.
     """
-    parts, sizes = [], []
+    parts = list[tuple[int, slice]]()
     for n, (base, own) in enumerate(zip(bases, changes, strict=True)):
         room = max(1, batch_tokens // (1 if together else base.ids.shape[1]) - 1)
         parts += [(n, slice(start, min(start + room, len(own)))) for start in range(0, len(own), room)]
-        sizes += [1 + min(room, len(own) - start) for start in range(0, len(own), room)]
+    sizes = [1 + rows.stop - rows.start for _, rows in parts]
     groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
 
@@ -119,22 +120,20 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object)
 
 
 def read_on(
-    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None
+    loaded: LoadedModel,
+    layer: Layer | Sequence[Layer],
+    bases: Sequence[Unchanged],
+    changes: Sequence[Tensor],
+    along: Along = None,
 ) -> Sequence[Tensor]:
     """Runs the changed last tokens of each prefix behind the keys and values of the tokens before. None sees another one.
 
     It needs a model that takes keys and values, a mask [prefix, 1, token, token] and positions. The blocks up to the layer do
-    not run.
+    not run. `layer`: of all prefixes, or of each one, ascending.
     """
+    layers = [layer] * len(bases) if isinstance(layer, Layer) else layer
     if along is not None:
         changes = [times[:, -1:] * own for times, own in zip(along, changes, strict=True)]
-    return _read_on(loaded, [layer] * len(bases), bases, changes)
-
-
-def _read_on(
-    loaded: LoadedModel, layers: Sequence[Layer], bases: Sequence[Unchanged], changes: Sequence[Tensor]
-) -> Sequence[Tensor]:
-    """Does what `read_on` does, for prefixes that change in layers of their own, which ascend [prefix]."""
     counts = [*map(len, changes)]
     places = np.full((len(counts), max(counts) + 1), sum(counts))  # of changes, and behind the last one no change
     for row, count, stop in zip(places, counts, np.cumsum(counts).tolist(), strict=True):
@@ -275,7 +274,7 @@ def rerunning_layers(its: Running) -> Callable[..., list[Sequence[Tensor]]]:
         if not alone and len(many) > 1:
             flat_bases = [base for of_layer in bases[: len(many)] for base in of_layer]
             flat = [change for of_layer in changes[: len(many)] for change in of_layer]
-            ends = _tried(_read_on, loaded, [layer for layer in many for _ in bases[0]], flat_bases, flat)
+            ends = _tried(read_on, loaded, [layer for layer in many for _ in bases[0]], flat_bases, flat)
             if isinstance(ends, Exception) or not _proves(ends, flat_bases):
                 alone = True
                 say(f"Not all layers change in one pass ({_reason(ends)}), but each in its own.")

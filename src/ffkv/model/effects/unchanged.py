@@ -95,7 +95,7 @@ def _run_side_by_side(
             Unchanged(
                 ids[n : n + 1, :length],
                 seen[layer.index, "m"][n],
-                factors[layer.index][n] if factors else 1.0,
+                factors[layer.index][n] if layer.index in factors else 1.0,
                 seen[layer.index, "o"][n, :length],
                 ends[0][n],
                 returns,

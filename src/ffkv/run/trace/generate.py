@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
-from ffkv.model.effects.unchanged import TOLERANCE, keeps
+from ffkv.model.effects.rerun import TOLERANCE, keeps
 from ffkv.model.tap.change import Place, scaled
 from ffkv.model.tap.hooks import forward, relative_error
 from ffkv.run.results.memory_name import memory_name
