@@ -109,10 +109,9 @@ def changes_of_kept(numbers: Sequence[int], model: LayerModel, bases: Sequence[U
     """
     drawn = [random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number) for number in numbers]
     kept = choose_kept(m, model.norms, model.settings.top_k, drawn)
-    factor = np.array([[base.factor] for base in bases], np.float32)
-    given = (to_device(each, str(model.values.device)) for each in (m, model.mean.astype(np.float32), factor, kept))
-    m_, mean, s, few = given
-    return keep_few(m_, mean, model.values, s, few)
+    given = m, model.mean.astype(np.float32), np.array([[base.factor] for base in bases], np.float32), kept
+    own, mean, factor, few = (to_device(each, str(model.values.device)) for each in given)
+    return keep_few(own, mean, model.values, factor, few)
 
 
 def measure_kept(
@@ -128,27 +127,19 @@ def measure_kept(
     Returns:
         Rows of `KEPT`.
     """
-    its, names = models[0].running, choices(models[0].settings)
+    its, rows = models[0].running, list[dict]()
     of_prefixes = torch.stack([torch.stack([*of_layer]) for of_layer in ends], 1)  # [prefix, layer, choice, d]
-    no_token = [torch.zeros(0, dtype=torch.long)] * len(numbers)
-    read_as = its.loaded.anatomy.read_as
+    no_token, read_as = [torch.zeros(0, dtype=torch.long)] * len(numbers), its.loaded.anatomy.read_as
+    about = [(model, *choice) for model in models for choice in choices(models[0].settings)]
     measured = measure_effects(its.head, [*of_prefixes.flatten(1, 2)], predictions, no_token, read_as)
-    about = [
-        {
-            "layer": model.layer.index,
-            "prefix": number,
-            "choice": choice,
-            "kept": len(model.norms) if kept is None else kept,
-        }
-        for number in numbers
-        for model in models
-        for choice, kept in names
-    ]
-    changed, divergence = (torch.cat(each).tolist() for each in zip(*((e.changed, e.divergence) for e in measured)))
-    return [
-        row | {"unchanged": not new, "divergence": nats}
-        for row, new, nats in zip(about, changed, divergence, strict=True)
-    ]
+    for number, effects in zip(numbers, measured, strict=True):
+        found = zip(about, effects.changed.tolist(), effects.divergence.tolist(), strict=True)
+        rows += [
+            {"layer": model.layer.index, "prefix": number, "choice": choice}
+            | {"kept": len(model.norms) if kept is None else kept, "unchanged": not changed, "divergence": divergence}
+            for (model, choice, kept), changed, divergence in found
+        ]
+    return rows
 
 
 def choices(settings: Intervention) -> list[tuple[str, int | None]]:

@@ -103,7 +103,6 @@ def _tried(way: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Te
 
 
 def _reason(found: object) -> str:
-    """Says why a way is wrong: an error, or ends."""
     return f"{type(found).__name__}: {found}"[:200] if isinstance(found, Exception) else "it gives another prediction"
 
 
