@@ -74,12 +74,9 @@ def keep(scratch: Path, shape: list[int], prefixes: int, changes: int = KEPT) ->
     rerun = rerunning(loaded, layer, Batches().tokens, keep=True)
 
     def work(count: int = prefixes) -> None:
-        vectors = []
-        for base in bases[:count]:
-            sets = choose_kept(base.m.numpy(), norms, Intervention().top_k, generator)[:changes]
-            few = [torch.from_numpy(memories.copy()) for *_, memories in sets]
-            vectors.append(keep_few(base.m, mean, values, base.factor, few))
-        rerun(bases[:count], vectors)
+        m, factor = torch.stack([base.m for base in bases[:count]]), torch.ones(count, 1)
+        kept = choose_kept(m.numpy(), norms, Intervention().top_k, [generator] * count)[:, :changes]
+        rerun(bases[:count], [*keep_few(m, mean, values, factor, torch.from_numpy(kept))])
 
     work(1)
     return work

@@ -24,9 +24,9 @@ READ_AS = 7
 
 def test_scaling_by_hand():
     """m = 2, s = 0.5: the contribution is (3, 4)."""
-    found = scaled(2.0, VALUE, 0.5, [0.0, 0.5, 1.0, 2.0, -1.0])
-    assert found.tolist() == [[-3, -4], [-1.5, -2], [0, 0], [3, 4], [-6, -8]]
-    assert set_to(2.0, VALUE, 0.5, 5.0).tolist() == [[4.5, 6.0]]
+    found = scaled(2.0, 0.5, [0.0, 0.5, 1.0, 2.0, -1.0])
+    assert np.outer(found, VALUE).tolist() == [[-3, -4], [-1.5, -2], [0, 0], [3, 4], [-6, -8]]
+    assert np.outer(set_to(2.0, 0.5, 5.0), VALUE).tolist() == [[4.5, 6.0]]
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 100), st.sampled_from([-1.5, 2.0]))
@@ -54,28 +54,37 @@ def test_similar_memories_are_similar_and_never_the_memory_itself(seed):
 
 
 def test_keeping_few_memories_by_brute_force():
+    """Of two prefixes."""
     generator = torch.Generator().manual_seed(0)
-    m, mean, values = (torch.randn(*shape, generator=generator) for shape in ((9,), (9,), (9, 4)))
+    m, mean, values, s = (torch.randn(*shape, generator=generator) for shape in ((2, 9), (9,), (9, 4), (2, 1)))
     kept = [torch.tensor([], dtype=torch.long), torch.tensor([2, 5]), torch.arange(9)]
-    found = keep_few(m, mean, values, 0.5, kept)
-    for row, few in zip(found, kept, strict=True):
-        changed = mean.clone()
-        changed[few] = m[few]
-        np.testing.assert_allclose(row, 0.5 * ((changed - m) @ values), atol=1e-5)
-    assert found[2].abs().max() < 1e-5
+    mask = torch.zeros(2, 3, 9, dtype=torch.bool)
+    for number, few in enumerate(kept):
+        mask[:, number, few] = True
+    mask[1, 1] = torch.arange(9) == 7
+    found = keep_few(m, mean, values, s, mask)
+    for prefix, sets in enumerate([kept, [kept[0], torch.tensor([7]), kept[2]]]):
+        for row, few in zip(found[prefix], sets, strict=True):
+            changed = mean.clone()
+            changed[few] = m[prefix, few]
+            np.testing.assert_allclose(row, s[prefix] * ((changed - m[prefix]) @ values), atol=1e-5)
+    assert found[:, 2].abs().max() == 0
 
 
 def test_the_largest_and_random_ones_are_kept():
-    m = np.array([1.0, 0.0, -4.0, 2.0, 0.0], np.float32)
-    sets = choose_kept(m, np.array([10.0, 1, 1, 1, 1]), [0, 2, 9], np.random.default_rng(0))
-    assert [(choice, count) for choice, count, _ in sets] == [
-        *(("largest", count) for count in (0, 2, 9)), *(("random", count) for count in (0, 2, 9)), ("all", 5),
-    ]  # fmt: skip
-    largest, random = ([memories.tolist() for _, _, memories in few] for few in (sets[:3], sets[3:6]))
-    assert largest[0] == [] and largest[1] == [0, 2] and sorted(largest[2]) == [0, 1, 2, 3, 4]
-    assert random[0] == [] and len(random[1]) == 2 and sorted(random[2]) == [0, 2, 3]
-    alike = choose_kept(np.tile([1.0, 2.0], 20), np.ones(40), [3], np.random.default_rng(0))
-    assert alike[0][2].tolist() == [1, 3, 5]  # of equal ones the first
+    m, norms = np.array([1.0, 0.0, -4.0, 2.0, 0.0], np.float32), np.array([10.0, 1, 1, 1, 1])
+    generators = [np.random.default_rng(seed) for seed in (0, 0, 1)]
+    kept = choose_kept(np.stack([m, m[::-1], m]), norms, [0, 2, 9], generators)
+    assert kept.shape == (3, 7, 5)  # 0, 2 and 9 of the largest, as many random ones, and all
+    sets = [np.flatnonzero(few).tolist() for few in kept[0]]
+    assert sets[:3] == [[], [0, 2], [0, 1, 2, 3, 4]] and sets[3] == [] and sets[5:] == [[0, 2, 3], [0, 1, 2, 3, 4]]
+    assert len(sets[4]) == 2 and {*sets[4]} < {0, 2, 3}
+    drawn = np.random.default_rng(0).permutation([0, 2, 3])
+    assert sets[4] == sorted(drawn[:2].tolist())  # each prefix by its own generator
+    assert np.flatnonzero(kept[1, 1]).tolist() == [1, 2] and np.flatnonzero(kept[1, 5]).tolist() == [1, 2, 4]
+    assert kept[2].tolist() == choose_kept(m[None], norms, [0, 2, 9], [np.random.default_rng(1)])[0].tolist()
+    alike = choose_kept(np.tile([1.0, 2.0], 20)[None], np.ones(40), [3], generators[:1])
+    assert np.flatnonzero(alike[0, 0]).tolist() == [1, 3, 5]  # of equal ones the first
 
 
 class LinearHead:
@@ -109,7 +118,7 @@ def effects_of(head, end, ends, tokens):
 def test_a_removed_memory_takes_m_e_v_from_each_logit(numbers):
     embedding, end, value = numbers
     m, head = 1.7, LinearHead(embedding)
-    change = scaled(m, value, 1.0, [0.0])
+    change = float(scaled(m, 1.0, [0.0])[0]) * value[None]
     before, after = head.logits(end[None])[0], head.logits(end + change)[0]
     torch.testing.assert_close(after - before, -m * (embedding @ value), rtol=1e-5, atol=1e-5)
     expected = after.double().log_softmax(0) - before.double().log_softmax(0)
@@ -137,8 +146,9 @@ def test_the_effects_on_several_prefixes_are_those_on_each(numbers):
     bases = predict(head, torch.stack([end, value, end + value, end - value]), READ_AS)
     ends = [torch.randn(count, 8, generator=generator) for count in (3, 0, 1, 4)]
     tokens = [torch.arange(count) for count in (1, 2, 0, 5)]
-    for effects, *alone in zip(measure_effects(head, ends, bases, tokens, READ_AS), ends, bases, tokens, strict=True):
-        (by_itself,) = measure_effects(head, *([each] for each in alone), READ_AS)
+    for n, effects in enumerate(measure_effects(head, ends, bases, tokens, READ_AS)):
+        base = bases._make(each[n : n + 1] for each in bases)
+        (by_itself,) = measure_effects(head, [ends[n]], base, [tokens[n]], READ_AS)
         for together, expected in zip(effects, by_itself, strict=True):
             assert together.shape == expected.shape
             torch.testing.assert_close(together, expected, rtol=1e-6, atol=1e-6)  # products of other shapes

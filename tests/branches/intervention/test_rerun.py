@@ -9,7 +9,16 @@ from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
 from ffkv.model.effects import rerun
-from ffkv.model.effects.rerun import from_the_start, keeps, read_on, rerunning, row_by_row, run_unchanged
+from ffkv.model.effects.rerun import (
+    Running,
+    from_the_start,
+    keeps,
+    read_on,
+    rerunning,
+    rerunning_layers,
+    row_by_row,
+    run_unchanged,
+)
 from ffkv.model.tap.hooks import forward, relative_error
 
 # Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.
@@ -90,6 +99,30 @@ def test_the_size_of_passes_changes_nothing_but_rounding(load_kind):
     for tokens in (1, 9, 20):
         assert relative_error(rerunning(loaded, layer, tokens, True)([base], [changes])[0], whole) < ROUNDING
     assert rerunning(loaded, layer, 1024, True)([base], [changes[:0]])[0].shape == (0, 16)
+
+
+@pytest.mark.parametrize("kind", [*LAYER_KINDS, "bloom", "zamba2"])
+def test_layers_change_in_one_pass_as_each_by_itself(load_kind, kind, capsys):
+    """Where a model takes no mask, or a layer continues after o, each has its own pass."""
+    loaded, rows = load_kind(kind), [IDS, IDS[2:], IDS[:1]]
+    layers, keep, ran = loaded.anatomy.layers, keeps(loaded), []
+    found = run_unchanged(loaded, layers, rows, keep)
+    changes = [[changes_of(loaded, 4) * (number + 1)] * 3 for number in range(len(layers))]
+    reruns = [rerunning(loaded, layer, 1024, keep) for layer in layers]
+    loaded.model.register_forward_pre_hook(lambda *_: ran.append(1))
+    together = rerunning_layers(Running(loaded, None, keep, reruns, 1024))(layers, found, changes)
+    passes, said = len(ran), capsys.readouterr().out
+    for layer, bases, own, ends in zip(layers, found, changes, together, strict=True):
+        expected = [base.end + each for base, each in zip(bases, own, strict=True)]
+        if layer.index != loaded.anatomy.read_as:
+            expected = [
+                from_the_start(loaded, layer, [base], [each])[0][:-1] for base, each in zip(bases, own, strict=True)
+            ]
+        for end, each in zip(ends, expected, strict=True):
+            assert relative_error(end, each) < ROUNDING
+    one_by_one = not keep or any(layer.sum_module for layer in layers) or kind == "bloom"
+    assert passes == 1 or one_by_one, said
+    assert ("Not all layers change in one pass" in said) == (kind == "bloom")
 
 
 @pytest.mark.parametrize("kind", [*LAYER_KINDS, "bloom"])

@@ -346,7 +346,7 @@ def measure_side_effects(
     rows, read_as = list[dict](), running.loaded.anatomy.read_as
     for few, bases, ends in _patched(running, _inside(sets, base.shape[-1]), prefixes, base):
         predictions = predict(running.head, torch.stack([each.end for each in bases]), read_as)
-        tokens = [torch.tensor([prefixes[n].answer], device=predictions[0].p.device) for n in few]
+        tokens = [torch.tensor([prefixes[n].answer]) for n in few]
         measured = measure_effects(running.head, [*ends], predictions, tokens, read_as)
         for n, effects in zip(few, measured, strict=True):
             found = zip(sets, effects.divergence.tolist(), (-effects.log_p[:, 0]).tolist(), strict=True)

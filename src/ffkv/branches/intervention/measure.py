@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from ffkv.base.batching import batches
+from ffkv.base.batching import batches, to_device
 from ffkv.base.files import tables
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
@@ -17,8 +18,8 @@ from ffkv.branches.given import Given
 from ffkv.branches.intervention.settings import Intervention
 from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT
 from ffkv.branches.intervention.units import LayerModel, add_q_values, intervene, layer_model
-from ffkv.model.effects.changes import Prediction, choose_kept, keep_few, predict
-from ffkv.model.effects.rerun import Running, Unchanged, run_unchanged
+from ffkv.model.effects.changes import Prediction, choose_kept, keep_few, measure_effects, predict
+from ffkv.model.effects.rerun import Running, Unchanged, rerunning_layers, run_unchanged
 
 
 class Measured(NamedTuple):
@@ -77,44 +78,70 @@ def keep(
     Returns:
         Rows of the table `KEPT`.
     """
-    anatomy, rows = running.loaded.anatomy, list[dict]()
-    chosen, lengths = [anatomy.layers[number] for number in layers], np.array([len(ids) for _, ids in kept])
-    for group in batches(lengths, running.batch_tokens) if chosen else ():  # a group of layers can be empty
-        prefixes = [kept[place] for place in group]
-        found = run_unchanged(running.loaded, chosen, [ids for _, ids in prefixes], running.keeps)
-        ends = torch.stack([base.end for base in found[0]])
-        predictions = predict(running.head, ends, anatomy.read_as)
-        for number, bases in zip(layers, found, strict=True):
-            rows += measure_kept(of_layer(number), [n for n, _ in prefixes], bases, predictions)
+    loaded, rows, rerun = running.loaded, list[dict](), rerunning_layers(running)
+    models, lengths = [of_layer(number) for number in layers], np.array([len(ids) for _, ids in kept])
+    for group in batches(lengths, running.batch_tokens) if models else ():  # a group of layers can be empty
+        numbers, ids = zip(*(kept[place] for place in group), strict=True)
+        found = run_unchanged(loaded, [model.layer for model in models], ids, running.keeps)
+        predictions = predict(running.head, torch.stack([base.end for base in found[0]]), loaded.anatomy.read_as)
+        every_m = [torch.stack([base.m for base in bases]) for bases in found]
+        on_cpu = torch.cat([m.to(every_m[0].device) for m in every_m], 1).cpu().numpy()  # a GPU is waited for once
+        m = np.split(on_cpu, np.cumsum([m.shape[1] for m in every_m])[:-1], axis=1)
+        room = max(1, running.batch_tokens // (len(group) * (len(choices(models[0].settings)) + 1)))
+        for first in range(0, len(models), room):
+            part = slice(first, first + room)
+            changes = [*map(partial(changes_of_kept, numbers), models[part], found[part], m[part])]
+            ends = rerun([model.layer for model in models[part]], found[part], changes)
+            rows += measure_kept(models[part], numbers, ends, predictions)
         count(len(group))
     return sorted(rows, key=lambda row: (row["layer"], row["prefix"]))
 
 
-def measure_kept(
-    model: LayerModel, numbers: Sequence[int], bases: Sequence[Unchanged], predictions: Sequence[Prediction]
-) -> list[dict]:
-    """Keeps a few memories of a layer, and sets the coefficients of all others to their means.
+def changes_of_kept(numbers: Sequence[int], model: LayerModel, bases: Sequence[Unchanged], m: np.ndarray) -> Tensor:
+    """Chooses the memories of a layer that are kept on prefixes; returns by what o changes if all others become their means.
 
     Args:
         numbers: which of the sampled prefixes these are [prefix].
         bases: what the unchanged model does on them [prefix].
-        predictions: what it predicts after them [prefix].
+        m: coefficients of the layer on them [prefix, memory].
+    Returns:
+        [prefix, choice, d].
+    """
+    drawn = [random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number) for number in numbers]
+    kept = choose_kept(m, model.norms, model.settings.top_k, drawn)
+    given = m, model.mean.astype(np.float32), np.array([[base.factor] for base in bases], np.float32), kept
+    own, mean, factor, few = (to_device(each, str(model.values.device)) for each in given)
+    return keep_few(own, mean, model.values, factor, few)
+
+
+def measure_kept(
+    models: Sequence[LayerModel], numbers: Sequence[int], ends: Sequence[Sequence[Tensor]], predictions: Prediction
+) -> list[dict]:
+    """Tells what it does to keep a few memories.
+
+    Args:
+        models: the layers whose other memories change.
+        numbers: which of the sampled prefixes these are [prefix].
+        ends: what the head reads then [layer][prefix][choice, d].
+        predictions: what the unchanged model predicts after the prefixes.
     Returns:
         Rows of `KEPT`.
     """
-    rows, changes, mean = [], [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
-    for number, base in zip(numbers, bases, strict=True):
-        generator = random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number)
-        sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.top_k, generator)
-        kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
-        changes.append(keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept))
+    its, rows = models[0].running, list[dict]()
+    of_prefixes = torch.stack([torch.stack([*of_layer]) for of_layer in ends], 1)  # [prefix, layer, choice, d]
+    no_token, read_as = [torch.zeros(0, dtype=torch.long)] * len(numbers), its.loaded.anatomy.read_as
+    about = [(model, *choice) for model in models for choice in choices(models[0].settings)]
+    measured = measure_effects(its.head, [*of_prefixes.flatten(1, 2)], predictions, no_token, read_as)
+    for number, effects in zip(numbers, measured, strict=True):
+        found = zip(about, effects.changed.tolist(), effects.divergence.tolist(), strict=True)
         rows += [
-            {"layer": model.layer.index, "prefix": number, "choice": choice, "kept": count} for choice, count, _ in sets
+            {"layer": model.layer.index, "prefix": number, "choice": choice}
+            | {"kept": len(model.norms) if kept is None else kept, "unchanged": not changed, "divergence": divergence}
+            for (model, choice, kept), changed, divergence in found
         ]
-    no_token = torch.zeros(0, dtype=torch.long, device=predictions[0].p.device)
-    effects = model.effects(bases, changes, predictions, [no_token] * len(bases), ["total"])["total"]
-    changed, divergence = (torch.cat(each).tolist() for each in zip(*((e.changed, e.divergence) for e in effects)))
-    return [
-        row | {"unchanged": not new, "divergence": nats}
-        for row, new, nats in zip(rows, changed, divergence, strict=True)
-    ]
+    return rows
+
+
+def choices(settings: Intervention) -> list[tuple[str, int | None]]:
+    """Returns which memories are kept, and how many, in the order of `choose_kept`. None: all."""
+    return [*((choice, count) for choice in ("largest", "random") for count in settings.top_k), ("all", None)]

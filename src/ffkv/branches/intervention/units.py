@@ -1,5 +1,6 @@
 """Changes the coefficients of random memories of one layer on prefixes, and compares each memory with its controls."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.trigger_file import Triggers
-from ffkv.base.batching import batches
+from ffkv.base.batching import batches, to_device
 from ffkv.base.files.columns import REACHES
 from ffkv.base.multiple_tests import permutation_p, q_values
 from ffkv.base.streams import Purpose, random_stream
@@ -21,17 +22,8 @@ from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
-from ffkv.model.effects.changes import (
-    Effects,
-    Prediction,
-    as_long_as_removed,
-    measure_effects,
-    predict,
-    scaled,
-    set_to,
-    similar_memories,
-)
-from ffkv.model.effects.rerun import Running, Unchanged, changed_ends, run_unchanged
+from ffkv.model.effects.changes import Effects, measure_effects, predict, scaled, set_to, similar_memories
+from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
 SIDES = ("positive", "negative")
@@ -62,23 +54,6 @@ class LayerModel:
     settings: Intervention
     seed: int
 
-    def effects(
-        self,
-        bases: Sequence[Unchanged],
-        changes: Sequence[Tensor],
-        predictions: Sequence[Prediction],
-        tokens: Sequence[Tensor],
-        reaches: Sequence[str] = REACHES,
-    ) -> dict[str, list[Effects]]:
-        """Returns the effects of changes of o at the last token of prefixes [prefix][change, d], by reach [prefix]."""
-        its = self.running
-        ends = changed_ends(its.loaded, self.layer, its.reruns[self.layer.index], bases, changes, reaches)
-        found: dict[int, list[Effects]] = {}  # the last layer has one list of ends for both
-        for own in ends.values():
-            if id(own) not in found:
-                found[id(own)] = measure_effects(its.head, own, predictions, tokens, its.loaded.anatomy.read_as)
-        return {reach: found[id(own)] for reach, own in ends.items()}
-
 
 class Changes(NamedTuple):
     """Some changes of o on one prefix, all of one unit and of one kind."""
@@ -90,7 +65,8 @@ class Changes(NamedTuple):
     tokens: dict[str, np.ndarray]  # ids of the tokens that are measured, by what they are: "top", "other", "next"
     source: str  # see `ffkv.branches.intervention.tables`
     labels: list[tuple[str, float]]  # of each change: ("scale", c) or ("mean", NaN) [change]; none of controls
-    vectors: Tensor  # the changes [change, d]
+    rows: np.ndarray  # along which vector o changes: its row among those of `vectors_of` [change]
+    weights: np.ndarray  # by which multiple of it [change]
 
 
 @dataclass
@@ -242,36 +218,57 @@ def measure_units(
         next_token: the token that follows each prefix.
     """
     its, found, all_places = model.running, [UnitResults() for _ in units], [*ids]
-    lengths = np.array([len(row) for row in ids.values()], np.int64)
+    lengths, read_as = np.array([len(row) for row in ids.values()], np.int64), its.loaded.anatomy.read_as
+    vectors, norms = vectors_of(model, units)
     for group in batches(lengths, its.batch_tokens):
         places = [all_places[number] for number in group]
         (bases,) = run_unchanged(its.loaded, [model.layer], [ids[place] for place in places], its.keeps)
         changes = []
-        for base, place in zip(bases, places, strict=True):
+        for base, place, m in zip(bases, places, torch.stack([base.m for base in bases]).cpu().numpy(), strict=True):
             following = np.array([next_token[place]])
             read = [{"top": top, "other": other, "next": following} for top, other in zip(tokens, other_tokens)]
-            changes.append(_changes_on(model, units, silent, read, base, place))
+            changes.append(_changes_on(model, units, silent, read, norms, m, base.factor, place))
         wanted = [
             np.unique(np.concatenate([ids for part in parts for ids in part.tokens.values()])) for parts in changes
         ]
-        predictions = predict(its.head, torch.stack([base.end for base in bases]), its.loaded.anatomy.read_as)
-        device = predictions[0].p.device
-        effects = model.effects(
-            bases,
-            [torch.cat([part.vectors for part in parts]) for parts in changes],
-            predictions,
-            [torch.from_numpy(own).to(device) for own in wanted],
-        )
+        flat, device = [part for parts in changes for part in parts], str(vectors.device)
+        rows = to_device(np.concatenate([part.rows for part in flat]), device)
+        weights = to_device(np.concatenate([part.weights for part in flat]).astype(np.float32), device)
+        moves = (weights[:, None] * vectors[rows]).split([sum(len(part.rows) for part in own) for own in changes])
+        predictions = predict(its.head, torch.stack([base.end for base in bases]), read_as)
+        ends = changed_ends(its.loaded, model.layer, its.reruns[model.layer.index], bases, moves)
+        on_cpu = [torch.from_numpy(own) for own in wanted]
+        # After the last layer both reaches are the same.
+        effects = {
+            id(own): measure_effects(its.head, own, predictions, on_cpu, read_as)
+            for own in {id(own): own for own in ends.values()}.values()
+        }
         for n, parts in enumerate(changes):
-            sizes = [len(part.vectors) for part in parts]
-            for reach, of_prefixes in effects.items():
-                pieces = zip(*(tensor.split(sizes) for tensor in of_prefixes[n]), strict=True)
-                for part, own in zip(parts, pieces, strict=True):
-                    found[part.unit_index].note(part, reach, Effects(*own), wanted[n])
+            sizes = [len(part.rows) for part in parts]
+            for reach, own in ends.items():
+                pieces = zip(*(tensor.split(sizes) for tensor in effects[id(own)][n]), strict=True)
+                for part, piece in zip(parts, pieces, strict=True):
+                    found[part.unit_index].note(part, reach, Effects(*piece), wanted[n])
     order = {place: number for number, place in enumerate(all_places)}
     for of_unit in found:
         of_unit.rows.sort(key=lambda row: order[row["sentence"], row["position"]])
     return found
+
+
+def vectors_of(model: LayerModel, units: Sequence[Unit]) -> tuple[Tensor, np.ndarray]:
+    """Returns the vectors along which o changes [vector, d], and their lengths, float64 [vector].
+
+    They are all values of the layer, then random directions of each unit, which it draws.
+    """
+    count, values = model.settings.directions, model.values
+    drawn = np.zeros((len(units), count, values.shape[1]), np.float32)
+    for own, unit in zip(drawn, units, strict=True):
+        parts = model.layer.index, unit.memory, SIDES.index(unit.side)
+        own[:] = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts).standard_normal(own.shape, np.float32)
+    directions = drawn.reshape(-1, drawn.shape[2])
+    norms = np.linalg.norm(directions.astype(np.float64), axis=1)
+    vectors = torch.cat([values, to_device(directions, str(values.device))])
+    return vectors, np.concatenate([model.norms, norms])
 
 
 def _changes_on(
@@ -279,49 +276,42 @@ def _changes_on(
     units: Sequence[Unit],
     silent: Sequence[Sequence[Place]],
     read: Sequence[dict[str, np.ndarray]],
-    base: Unchanged,
+    norms: np.ndarray,
+    m_all: np.ndarray,
+    factor: float,
     place: Place,
 ) -> list[Changes]:
     """Returns all changes on one prefix: of the units whose trigger example it is, then of those that are silent there.
 
-    `silent`, `read`: the prefixes on which each unit is silent, and the tokens that are measured [unit].
+    `silent`, `read`: the prefixes on which each unit is silent, and the tokens that are measured [unit]. `norms`: see `vectors_of`.
+    `m_all`: coefficients of all memories of the layer [memory]. `factor`: s.
     """
-    own, placebo = [], []
+    own, placebo, settings = [], [], model.settings
     for n, unit in enumerate(units):
         if place not in unit.places and place not in silent[n]:
             continue
-        m = float(base.m[unit.memory])
-        about = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side}
-        about |= {"sentence": place[0], "position": place[1], "coefficient": m}
-        about |= {"size": abs(base.factor * m) * float(model.norms[unit.memory])}
-        kind = partial(Changes, n, about, read[n])
-        if place in unit.places:
-            own += [kind(*each) for each in _interventions_on(model, unit, about, base) if len(each[-1])]
+        m = float(m_all[unit.memory])
+        size = abs(factor * m) * float(norms[unit.memory])
+        about = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side, "sentence": place[0]}
+        kind = partial(Changes, n, about | {"position": place[1], "coefficient": m, "size": size}, read[n])
         if place in silent[n]:  # the removal (zero ablation) of a unit that is silent there
-            placebo.append(kind(PLACEBO, [("scale", 0.0)], scaled(m, model.values[unit.memory], base.factor, [0.0])))
-    return own + placebo
-
-
-def _interventions_on(
-    model: LayerModel, unit: Unit, about: dict[str, Any], base: Unchanged
-) -> list[tuple[str, list[tuple[str, float]], Tensor]]:
-    """Returns the interventions on a unit on one of its own prefixes, and their controls: source, labels, vectors."""
-    settings, parts = model.settings, (model.layer.index, unit.memory, SIDES.index(unit.side))
-    m, size, value, factor = about["coefficient"], about["size"], model.values[unit.memory], base.factor
-    controls = torch.from_numpy(unit.controls).to(value.device)
-    drawn = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts)
-    directions = torch.from_numpy(drawn.standard_normal((settings.directions, len(value)), np.float32)).to(value.device)
-    drawn = random_stream(model.seed, Purpose.SIMILAR_MEMORIES, *parts, about["sentence"], about["position"])
-    m_all, likeness = base.m.cpu().numpy(), (settings.similar_size, settings.similar)
-    near = torch.from_numpy(similar_memories(unit.memory, m_all, model.norms, *likeness, drawn)).to(value.device)
-    to_mean = set_to(m, value, factor, float(model.mean[unit.memory]))
-    own = torch.cat([scaled(m, value, factor, settings.scales), to_mean])
-    return [
-        (OWN, [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)], own),
-        (MEMORIES, [], as_long_as_removed(factor * m, size, model.values[controls])),
-        (DIRECTIONS, [], as_long_as_removed(factor * m, size, directions)),
-        (SIMILAR, [], -factor * base.m.to(value.device)[near][:, None] * model.values[near]),
-    ]
+            placebo.append(kind(PLACEBO, [("scale", 0.0)], np.array([unit.memory]), scaled(m, factor, [0.0])))
+        if place not in unit.places:
+            continue
+        parts = model.layer.index, unit.memory, SIDES.index(unit.side), *place
+        generator = random_stream(model.seed, Purpose.SIMILAR_MEMORIES, *parts)
+        near = similar_memories(unit.memory, m_all, model.norms, settings.similar_size, settings.similar, generator)
+        directions = len(model.norms) + n * settings.directions + np.arange(settings.directions)
+        labels = [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)]
+        weights = [*scaled(m, factor, settings.scales), *set_to(m, factor, float(model.mean[unit.memory]))]
+        as_long = -math.copysign(size, factor * m)  # as `as_long_as_removed`
+        own += [
+            kind(OWN, labels, np.full(len(labels), unit.memory), np.array(weights)),
+            kind(MEMORIES, [], unit.controls, as_long / norms[unit.controls]),
+            kind(DIRECTIONS, [], directions, as_long / norms[directions]),
+            kind(SIMILAR, [], near, -factor * m_all[near]),
+        ]
+    return [part for part in own if len(part.rows)] + placebo
 
 
 def compare_with_controls(unit: UnitResults) -> list[dict]:

@@ -11,26 +11,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from ffkv.base.batching import to_device
 from ffkv.model.head.head import Head
-from ffkv.model.head.topk import highest
 
 
-def scaled(m: float, value: Tensor, factor: float, scales: list[float]) -> Tensor:
-    """m_i := c m_i, for each scale c [scale, d].
-
-    Args:
-        m: the coefficient m_i.
-        value: v_i [d].
-        factor: s.
-        scales: values of c.
-    """
-    return torch.outer((value.new_tensor(scales) - 1) * (factor * m), value)
+def scaled(m: float, factor: float, scales: Sequence[float]) -> np.ndarray:
+    """m_i := c m_i: by which multiple of v_i o changes, for each scale c [scale]. `m`: the coefficient m_i. `factor`: s."""
+    return (np.array(scales) - 1) * (factor * m)
 
 
-def set_to(m: float, value: Tensor, factor: float, new: float) -> Tensor:
-    """m_i := `new` [1, d]. Other arguments: see `scaled`."""
-    return (factor * (new - m) * value)[None]
+def set_to(m: float, factor: float, new: float) -> np.ndarray:
+    """m_i := `new`: by which multiple of v_i o changes [1]. Other arguments: see `scaled`."""
+    return np.array([factor * (new - m)])
 
 
 def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
@@ -67,50 +61,56 @@ def similar_memories(
     return np.sort(generator.choice(found, min(count, len(found)), replace=False))
 
 
-def keep_few(m: Tensor, mean: Tensor, values: Tensor, factor: float, kept: list[Tensor]) -> Tensor:
-    """m_j := its mean for all memories but a few, for each set of those that are kept [set, d].
-
-    Args:
-        m: coefficients [memory].
-        mean: mean coefficients over the corpus [memory].
-        values: v [memory, d].
-        factor: s.
-        kept: the numbers of the memories that keep their coefficients [set][memory].
-    """
-    change = (factor * (mean - m)).repeat(len(kept), 1)
-    for row, few in zip(change, kept, strict=True):
-        row[few] = 0
-    return change @ values
-
-
 def choose_kept(
-    m: np.ndarray, norms: np.ndarray, counts: list[int], generator: np.random.Generator
-) -> list[tuple[str, int, np.ndarray]]:
-    """Chooses the sets of memories that are kept on a prefix.
+    m: np.ndarray, norms: np.ndarray, counts: Sequence[int], generators: Sequence[np.random.Generator]
+) -> np.ndarray:
+    """Chooses the sets of memories that are kept on some prefixes.
 
     Args:
-        m: coefficients [memory].
+        m: coefficients [prefix, memory].
         norms: lengths of the values [memory].
         counts: sizes of the sets.
+        generators: what draws memories [prefix].
     Returns:
-        Choice ("largest": those with the largest |m_j| ‖v_j‖, or "random": among those with m_j ≠ 0), size, and the
-        memories. Where a layer, or its active memories, are fewer than a size, all of them are kept. The last set has
-        all memories.
+        Whether a memory is kept [prefix, set, memory]. The sets: those with the largest |m_j| ‖v_j‖, of equal ones the first,
+        for each size; random ones among those with m_j ≠ 0, for each size; and all. Where a layer, or its active memories, are
+        fewer than a size, all of them are kept.
     """
-    order = np.argsort(-np.abs(m.astype(np.float64)) * norms, kind="stable")
-    drawn = generator.permutation(np.flatnonzero(m))
-    sets = [("largest", count, order[:count]) for count in counts]
-    sets += [("random", count, drawn[:count]) for count in counts]
-    return [*sets, ("all", len(m), order)]
+    place = np.arange(m.shape[1], dtype=np.int32)
+    ranks = np.full((len(m), 2, m.shape[1]), m.shape[1], np.int32)  # by contribution, and as drawn
+    order = np.argsort(-np.abs(m.astype(np.float64)) * norms, axis=1, kind="stable")
+    np.put_along_axis(ranks[:, 0], order, np.broadcast_to(place, order.shape), axis=1)
+    for row, own, generator in zip(ranks[:, 1], m, generators, strict=True):
+        drawn = generator.permutation(np.flatnonzero(own))
+        row[drawn] = place[: len(drawn)]
+    # A memory that is not drawn has a rank above all.
+    sizes = np.minimum(counts, m.shape[1])[:, None]
+    few = (ranks[:, :, None] < sizes).reshape(len(m), -1, m.shape[1])
+    return np.concatenate([few, np.ones_like(few[:, :1])], axis=1)
+
+
+def keep_few(m: Tensor, mean: Tensor, values: Tensor, factor: Tensor, kept: Tensor) -> Tensor:
+    """m_j := its mean for all memories but a few, for each set of those that are kept [prefix, set, d].
+
+    Args:
+        m: coefficients [prefix, memory].
+        mean: mean coefficients over the corpus [memory].
+        values: v [memory, d].
+        factor: s [prefix, 1].
+        kept: whether a memory keeps its coefficient [prefix, set, memory].
+    """
+    change = (factor * (mean - m))[:, None].masked_fill(kept, 0)
+    return (change.flatten(0, 1) @ values).unflatten(0, kept.shape[:2])
 
 
 class Prediction(NamedTuple):
-    """The prediction of the unchanged model on a prefix."""
+    """The predictions of the unchanged model on some prefixes."""
 
-    logits: Tensor  # float32 [vocabulary]
-    log_total: Tensor  # logarithm of the sum of their exponentials, float64
-    p: Tensor  # probabilities, float32 [vocabulary]
-    first: Tensor  # top(h), the predicted token
+    logits: Tensor  # float32 [prefix, vocabulary]
+    log_total: Tensor  # logarithm of the sum of their exponentials, float64 [prefix]
+    p: Tensor  # probabilities, float64 [prefix, vocabulary]
+    mean: Tensor  # mean of the logits by p, float64 [prefix]
+    first: Tensor  # top(h), the predicted token [prefix]
 
 
 class Effects(NamedTuple):
@@ -121,63 +121,59 @@ class Effects(NamedTuple):
     changed: Tensor  # whether another token is predicted [change]
 
 
-def predict(head: Head, ends: Tensor, read_as: int | None) -> list[Prediction]:
+def predict(head: Head, ends: Tensor, read_as: int | None) -> Prediction:
     """Returns the predictions from what the head reads after some prefixes [prefix, d].
 
     `read_as`: see `Anatomy.read_as`.
     """
-    found = []
-    for logits in (row[None] for _, rows in head.chunks(ends, read_as) for row in rows):
-        log_total = _log_total(logits)
-        p = (logits.double() - log_total[:, None]).exp().float()
-        found.append(Prediction(logits[0], log_total[0], p[0], highest(logits).first[0]))
-    return found
+    logits = torch.cat([rows.clone() for _, rows in head.chunks(ends, read_as)])
+    log_total = _log_total(logits)
+    p = (logits.double() - log_total[:, None]).exp_()
+    return Prediction(logits, log_total, p, torch.linalg.vecdot(_known(logits), p), logits.argmax(-1))
 
 
 def measure_effects(
-    head: Head, ends: Sequence[Tensor], bases: Sequence[Prediction], tokens: Sequence[Tensor], read_as: int | None
+    head: Head, ends: Sequence[Tensor], bases: Prediction, tokens: Sequence[Tensor], read_as: int | None
 ) -> list[Effects]:
     """Measures what changes do to the predictions on some prefixes, from what the head reads after each change.
 
-    Log-probabilities are differences of float32 logits, so that an effect below 1e-5 may be rounding.
+    Log-probabilities are differences of float32 logits, so that an effect below 1e-5 may be rounding. A GPU is waited for once.
 
     Args:
         ends: what the head reads after each change [prefix][change, d].
-        bases: the predictions of the unchanged model [prefix].
+        bases: the predictions of the unchanged model.
         tokens: ids whose log-probabilities are wanted [prefix][token].
         read_as: as in `predict`.
+    Returns:
+        The effects on each prefix, on the CPU.
     """
-    found = [
-        Effects(
-            torch.zeros(len(own), len(wanted), dtype=torch.float64),
-            torch.zeros(len(own), dtype=torch.float64),
-            torch.zeros(len(own), dtype=torch.bool),
-        )
-        for own, wanted in zip(ends, tokens, strict=True)
-    ]
-    first = np.cumsum([0, *map(len, ends)])  # change of each prefix, among those of all
+    counts, device = [*map(len, ends)], str(bases.p.device)
+    prefix = np.repeat(np.arange(len(counts)), counts)  # of each change
+    owner = to_device(prefix, device)
+    ids = to_device(pad_sequence([each.cpu() for each in tokens], True).numpy(), device)
+    old = bases.logits.gather(1, ids)
+    found = [old.new_zeros(0, ids.shape[1] + 2, dtype=torch.float64)]
     for rows, logits in head.chunks(torch.cat([*ends]), read_as):  # many at a time: the head reads its weights once
-        for n in range(np.searchsorted(first, rows.start, "right") - 1, np.searchsorted(first, rows.stop)):
-            start, stop = max(rows.start, first[n]), min(rows.stop, first[n + 1])
-            measured = _effects_of(logits[start - rows.start : stop - rows.start], bases[n], tokens[n])
-            for whole, part in zip(found[n], measured, strict=True):
-                whole[start - first[n] : stop - first[n]] = part
-    return found
-
-
-def _effects_of(logits: Tensor, base: Prediction, tokens: Tensor) -> Effects:
-    """Returns what changes do, from the logits after each of them [change, vocabulary], which it overwrites."""
-    growth = _log_total(logits) - base.log_total
-    log_p = (logits[:, tokens] - base.logits[tokens]).double() - growth[:, None]
-    changed = highest(logits).first != base.first
-    moved = logits.sub_(base.logits)
-    # A token that the model never predicts has the logit minus infinity, here and there.
-    moved.masked_fill_(~base.logits.isfinite(), 0)
-    divergence = (growth - (moved @ base.p).double()).clamp_min(0)  # below 0 by rounding alone
-    return Effects(log_p, divergence, changed)
+        own, near = owner[rows], slice(prefix[rows.start], prefix[rows.stop - 1] + 1)
+        growth = _log_total(logits) - bases.log_total[own]
+        log_p = (logits.gather(1, ids[own]) - old[own]).double() - growth[:, None]
+        mean = (_known(logits) @ bases.p[near].T).gather(1, own[:, None] - int(near.start))[:, 0]
+        divergence = (growth - mean + bases.mean[own]).clamp_min(0)  # below 0 by rounding alone
+        changed = logits.argmax(-1) != bases.first[own]
+        found.append(torch.cat([log_p, divergence[:, None], changed[:, None]], 1))
+    of_prefixes = torch.cat(found).cpu().split(counts)
+    return [
+        Effects(own[:, : len(wanted)], own[:, -2], own[:, -1] > 0)
+        for own, wanted in zip(of_prefixes, tokens, strict=True)
+    ]
 
 
 def _log_total(logits: Tensor) -> Tensor:
     """Returns the logarithm of the sum of the exponentials of logits [n, vocabulary], float64 [n]."""
     most = logits.amax(-1, keepdim=True)
-    return most[:, 0].double() + (logits - most).exp_().sum(-1).double().log()
+    return most[:, 0].double() + (logits - most).exp_().sum(-1, dtype=torch.float64).log()
+
+
+def _known(logits: Tensor) -> Tensor:
+    """Returns logits in float64. A token that the model never predicts has minus infinity, and the probability 0."""
+    return logits.double().clamp_min_(-1e300)

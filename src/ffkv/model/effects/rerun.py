@@ -14,41 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
 
-from ffkv.base.batching import batches, pad, tight_batches
+from ffkv.base.batching import batches, to_device
 from ffkv.base.errors import UserError
 from ffkv.base.files.columns import REACHES
 from ffkv.base.steps import Work
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, behind, keeps
+from ffkv.model.effects.unchanged import run_unchanged as run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.placement import running_in_float32
-from ffkv.model.tap.change import noting_returns, resumed, with_output
-from ffkv.model.tap.hooks import attention_mask, relative_error
+from ffkv.model.tap.change import resumed, with_output
 from ffkv.model.tap.tap import tap
-
-TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e-6; a wrong way is off by more than 1e-2
-TRIED = 8  # tokens on which `keeps` is tried
-
-# The keys and values of the tokens before the last one of a prefix, as the model keeps them in generation [block][token, head, .].
-Past = list[tuple[Tensor, Tensor]]
-
-
-class Unchanged(NamedTuple):
-    """What the unchanged model does on a prefix, in one of its layers."""
-
-    ids: Tensor  # the tokens of the prefix [1, token]
-    m: Tensor  # the coefficients of the layer at the last token, float32 [memory]
-    factor: float  # the factor of a norm after the layer at the last token; 1 without one
-    o: Tensor  # r + y of the layer [token, d]
-    end: Tensor  # what the head reads at the last token, float32 [d]
-    returns: dict[str, Any]  # what the blocks return, see `noting_returns`
-    past: Past  # none if the model does not keep them
-
 
 # How many times o changes by a change at each of the last tokens of some prefixes [prefix][change, token]; None: once, at the
 # last token alone.
@@ -57,77 +37,6 @@ Along = Sequence[Tensor] | None
 # each prefix is that of the unchanged model.
 Way = Callable[[LoadedModel, Layer, Sequence[Unchanged], Sequence[Tensor], Along], Sequence[Tensor]]
 Rerun = Callable[[Sequence[Unchanged], Sequence[Tensor], Along], list[Tensor]]
-
-
-def run_unchanged(
-    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool = False
-) -> list[list[Unchanged]]:
-    """Runs the model on some prefixes, those of similar length side by side, and reads some layers.
-
-    Args:
-        rows: token ids of each prefix, with what precedes every sentence. All of them, padded to the longest one, fit a batch.
-        keep: whether the model keeps keys and values, see `keeps`.
-    Returns:
-        What it does [layer][prefix].
-    """
-    lengths = np.array([len(row) for row in rows])
-    groups = tight_batches(lengths, int(len(rows) * lengths.max()), loaded.device)
-    passes = [_run_side_by_side(loaded, layers, [rows[n] for n in group], keep) for group in groups]
-    back = np.argsort(np.concatenate(groups)).tolist()
-    of_layers = [[*itertools.chain.from_iterable(parts)] for parts in zip(*passes, strict=True)]
-    return [[found[place] for place in back] for found in of_layers]
-
-
-def _run_side_by_side(
-    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool
-) -> list[list[Unchanged]]:
-    """Does what `run_unchanged` does, in one pass of rows that are padded on the right."""
-    model, final, ids = loaded.model, loaded.anatomy.layers[-1], pad(rows, loaded.device)
-    wanted, lengths = {layer.index for layer in layers}, [len(row) for row in rows]
-    seen: dict[tuple[int, str], Tensor] = {}
-    ends: list[Tensor] = []
-    cache = DynamicCache()
-
-    def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
-        last = tensor[torch.arange(len(rows)), torch.tensor(lengths) - 1].float()
-        if at.index in wanted:
-            seen[at.index, quantity] = tensor.clone() if quantity == "o" else last
-        if at is final and quantity == loaded.anatomy.end:
-            ends.append(last)
-
-    read = [*layers, *([] if final.index in wanted else [final])]
-    with noting_returns(model, loaded.anatomy.layers[: max(wanted) + 1]) as returns, tap(model, read, "msoe") as run:
-        run(ids, on_tensor, cache=cache if keep else None)
-    kept: list[Any] = cache.layers
-    past = [(block.keys.transpose(1, 2), block.values.transpose(1, 2)) for block in kept]
-    return [
-        [
-            Unchanged(
-                ids[n : n + 1, :length],
-                seen[layer.index, "m"][n],
-                float(seen[layer.index, "s"][n]) if (layer.index, "s") in seen else 1.0,
-                seen[layer.index, "o"][n, :length],
-                ends[0][n],
-                returns,
-                [(keys[n, : length - 1], values[n, : length - 1]) for keys, values in past],
-            )
-            for n, length in enumerate(lengths)
-        ]
-        for layer in layers
-    ]
-
-
-def keeps(loaded: LoadedModel) -> bool:
-    """Tells whether the model computes the same when it keeps keys and values, as in generation. It is tried on some tokens."""
-    final, row = loaded.anatomy.layers[-1], np.arange(TRIED) % loaded.anatomy.vocabulary
-    ((plain,),) = run_unchanged(loaded, [final], [row])
-    try:
-        ((kept,),) = run_unchanged(loaded, [final], [row], keep=True)
-    except UserError:
-        raise
-    except Exception:  # the model's own code takes no cache, or another kind of cache
-        return False
-    return relative_error(kept.o, plain.o) < TOLERANCE
 
 
 def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) -> Rerun:
@@ -146,21 +55,26 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
     ways: list[Way] = [*[read_on] * keep, row_by_row, from_the_start]
 
     def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None) -> list[Tensor]:
-        ends = [base.end.new_empty(own.shape) for base, own in zip(bases, changes, strict=True)]
+        ends: list[dict[int, Tensor]] = [{0: base.end.new_empty(0, len(base.end))} for base in bases]
         for parts in _passes(ways[0] is read_on, bases, changes, batch_tokens):
             own = [bases[n] for n, _ in parts]
             times = None if along is None else [along[n][rows] for n, rows in parts]
             found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
-            if isinstance(found, Exception) or not all(
-                relative_error(end[-1], base.end) < TOLERANCE for end, base in zip(found, own, strict=True)
-            ):
+            if isinstance(found, Exception) or not _proves(found, own):
                 _next_way(ways, loaded, layer, found)
                 return rerun(bases, changes, along)
             for (n, rows), each in zip(parts, found, strict=True):
-                ends[n][rows] = each[:-1]
-        return ends
+                ends[n][rows.start] = each[:-1]
+        return [torch.cat([own[start] for start in sorted(own)]) if len(own) > 1 else own[0] for own in ends]
 
     return rerun
+
+
+def _proves(ends: Sequence[Tensor], bases: Sequence[Unchanged]) -> bool:
+    """Tells whether the last end of each prefix is that of the unchanged model. A GPU is waited for once."""
+    expected = torch.stack([base.end for base in bases])
+    error = (torch.stack([each[-1] for each in ends]) - expected).abs().amax(1) / expected.abs().amax(1)
+    return bool((error < TOLERANCE).all())
 
 
 def _passes(
@@ -170,16 +84,16 @@ def _passes(
 
     `together`: a pass may have several prefixes, and reads one token per change; else it reads a whole prefix per change.
     """
-    parts, sizes = [], []
+    parts = list[tuple[int, slice]]()
     for n, (base, own) in enumerate(zip(bases, changes, strict=True)):
         room = max(1, batch_tokens // (1 if together else base.ids.shape[1]) - 1)
         parts += [(n, slice(start, min(start + room, len(own)))) for start in range(0, len(own), room)]
-        sizes += [1 + min(room, len(own) - start) for start in range(0, len(own), room)]
+    sizes = [1 + rows.stop - rows.start for _, rows in parts]
     groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
 
 
-def _tried(way: Way, *arguments: Any) -> Sequence[Tensor] | Exception:
+def _tried(way: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor] | Exception:
     try:
         return way(*arguments)
     except UserError:
@@ -188,9 +102,13 @@ def _tried(way: Way, *arguments: Any) -> Sequence[Tensor] | Exception:
         return error
 
 
+def _reason(found: object) -> str:
+    return f"{type(found).__name__}: {found}"[:200] if isinstance(found, Exception) else "it gives another prediction"
+
+
 def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object) -> None:
     """Goes over to the next way, and says so."""
-    why = f"{type(found).__name__}: {found}"[:200] if isinstance(found, Exception) else "it gives another prediction"
+    why = _reason(found)
     if len(ways) == 1:
         raise UserError(
             f"Layer {layer.index} of {loaded.anatomy.checkpoint} cannot be changed while the model runs: a change of"
@@ -201,37 +119,34 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object)
 
 
 def read_on(
-    loaded: LoadedModel, layer: Layer, bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None
+    loaded: LoadedModel,
+    layer: Layer | Sequence[Layer],
+    bases: Sequence[Unchanged],
+    changes: Sequence[Tensor],
+    along: Along = None,
 ) -> Sequence[Tensor]:
     """Runs the changed last tokens of each prefix behind the keys and values of the tokens before. None sees another one.
 
     It needs a model that takes keys and values, a mask [prefix, 1, token, token] and positions. The blocks up to the layer do
-    not run.
+    not run. `layer`: of all prefixes, or of each one, ascending.
     """
-    times = along or [changes[0].new_ones(len(own), 1) for own in changes]
-    rows = [_changed(base.o[-1:], own, n)[:, 0] for base, own, n in zip(bases, changes, times, strict=True)]
-    states = pad_sequence(rows, True)
-    ids, arguments = behind(bases, [len(own) + 1 for own in changes])
-    with resumed(loaded.model, loaded.anatomy.layers, layer, states, bases[0].returns):
+    layers = [layer] * len(bases) if isinstance(layer, Layer) else layer
+    if along is not None:
+        changes = [times[:, -1:] * own for times, own in zip(along, changes, strict=True)]
+    counts = [*map(len, changes)]
+    places = np.full((len(counts), max(counts) + 1), sum(counts))  # of changes, and behind the last one no change
+    for row, count, stop in zip(places, counts, np.cumsum(counts).tolist(), strict=True):
+        row[:count] = np.arange(stop - count, stop)
+    o, device = torch.stack([base.o[-1] for base in bases])[:, None], changes[0].device
+    each = torch.cat([*changes, changes[0].new_zeros(1, o.shape[-1])])[to_device(places, str(device))]
+    states = (o.float() + each.to(o.device)).to(o.dtype)
+    past = bases[0].past  # a model may keep keys and values in other blocks than those of its layers
+    each_keeps = past is not None and len(past.blocks) == len(loaded.anatomy.layers)
+    begins = [each_keeps * (layer.index + (not layer.sum_module)) for layer in layers]
+    ids, arguments = behind(bases, states.shape[1], begins)
+    with resumed(loaded.model, loaded.anatomy.layers, layers, states, bases[0].returns):
         ends = _ends(loaded, ids, **arguments)
-    return [end[: len(own) + 1] for end, own in zip(ends, changes, strict=True)]
-
-
-def behind(bases: Sequence[Unchanged], copies: Sequence[int]) -> tuple[Tensor, dict[str, Any]]:
-    """Returns ids and arguments of a pass over copies of the last token of prefixes, behind the tokens before it.
-
-    No copy sees another one. `copies`: number of copies of each prefix [prefix]. The ids are padded [prefix, copy].
-    """
-    ids = pad_sequence([base.ids[0, -1:].expand(count) for base, count in zip(bases, copies, strict=True)], True)
-    cache = DynamicCache()
-    for number, of_prefixes in enumerate(zip(*(base.past for base in bases), strict=True)):
-        keys, values = (pad_sequence([*each], True).transpose(1, 2) for each in zip(*of_prefixes, strict=True))
-        cache.update(keys, values, number)
-    before = torch.tensor([base.ids.shape[1] - 1 for base in bases], device=ids.device)[:, None]
-    first, own = torch.arange(int(before.max()), device=ids.device), torch.eye(ids.shape[1], device=ids.device)
-    seen = torch.cat([(first < before)[:, None].expand(-1, len(own), -1), own.bool().expand(len(ids), -1, -1)], -1)
-    mask = attention_mask(seen, bases[0].o.dtype)
-    return ids, {"attention_mask": mask, "position_ids": before.expand_as(ids), "cache": cache}
+    return [end[: count + 1] for end, count in zip(ends, counts, strict=True)]
 
 
 def row_by_row(
@@ -240,7 +155,7 @@ def row_by_row(
     """Runs a copy of the only prefix per change. The blocks up to the layer do not run."""
     (base,), (own,) = bases, changes
     states = _changed(base.o, own, along[0] if along else None)
-    with resumed(loaded.model, loaded.anatomy.layers, layer, states, base.returns):
+    with resumed(loaded.model, loaded.anatomy.layers, [layer] * len(states), states, base.returns):
         return [_ends(loaded, base.ids.expand(len(states), -1))[:, -1]]
 
 
@@ -327,11 +242,49 @@ def changed_ends(
     last, found = layer.index == loaded.anatomy.read_as, dict[str, Sequence[Tensor]]()
     for reach in reaches[:1] if last else reaches:
         if last or reach == "direct":
-            own = changes if along is None else [n[:, -1:] * each for n, each in zip(along, changes, strict=True)]
-            found[reach] = [base.end + each.to(base.end.device) for base, each in zip(bases, own, strict=True)]
+            counts, end = [*map(len, changes)], torch.stack([base.end for base in bases])
+            own = to_device(np.repeat(np.arange(len(bases)), counts), str(end.device))
+            each = (
+                torch.cat([*changes])
+                if along is None
+                else torch.cat([n[:, -1:] for n in along]) * torch.cat([*changes])
+            )
+            found[reach] = (end[own] + each.to(end.device)).split(counts)
         else:
             found[reach] = rerun(bases, changes, along)
     return dict.fromkeys(reaches, found[reaches[0]]) if last else found
+
+
+def rerunning_layers(its: Running) -> Callable[..., list[Sequence[Tensor]]]:
+    """Returns a function from changes of several layers, each for itself, to the total ends [layer][prefix][change, d].
+
+    It takes the layers, ascending, and prefixes and changes of each as `changed_ends` does. All changes run in one pass, which
+    those of a layer join behind this layer. Where this is wrong for a model (see `rerunning`), the layers run one by one.
+    """
+    loaded = its.loaded
+    alone = not its.keeps or any(layer.sum_module for layer in loaded.anatomy.layers)
+
+    def rerun(
+        layers: Sequence[Layer], bases: Sequence[Sequence[Unchanged]], changes: Sequence[Sequence[Tensor]]
+    ) -> list[Sequence[Tensor]]:
+        nonlocal alone
+        many = [layer for layer in layers if layer.index != loaded.anatomy.read_as]  # no block runs after that layer
+        found = list[Sequence[Tensor]]()
+        if not alone and len(many) > 1:
+            flat_bases = [base for of_layer in bases[: len(many)] for base in of_layer]
+            flat = [change for of_layer in changes[: len(many)] for change in of_layer]
+            ends = _tried(read_on, loaded, [layer for layer in many for _ in bases[0]], flat_bases, flat)
+            if isinstance(ends, Exception) or not _proves(ends, flat_bases):
+                alone = True
+                say(f"Not all layers change in one pass ({_reason(ends)}), but each in its own.")
+            else:
+                pieces = iter(ends)
+                found = [[end[:-1] for end in itertools.islice(pieces, len(bases[0]))] for _ in many]
+        for layer, own, each in [*zip(layers, bases, changes, strict=True)][len(found) :]:
+            found.append(changed_ends(loaded, layer, its.reruns[layer.index], own, each, ["total"])["total"])
+        return found
+
+    return rerun
 
 
 # From a layer, the coefficients [copy, token, memory] and the factor of a norm after it [copy, token, 1] at the last tokens of
@@ -362,7 +315,7 @@ def patched_ends(
     """
     final = loaded.anatomy.layers[-1]
     if keep:
-        ids, arguments = behind(bases, [copies] * len(bases))
+        ids, arguments = behind(bases, copies)
     else:
         ids, arguments = bases[0].ids.expand(copies, -1), {}
     shape = (-1, 1) if keep else ids.shape  # copies of all prefixes, and their tokens

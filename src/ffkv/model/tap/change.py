@@ -1,6 +1,7 @@
 """Changes coefficients and outputs of layers while the model runs, or begins a forward pass behind a layer."""
 
 import contextlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -131,23 +132,30 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
 
 @contextlib.contextmanager
 def resumed(
-    model: nn.Module, layers: Sequence[Layer], layer: Layer, states: Tensor, returns: Mapping[str, Any]
+    model: nn.Module, layers: Sequence[Layer], own: Sequence[Layer], states: Tensor, returns: Mapping[str, Any]
 ) -> Iterator[None]:
     """Inside the `with` statement, forward passes begin with o of a layer. The blocks up to the layer do not run.
 
     Only the block of a layer that continues after o runs, too: a norm at its end reads o. The later blocks must read
-    nothing but o of the layer: whoever calls must try this. `layers`: all of the model. `states`: o of the layer
-    [sentence, token, d]. `returns`: what the blocks return, from `noting_returns`.
+    nothing but o of the layer, and a block that some sentences skip must take fewer of them: whoever calls must try this.
+
+    Args:
+        layers: all of the model.
+        own: the layer of each sentence, ascending. If it continues after o, it is the same one for all [sentence].
+        states: o of these layers [sentence, token, d].
+        returns: what the blocks return, from `noting_returns`.
     """
-    skipped = {(each.block, each.repeat) for each in layers[: layer.index + (not layer.sum_module)]}
-    blocks = {block for block, _ in skipped}
+    numbers, layer = [each.index for each in own], own[0]
+    skipping = layers[: numbers[-1] + (not layer.sum_module)]
+    counts = {(each.block, each.repeat): bisect_left(numbers, each.index) for each in skipping}  # sentences that run
+    blocks = {block for block, _ in counts}
     repeats, counting = hooks.counting_repeats(model, blocks)
     with contextlib.ExitStack() as stack:
         stack.enter_context(hooks.before(*counting))
         for name in blocks:
             block = model.get_submodule(name)
             stack.enter_context(
-                _instead_of(block, partial(_pass_on, block.forward, name, skipped, repeats, returns[name]))
+                _instead_of(block, partial(_pass_on, block.forward, name, counts, repeats, returns[name]))
             )
         stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
         yield
@@ -156,16 +164,22 @@ def resumed(
 def _pass_on(
     own: Callable,
     name: str,
-    skipped: set[tuple[str, int]],
+    counts: Mapping[tuple[str, int], int],
     repeats: Counter[str],
     returned: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Stands for the forward function of a block: where it is skipped, it returns its input in the form of its output."""
-    if (name, repeats[name] - 1) not in skipped:
+    """Stands for the forward function of a block: the sentences that skip it come out as they went in."""
+    count, state = counts.get((name, repeats[name] - 1)), hooks.hidden_input(args, kwargs)
+    if count is None:
         return own(*args, **kwargs)
-    return hooks.replace_hidden_state(returned, hooks.hidden_input(args, kwargs))
+    if not count:
+        return hooks.replace_hidden_state(returned, state)
+    few = partial(hooks.map_tensors, lambda tensor: tensor[:count] if tensor.shape[:1] == state.shape[:1] else tensor)
+    output = own(*few(args), **few(kwargs))
+    made = hooks.known_state(output)
+    return hooks.replace_hidden_state(output, torch.cat([made, state[count:].to(made.device)]))
 
 
 @contextlib.contextmanager

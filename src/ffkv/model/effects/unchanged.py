@@ -1,0 +1,160 @@
+"""What the unchanged model does on prefixes, and the keys and values behind which it goes on."""
+
+import copy
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_end
+from transformers import DynamicCache
+
+from ffkv.base.batching import pad, tight_batches, to_device
+from ffkv.base.errors import UserError
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.tap.change import noting_returns
+from ffkv.model.tap.hooks import attention_mask, relative_error
+from ffkv.model.tap.tap import tap
+
+TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e-6; a wrong way is off by more than 1e-2
+TRIED = 8  # tokens on which `keeps` is tried
+
+
+class Past(NamedTuple):
+    """The keys and values of the tokens of a prefix, as the model keeps them in generation."""
+
+    blocks: Sequence[Any]  # of this prefix and others, in layers of a `DynamicCache`: [prefix, head, token, .]
+    row: int  # which of them it is
+
+
+class Unchanged(NamedTuple):
+    """What the unchanged model does on a prefix, in one of its layers."""
+
+    ids: Tensor  # the tokens of the prefix [1, token]
+    m: Tensor  # the coefficients of the layer at the last token, float32 [memory]
+    factor: float  # the factor of a norm after the layer at the last token; 1 without one
+    o: Tensor  # r + y of the layer [token, d]
+    end: Tensor  # what the head reads at the last token, float32 [d]
+    returns: dict[str, Any]  # what the blocks return, see `noting_returns`
+    past: Past | None  # None if the model does not keep them
+
+
+def run_unchanged(
+    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool = False
+) -> list[list[Unchanged]]:
+    """Runs the model on some prefixes, those of similar length side by side, and reads some layers.
+
+    Args:
+        rows: token ids of each prefix, with what precedes every sentence. All of them, padded to the longest one, fit a batch.
+        keep: whether the model keeps keys and values, see `keeps`.
+    Returns:
+        What it does [layer][prefix].
+    """
+    lengths = np.array([len(row) for row in rows])
+    groups = tight_batches(lengths, int(len(rows) * lengths.max()), loaded.device)
+    passes = [_run_side_by_side(loaded, layers, [rows[n] for n in group], keep) for group in groups]
+    blocks = _joined([blocks for _, blocks in passes])
+    back = np.argsort(np.concatenate(groups)).tolist()
+    of_layers = [[*itertools.chain.from_iterable(parts)] for parts in zip(*(of for of, _ in passes), strict=True)]
+    return [
+        [found[place]._replace(past=Past(blocks, place) if keep else None) for place in back] for found in of_layers
+    ]
+
+
+def _run_side_by_side(
+    loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool
+) -> tuple[list[list[Unchanged]], Sequence[Any]]:
+    """Does what `run_unchanged` does, in one pass of rows that are padded on the right; returns what is kept, too."""
+    model, final, ids = loaded.model, loaded.anatomy.layers[-1], pad(rows, loaded.device)
+    wanted, lengths = {layer.index for layer in layers}, np.array([len(row) for row in rows])
+    seen: dict[tuple[int, str], Tensor] = {}
+    ends: list[Tensor] = []
+    cache, flat = DynamicCache(), to_device(np.arange(len(rows)) * ids.shape[1] + lengths - 1, loaded.device)
+
+    def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
+        last = tensor.flatten(0, 1)[flat.to(tensor.device)].float()
+        if at.index in wanted:
+            seen[at.index, quantity] = tensor.clone() if quantity == "o" else last
+        if at is final and quantity == loaded.anatomy.end:
+            ends.append(last)
+
+    read = [*layers, *([] if final.index in wanted else [final])]
+    with noting_returns(model, loaded.anatomy.layers[: max(wanted) + 1]) as returns, tap(model, read, "msoe") as run:
+        run(ids, on_tensor, cache=cache if keep else None)
+    if any(getattr(block, "keys", None) is None for block in cache.layers):
+        raise ValueError("a block keeps something else than keys and values")
+    # All factors in one copy.
+    s = {layer.index: seen[layer.index, "s"].to(ids.device) for layer in layers if (layer.index, "s") in seen}
+    factors = dict(zip(s, torch.cat([*s.values()], 1).T.tolist(), strict=True)) if s else {}
+    found = [
+        [
+            Unchanged(
+                ids[n : n + 1, :length],
+                seen[layer.index, "m"][n],
+                factors[layer.index][n] if layer.index in factors else 1.0,
+                seen[layer.index, "o"][n, :length],
+                ends[0][n],
+                returns,
+                None,
+            )
+            for n, length in enumerate(lengths.tolist())
+        ]
+        for layer in layers
+    ]
+    return found, cache.layers
+
+
+def _joined(passes: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Returns what several passes keep as what one would keep, padded on the right to the longest."""
+    if len(passes) == 1:
+        return passes[0]
+    blocks = [copy.copy(block) for block in passes[0]]
+    for block, *each in zip(blocks, *passes, strict=True):
+        tokens = max(own.keys.shape[2] for own in each)
+        for name in ("keys", "values"):
+            of_passes = [getattr(own, name) for own in each]
+            setattr(block, name, torch.cat([pad_end(own, (0, 0, 0, tokens - own.shape[2])) for own in of_passes]))
+    return blocks
+
+
+def keeps(loaded: LoadedModel) -> bool:
+    """Tells whether the model computes the same when it keeps keys and values, as in generation. It is tried on some tokens."""
+    final, row = loaded.anatomy.layers[-1], np.arange(TRIED) % loaded.anatomy.vocabulary
+    ((plain,),) = run_unchanged(loaded, [final], [row])
+    try:
+        ((kept,),) = run_unchanged(loaded, [final], [row], keep=True)
+    except UserError:
+        raise
+    except Exception:  # the model's own code takes no cache, or another kind of cache
+        return False
+    return relative_error(kept.o, plain.o) < TOLERANCE
+
+
+def behind(
+    bases: Sequence[Unchanged], copies: int, begins: Sequence[int] | None = None
+) -> tuple[Tensor, dict[str, Any]]:
+    """Returns ids and arguments of a pass over copies of the last token of prefixes, behind the tokens before it.
+
+    No copy sees another one. `copies`: number of copies of each prefix. `begins`: the first block that runs for each prefix,
+    ascending, among those that keep keys and values; None: all blocks run. The ids are [prefix, copy].
+    """
+    ids = torch.stack([base.ids[0, -1:] for base in bases]).expand(-1, copies)
+    pasts, cache = [base.past for base in bases if base.past], DynamicCache()
+    kept = {id(past.blocks): past.blocks for past in pasts}
+    first = dict(zip(kept, itertools.accumulate((len(own[0].keys) for own in kept.values()), initial=0)))
+    rows = np.array([first[id(past.blocks)] + past.row for past in pasts])
+    blocks, index = _joined([*kept.values()]), to_device(rows, str(ids.device))
+    for number, block in enumerate(blocks):
+        own, count = copy.copy(block), bisect_right(begins or [0] * len(bases), number)
+        if count and not np.array_equal(rows[:count], np.arange(len(block.keys))):
+            own.keys, own.values = (each[index[:count].to(each.device)] for each in (block.keys, block.values))
+        cache.layers.append(own)
+    before = to_device(np.array([base.ids.shape[1] - 1 for base in bases]), str(ids.device))[:, None]
+    place, same = torch.arange(blocks[0].keys.shape[2], device=ids.device), torch.eye(copies, device=ids.device)
+    seen = torch.cat([(place < before)[:, None].expand(-1, copies, -1), same.bool().expand(len(ids), -1, -1)], -1)
+    mask = attention_mask(seen, bases[0].o.dtype)
+    return ids, {"attention_mask": mask, "position_ids": before.expand_as(ids), "cache": cache}
