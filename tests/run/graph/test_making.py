@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ffkv
+from benchmarks.pretended_card import PretendedCard, as_device
 from ffkv.base.intervals import mean_interval
 from ffkv.branches.behaviours import choosing, graph, words
 from ffkv.branches.behaviours.choosing import Subjects, choose_graphs, read_subjects
@@ -209,6 +210,25 @@ def test_of_random_weights_a_graph_is_minimal_or_says_that_none_is_found(kind, p
     one.differences = lambda sets, *_, **__: np.full((1, len(sets)), one.without[0] - 1.0)  # whatever is kept
     none = chosen_of(one, 1.0, 1)
     assert not none.reached and not len(none.members)
+
+
+def test_prompts_and_states_share_a_pass_which_waits_twice_at_most(proven):
+    """On a pretended card: copies of two prompts of other lengths behind what is kept, and five states of two prompts."""
+    folder = proven("llama")
+    with as_device() as ran, PretendedCard() as card:
+        loaded, head = load(folder), load_head(folder)
+        mean = np.zeros(loaded.anatomy.layer_offset[-1])
+        of_last = [each._replace(tokens=1) for each in PROMPTS]
+        behind = read_prompts(loaded, head, of_last, mean, "patch", 64, keep=True)
+        whole = read_prompts(loaded, head, [PROMPT, PROMPT._replace(wrong=9)], mean, "patch", 64)
+        copies = [[Copy(np.array([0])), Copy(np.array([1, 2]), True)], [Copy(np.array([3]))]]
+        for take in (
+            lambda: patch(behind, copies, hold=np.array([4, 40])),
+            lambda: Subjects(whole, np.arange(2)).rises(),
+        ):
+            ran.clear()
+            before = card.waits.total()
+            assert len(take()) and max(ran.values()) == 1 and card.waits.total() - before <= 2
 
 
 def test_random_places_are_of_the_same_layers_and_tokens(proven):

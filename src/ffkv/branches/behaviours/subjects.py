@@ -84,7 +84,7 @@ def read_prompts(
             run_states(loaded, states)
             base = read_base(loaded, own, mean, baseline, batch_tokens)
             (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
-        m, ends = torch.cat(states.m, 2), torch.stack([each.end for each in unchanged])
+        m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
             of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
