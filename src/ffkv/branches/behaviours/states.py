@@ -47,8 +47,8 @@ class AtTokens:
         self.ids = pad(rows, loaded.device)
         self.last = torch.tensor([len(row) - 1 for row in rows])
         back = torch.arange(max(tokens)).flip(0)  # how far each token is from the last one
-        places = torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0)
-        self.places = [place.to(loaded.device) for place in places]
+        places = torch.broadcast_tensors(torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0))
+        self.places = torch.stack(places).to(loaded.device)
         self.padding = (back >= torch.tensor(tokens)[:, None]).to(loaded.device)  # [prompt, token]
         self.m = [torch.empty(0)] * len(loaded.anatomy.layers)  # [layer][prompt, token, memory], 0 in the padding
         self.s = torch.ones(len(self.m), *self.padding.shape, 1, device=loaded.device)  # [layer, prompt, token, 1]
@@ -62,8 +62,7 @@ class AtTokens:
 
     def at(self, tensor: Tensor) -> Tensor:
         """Returns a quantity [prompt, token, .] at the tokens, 0 in the padding, where it lies."""
-        at = tensor[*(place.to(tensor.device) for place in self.places)]
-        return at.float().masked_fill_(self.padding[..., None].to(tensor.device), 0)
+        return tensor[*self.places.to(tensor.device)].float().masked_fill_(self.padding[..., None].to(tensor.device), 0)
 
     def all_m(self) -> Tensor:
         """Returns the coefficients of all memories [prompt, token, memory], on the CPU."""
@@ -99,6 +98,7 @@ def read_states(
     names = ("contribution", "coefficient", "change", "screen", "frozen_screen")
     of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
+    means = torch.from_numpy(mean).to(loaded.device)
     norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
     asked, why = [each.clean for each in prompts if each.answer != NO_TOKEN], ""
     if frozen and asked and (why := why_not_held(loaded, pad([max(asked, key=len)], loaded.device))):
@@ -109,7 +109,7 @@ def read_states(
         for batch in batches(lengths, batch_tokens):
             chosen = [block[number] for number in batch]
             rows = start + batch
-            found = _read_batch(loaded, head, chosen, torch.from_numpy(mean), baseline, values, frozen and not why)
+            found = _read_batch(loaded, head, chosen, means, baseline, values, frozen and not why)
             found["contribution"] *= norms
             for name, tensor in found.items():
                 (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
@@ -160,7 +160,7 @@ def _read_batch(
         found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as)
     held = held_gradients(loaded, clean.ids, clean.last, of_end, end) if hold else None
     of_layers: list[dict[str, Tensor]] = []
-    for layer, of_mean in enumerate(mean.to(loaded.device).split([len(v) for v in values])):
+    for layer, of_mean in enumerate(mean.split([len(v) for v in values])):
         m, v, slopes = clean.m[layer], values[layer], (gradients[layer], (held or gradients)[layer])
         s, padding = clean.s[layer].to(m.device), clean.padding[..., None].to(m.device)
         of_mean = of_mean.to(m.device) * ~padding
@@ -194,7 +194,7 @@ def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         if layer is loaded.anatomy.layers[-1] and quantity == loaded.anatomy.end:
-            ends.append(tensor[torch.arange(len(tensor)), states.last].float().clone())
+            ends.append(states.at(tensor)[:, -1])
         states.receive(layer, quantity, tensor)
 
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
