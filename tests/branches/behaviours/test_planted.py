@@ -22,6 +22,7 @@ PAIRS = [
     }
     for one, other in itertools.product("dfgh", "dfghi")
 ]
+SETTINGS = {"candidates": 6, "controls": 3, "directions": 20, "sets": [1, 2, 3, 6], "random_sets": 2}
 
 
 def planted_checkpoint(folder):
@@ -65,8 +66,7 @@ def planted_checkpoint(folder):
 @pytest.fixture(scope="module")
 def planted(planted_inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("behaviour")
-    settings = {"candidates": 6, "controls": 3, "directions": 20, "sets": [1, 2, 3, 6], "random_sets": 2}
-    return make(folder, planted_inputs, prompts=PAIRS, **settings)
+    return make(folder, planted_inputs, prompts=PAIRS, **SETTINGS)
 
 
 def names(frame):
@@ -148,6 +148,21 @@ def test_a_behaviour_that_the_model_does_not_have(planted_inputs, tmp_path):
     summary = made.summaries["behaviours"].iloc[0]
     assert summary["accuracy"] == 0 and not summary["explained"]
     assert not len(made.effects) and made.summaries["behaviour_memories"]["effect"].isna().all()
+
+
+def test_without_the_frozen_screen_its_columns_are_empty_and_all_others_the_same(planted, planted_inputs, tmp_path):
+    found = make(tmp_path, planted_inputs, prompts=PAIRS, frozen=False, **SETTINGS)
+    expect_equal_but_frozen(found.memories, planted.memories)
+    for name, table in found.summaries.items():
+        expect_equal_but_frozen(table, planted.summaries[name])
+
+
+def expect_equal_but_frozen(found, expected):
+    for name in expected:
+        if name.startswith("frozen"):
+            assert found[name].isna().all() and expected[name].notna().any(), name
+        else:
+            assert found[name].equals(expected[name]), name
 
 
 def test_two_lists_have_a_contrast_alone(planted_inputs, tmp_path):

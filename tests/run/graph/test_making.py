@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import ffkv
+from benchmarks.pretended_card import PretendedCard, as_device
 from ffkv.base.intervals import mean_interval
-from ffkv.branches.behaviours import graph, subjects, words
-from ffkv.branches.behaviours.graph import choose_graph, fewest, make_graph, measure_links
+from ffkv.branches.behaviours import choosing, graph, words
+from ffkv.branches.behaviours.choosing import Subjects, choose_graphs, read_subjects
+from ffkv.branches.behaviours.graph import fewest, make_graph, measure_links
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.branches.behaviours.subjects import Subjects, patch, read_subject, read_subjects, screen
+from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts, screen
 from ffkv.branches.behaviours.words import ANSWER
 from ffkv.branches.settings import Behaviour
 from ffkv.model.checkpoint.load import load
@@ -99,7 +101,7 @@ def half_of(proven):
         case, mean = Case(kind, loaded, load_head(folder, "cpu")), np.zeros(loaded.anatomy.layer_offset[-1])
         running = case.running._replace(keeps=members != "all")
         if members == "places":
-            return case, Subjects([read_subject(loaded, running.head, PROMPT, mean, "patch", 64)], np.zeros(1), True)
+            return case, Subjects(read_prompts(loaded, running.head, [PROMPT], mean, "patch", 64), np.zeros(1), True)
         prompts = [each if members == "all" else each._replace(tokens=1) for each in PROMPTS]
         return case, read_subjects(running, prompts, np.arange(2), mean, "patch")
 
@@ -152,7 +154,14 @@ def case(kind, proven):
     folder = proven(kind)
     loaded = load(folder, "cpu")
     mean = np.linspace(-0.3, 0.3, loaded.anatomy.layer_offset[-1]).astype(np.float32)
-    return read_subject(loaded, load_head(folder, "cpu"), PROMPT, mean, "mean", 64)
+    (subject,) = read_prompts(loaded, load_head(folder, "cpu"), [PROMPT], mean, "mean", 64)
+    return subject
+
+
+def differences(subject, places, but=False, **named):
+    """The logit difference of one copy, and what `hold` saw of it."""
+    (((difference,), seen),) = patch([subject], [[Copy(places, but)]], **named)
+    return difference, seen
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,31 +171,35 @@ def test_the_screen_is_the_slope_of_what_runs_measure(kind, proven):
     kept = np.arange(0, subject.m.numel(), 3)
     weight = torch.zeros(subject.m.numel())
     weight[kept] = 1
-    rises, step = screen(subject, weight.reshape(subject.m.shape)), 0.02
-    (before,), _ = patch(subject, [kept], but=True)
+    ((_, (rises,), (there,)),), step = screen([subject], [weight.reshape(subject.m.shape)]), 0.02
+    before, _ = differences(subject, kept, but=True)
+    assert there == pytest.approx(before, abs=TOLERANCE)
     for place in np.setdiff1d(np.argsort(-np.abs(rises))[:8], kept):
-        _, seen = patch(
-            subject, [np.union1d(kept, [place])], but=True, hold=np.array([place])
+        _, seen = differences(
+            subject, np.union1d(kept, [place]), True, hold=np.array([place])
         )  # its own coefficient there
         base = subject.base.clone()
         base.ravel()[place] += step * (seen[0, 0] - base.ravel()[place].item())
-        (after,), _ = patch(subject._replace(base=base), [kept], but=True)
+        after, _ = differences(subject._replace(base=base), kept, but=True)
         assert (after - before) / step == pytest.approx(rises[place], abs=0.1 * float(np.abs(rises).max()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_random_weights_a_graph_is_minimal_or_says_that_none_is_found(kind, proven):
     subject = case(kind, proven)
-    (without,), _ = patch(subject, [np.arange(subject.m.numel())])
+    without, _ = differences(subject, np.arange(subject.m.numel()))
     if subject.difference < without:  # the other way round, so that there is something to explain
         prompt = PROMPT._replace(answer=PROMPT.wrong, wrong=PROMPT.answer)
         subject, without = subject._replace(prompt=prompt, difference=-subject.difference), -without
 
     def kept_by(sets):
-        return (patch(subject, sets, but=True)[0] - without) / (subject.difference - without)
+        ((found, _),) = patch([subject], [[Copy(own, True) for own in sets]])
+        return (found - without) / (subject.difference - without)
 
     def chosen_of(one, share, maximum):
-        return choose_graph(one, one.rises(), np.ones(1), share, maximum, partial(_grow, subject, share, maximum))
+        rises = one.rises()
+        grown = _grow(one, rises[0, 0], share, maximum)
+        return choose_graphs(one, rises, np.ones((1, 1)), share, maximum, [grown])[0]
 
     one = Subjects([subject], np.zeros(1), of_places=True)
     chosen = chosen_of(one, 0.6, 40)
@@ -197,6 +210,25 @@ def test_of_random_weights_a_graph_is_minimal_or_says_that_none_is_found(kind, p
     one.differences = lambda sets, *_, **__: np.full((1, len(sets)), one.without[0] - 1.0)  # whatever is kept
     none = chosen_of(one, 1.0, 1)
     assert not none.reached and not len(none.members)
+
+
+def test_prompts_and_states_share_a_pass_which_waits_twice_at_most(proven):
+    """On a pretended card: copies of two prompts of other lengths behind what is kept, and five states of two prompts."""
+    folder = proven("gpt2")  # whose own code waits at most once
+    with as_device() as ran, PretendedCard() as card:
+        loaded, head = load(folder), load_head(folder)
+        mean = np.zeros(loaded.anatomy.layer_offset[-1])
+        of_last = [each._replace(tokens=1) for each in PROMPTS]
+        behind = read_prompts(loaded, head, of_last, mean, "patch", 64, keep=True)
+        whole = read_prompts(loaded, head, [PROMPT, PROMPT._replace(wrong=9)], mean, "patch", 64)
+        copies = [[Copy(np.array([0])), Copy(np.array([1, 2]), True)], [Copy(np.array([3]))]]
+        for take in (
+            lambda: patch(behind, copies, hold=np.array([4, 40])),
+            lambda: Subjects(whole, np.arange(2)).rises(),
+        ):
+            ran.clear()
+            before = card.waits.total()
+            assert len(take()) and max(ran.values()) == 1 and card.waits.total() - before <= 2
 
 
 def test_random_places_are_of_the_same_layers_and_tokens(proven):
@@ -221,24 +253,26 @@ def test_prompts_that_count_twice_are_prompts_that_are_there_twice(half_of, monk
     _, half = half_of("llama", "all")
     runs = []
     monkeypatch.setattr(
-        subjects,
+        choosing,
         "patch",
-        lambda subject, *args, _patch=subjects.patch, **named: (
-            runs.extend((id(subject), set_.tobytes(), *args[1:]) for set_ in args[0]),
-            _patch(subject, *args, **named),
+        lambda subjects, copies, _patch=choosing.patch, **named: (
+            runs.extend(
+                (id(one), each.places.tobytes(), each.but) for one, own in zip(subjects, copies) for each in own
+            ),
+            _patch(subjects, copies, **named),
         )[1],
     )
     rises, found = half.rises(), []
     for weights in ([2, 1], [0, 3], [1, 1]):
-        weighted = choose_graph(half, rises, np.array(weights), 0.6, 30)
+        (weighted,) = choose_graphs(half, rises, np.array([weights]), 0.6, 30)
         repeated = Subjects([half.subjects[n] for n in np.repeat([0, 1], weights)], np.repeat([0, 1], weights))
-        plain = choose_graph(repeated, repeated.rises(), np.ones(len(repeated.subjects)), 0.6, 30)
+        (plain,) = choose_graphs(repeated, repeated.rises(), np.ones((1, len(repeated.subjects))), 0.6, 30)
         assert weighted.members.tolist() == plain.members.tolist() and weighted.reached == plain.reached
         found.append(weighted)
     assert any(len(each.members) for each in found)
     runs.clear()
-    choose_graph(half, rises, np.array([2, 1]), 0.6, 30)
-    assert not runs
+    together = choose_graphs(half, rises, np.array([[2, 1], [0, 3], [1, 1]]), 0.6, 30)
+    assert not runs and [each.members.tolist() for each in together] == [each.members.tolist() for each in found]
 
 
 def test_the_share_of_a_target_and_its_intervals_by_hand(monkeypatch):

@@ -1,11 +1,10 @@
 """A graph: few members that keep a share of a logit difference when all others are patched, and what is between them.
 
-It is made alike of one prompt and of a set of prompts (`ffkv.branches.behaviours.subjects`): `choose_graph` finds the members,
-`describe_graph` measures what they, and other sets, keep, and what each does to the others and to the answer. Of a behaviour, one half of
+It is made alike of one prompt and of a set of prompts: `choosing` finds the members, `describe_graph` measures what they, and other sets, keep, and what each does to the others and to the answer. Of a behaviour, one half of
 the prompts chooses the memories, and all numbers are of the other half: the step `graph`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,27 +17,18 @@ from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choose import jaccard, largest
+from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs, read_subjects
 from ffkv.branches.behaviours.contrast import drawn_again
 from ffkv.branches.behaviours.settings import Behaviour
-from ffkv.branches.behaviours.subjects import Subjects, patch, read_subjects
+from ffkv.branches.behaviours.subjects import Copy, patch
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
 from ffkv.branches.given import Given
 from ffkv.model.effects.edges import edges
 from ffkv.model.effects.rerun import Running
 
-GROWTH = 0.2  # how many members more a larger set has: this share of those that it has
 DRAWS = 1000  # times that groups of prompts are drawn again, for the stability of edges
 PATHS = ("held", "direct", "total", "total_m")
-KeptBy = Callable[[Sequence[np.ndarray]], np.ndarray]  # from sets to the shares that they keep
-
-
-class Chosen(NamedTuple):
-    """Members that keep a share of a logit difference, or others beside them."""
-
-    members: np.ndarray
-    kept: float = np.nan  # the share that they keep where they were chosen; NaN of members that nothing chose
-    reached: bool = False  # whether that is the share that was asked for
 
 
 def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
@@ -80,11 +70,11 @@ def make_graph(
         name: of the behaviour, for the progress.
     """
     rises, stream = choosing.rises(), random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 0)
-    drawn, graphs = drawn_again(choosing.group, settings.graph_resamples, stream), list[Chosen]()
-    with progress(1 + len(drawn), "graphs", name) as bar:
-        for weights in [np.ones(len(choosing.group)), *drawn]:  # of all prompts, then of groups that are drawn again
-            graphs.append(choose_graph(choosing, rises, weights, settings.graph_share, settings.graph_maximum))
-            bar.update(1)
+    # Of all prompts, then of groups that are drawn again.
+    draws = np.array([np.ones(len(choosing.group)), *drawn_again(choosing.group, settings.graph_resamples, stream)])
+    with progress(len(draws), "graphs", name) as bar:
+        how = settings.graph_share, settings.graph_maximum
+        graphs = choose_graphs(choosing, rises, draws, *how, done=bar.update)
     memories, generator = graphs[0].members, random_stream(seed, Purpose.GRAPH_SETS)
     random = [(RANDOM, Chosen(telling.draw_beside(memories, generator))) for _ in range(settings.random_sets)]
     again = drawn_again(telling.group, DRAWS, random_stream(seed, Purpose.GRAPH_BOOTSTRAP, 1))
@@ -96,93 +86,12 @@ def make_graph(
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
 
 
-def choose_graph(
-    half: Subjects,
-    rises: np.ndarray,
-    weights: np.ndarray,
-    share: float,
-    maximum: int,
-    grow: Callable[[KeptBy], Sequence[Chosen]] = lambda kept_by: (),
-) -> Chosen:
-    """Finds few members that keep a share of the mean logit difference when all others are patched.
-
-    Two orders lead to a set: that of the mean screen on the way from all patched to none; and, among the members with the largest
-    screen anywhere on that way, that of the exact effect when each is patched alone. The latter finds a chain of which no part does
-    anything without the others. A set has the first members of an order. Then members are left out, as many at a time as can be, until
-    no single one can be left out. The smallest set is taken.
-
-    Args:
-        rises: see `Subjects.rises`.
-        weights: how many times each prompt counts [prompt].
-        share: the share to keep.
-        maximum: most members.
-        grow: gives sets that are found in another way, from the shares that sets keep.
-    Returns:
-        The members, by layer. If no set on the way keeps the share: the one of those that keeps most. None, and NaN as what they keep, if all
-        together do not raise the logit difference.
-    """
-    used = weights > 0
-    shares = weights[used] / weights.sum()
-    whole = shares @ (half.whole - half.without)[used]
-    if whole <= 0:
-        return Chosen(np.zeros(0, np.int64))
-
-    def kept_by(sets: Sequence[np.ndarray]) -> np.ndarray:
-        return shares @ (half.differences(sets, used=used) - half.without[:, None])[used] / whole
-
-    found = [*grow(kept_by)]
-    own = [shares @ of_step[used] for of_step in rises]
-    candidates, alone = highest(np.max(np.abs(own), axis=0), maximum), np.zeros(len(own[0]))
-    if len(candidates):
-        alone[candidates] = shares @ half.effects(candidates, used)[used]
-    found += [_first(highest(each, maximum), share, kept_by) for each in (np.mean(own, axis=0), alone)]
-    reached = [_prune(each, share, kept_by) for each in found if each.reached]
-    best = min(reached, key=lambda each: len(each.members)) if reached else max(found, key=lambda each: each.kept)
-    members = np.sort(best.members)
-    return best._replace(members=members[np.argsort(half.at(members)[1], kind="stable")])
-
-
-def _first(order: np.ndarray, share: float, kept_by: KeptBy) -> Chosen:
-    """Returns the first members of an order, as few of the sizes that are tried as keep the share."""
-    sizes = [0]
-    while sizes[-1] < len(order):
-        sizes.append(min(len(order), sizes[-1] + max(1, int(GROWTH * sizes[-1]))))
-    kept = kept_by([order[:size] for size in sizes])
-    reach = np.flatnonzero(kept >= share)
-    best = int(reach[0]) if len(reach) else int(kept.argmax())
-    return Chosen(order[: sizes[best]], float(kept[best]), len(reach) > 0)
-
-
-def highest(rises: np.ndarray, count: int) -> np.ndarray:
-    """Returns the members with the largest rises above 0, the largest first, at most `count`."""
-    order = largest(rises, count)
-    return order[rises[order] > 0]
-
-
 def fewest(sizes: np.ndarray, share: float) -> np.ndarray:
     """Returns the fewest numbers whose sizes are a share of all sizes together, the largest first."""
     order = largest(sizes, len(sizes))
     summed = sizes[order].cumsum()
     count = int(np.searchsorted(summed, share * summed[-1] * (1 - 1e-12))) + 1 if len(summed) and summed[-1] else 0
     return order[:count]
-
-
-def _prune(chosen: Chosen, share: float, kept_by: KeptBy) -> Chosen:
-    """Leaves out members, those first without which the others keep most, until none can be left out alone."""
-    members, kept = np.sort(chosen.members), chosen.kept
-    while len(members):
-        rest = kept_by([np.delete(members, n) for n in range(len(members))])
-        weakest = largest(rest, int((rest >= share).sum()))
-        if not len(weakest):
-            break
-        counts = [len(weakest) >> halved for halved in range(len(weakest).bit_length())]  # down to one, which can go
-        fewer = [np.delete(members, weakest[:count]) for count in counts]
-        found = kept_by(fewer)
-        if not (found >= share).any():  # another batch rounds otherwise
-            break
-        first = int(np.argmax(found >= share))
-        members, kept = fewer[first], float(found[first])
-    return Chosen(members, kept, True)
 
 
 def describe_graph(
@@ -199,6 +108,7 @@ def describe_graph(
         share: of the sizes of all edges, that `shown` ones have.
     """
     members, every = choices[0][1].members, [own.members for _, own in choices]
+    half.run([Asked(every), Asked(every, but=False), Asked(members[:, None], but=False), Asked(but_one(members))])
     weights = without_each(half.group)
     whole = weights @ (half.whole - half.without)
     if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
@@ -239,17 +149,22 @@ class Links(NamedTuple):
 
 def measure_links(half: Subjects, members: np.ndarray) -> Links:
     """Patches each member of a graph on each prompt while all others keep the coefficients that they have without changes."""
-    of_prompts = []
-    for subject in half.subjects:
-        alone, places = [half.places(subject, own) for own in members[:, None]], half.places(subject, members)
-        differences, seen = patch(subject, alone, hold=places)
-        own, base = (
-            of_all.ravel()[places].double().numpy().reshape(-1, len(members)) for of_all in (subject.m, subject.base)
-        )
-        change, falls = own - seen.reshape(len(members), *own.shape), own - base
-        along = (change * falls).sum(1)
-        of_prompts.append((change.sum(1), along, (falls**2).sum(0), subject.difference - differences))
-    return Links(*(np.stack(parts) for parts in zip(*of_prompts, strict=True)))
+    found: dict[int, tuple[np.ndarray, ...]] = {}
+    tokens = np.array([len(subject.m) for subject in half.subjects])
+    for numbers in (np.flatnonzero(tokens == count).tolist() for count in np.unique(tokens)):
+        subjects = [half.subjects[n] for n in numbers]
+        copies = [Copy(half.places(subjects[0], own)) for own in members[:, None]]
+        places = half.places(subjects[0], members)
+        made = patch(subjects, [copies] * len(subjects), hold=places)
+        for n, subject, (differences, seen) in zip(numbers, subjects, made, strict=True):
+            own, base = (
+                of_all.ravel()[places].double().numpy().reshape(-1, len(members))
+                for of_all in (subject.m, subject.base)
+            )
+            change, falls = own - seen.reshape(len(members), *own.shape), own - base
+            along = (change * falls).sum(1)
+            found[n] = change.sum(1), along, (falls**2).sum(0), subject.difference - differences
+    return Links(*(np.stack(parts) for parts in zip(*(found[n] for n in range(len(found))), strict=True)))
 
 
 def describe_edges(

@@ -30,7 +30,6 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.effects.changes import as_long_as_removed, measure_effects, predict
 from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, patched_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
-from ffkv.model.tap.hooks import relative_error
 
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
 
@@ -164,25 +163,26 @@ def measure_candidates(
     states, rows = AtTokens(loaded, ids, tokens), list[dict]()
     run_states(loaded, states)
     found = run_unchanged(loaded, layers, ids, running.keeps)
-    pairs = [torch.tensor([[each.answer, each.wrong]]) for each in prompts]
-    clean = [
-        running.head.differences(base.end[None], pair, loaded.anatomy.read_as)
-        for base, pair in zip(found[0], pairs, strict=True)
-    ]
+    pairs, read_as = torch.tensor([(each.answer, each.wrong) for each in prompts]), loaded.anatomy.read_as
+    clean = running.head.differences(torch.stack([each.end for each in found[0]]), pairs, read_as)[:, None]
+    less: list[tuple[int, str, Tensor]] = []  # layer, reach, by how much the logit difference falls [prompt, change]
     for layer, bases in zip(layers, found, strict=True):
         own, values = candidates[layer.index], values_in_place(loaded.model, layer)[0]
-        memories = torch.tensor([each.memory for each in own])
-        falls = states.m[layer.index][..., memories] - base[..., offset[layer.index] + memories]
-        falls = (states.s[layer.index] * falls).to(values.device)  # [prompt, token, candidate]
+        memories, m = torch.tensor([each.memory for each in own]), states.m[layer.index]
+        falls = m[..., memories.to(m.device)] - base[..., offset[layer.index] + memories].to(m.device)
+        falls = (states.s[layer.index].to(m.device) * falls).to(values.device)  # [prompt, token, candidate]
         changes = torch.cat([_changes(values, each) for each in own])
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own], device=values.device)
         along = [of_prompt[-n:].T.repeat_interleave(copies, 0) for of_prompt, n in zip(falls, tokens, strict=True)]
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
         for reach, of_prompts in ends.items():
-            for place, end in enumerate(of_prompts):
-                pair = pairs[place].expand(len(end), 2)
-                less = clean[place] - running.head.differences(end, pair, loaded.anatomy.read_as)
-                rows += _rows(prompts[place].number, layer.index, own, reach, less.tolist())
+            both = pairs.repeat_interleave(len(changes), 0)
+            after = running.head.differences(torch.cat([*of_prompts]), both, read_as)
+            less.append((layer.index, reach, clean - after.reshape(len(prompts), -1)))
+    flat = torch.cat([each.flatten() for *_, each in less]).cpu()  # one copy
+    for (number, reach, own_less), part in zip(less, flat.split([each.numel() for *_, each in less]), strict=True):
+        for prompt, falls in zip(prompts, part.reshape(own_less.shape).tolist(), strict=True):
+            rows += _rows(prompt.number, number, candidates[number], reach, falls)
     return rows
 
 
@@ -248,10 +248,10 @@ def choose_sets(
 
 def _inside(sets: Sequence[MemorySet], memories: int) -> Tensor:
     """Tells which memories are in each set [set, memory]."""
-    inside = torch.zeros(len(sets), memories, dtype=torch.bool)
+    inside = np.zeros((len(sets), memories), bool)
     for row, each in zip(inside, sets, strict=True):
-        row[torch.from_numpy(each.memories)] = True
-    return inside
+        row[each.memories] = True
+    return torch.from_numpy(inside)
 
 
 def _patched(
@@ -275,13 +275,14 @@ def _patched(
     def ends_of(bases: Sequence[Unchanged], few: list[int], patched: Tensor, keep: bool) -> Tensor | None:
         """Returns the ends; None if nothing that is patched changes something."""
         copies, tokens = len(patched) + 1, prompts[few[0]].tokens
-        patched = torch.cat([patched, torch.zeros_like(patched[:1])])
+        patched = torch.cat([patched, torch.zeros_like(patched[:1])])[:, None].to(loaded.device)
+        own = base[few, None, -tokens:].to(loaded.device)  # [prompt, 1, token, memory]
 
         def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
             place = slice(offset[layer.index], offset[layer.index + 1])
-            wanted = base[few, -tokens:, place].repeat_interleave(copies, 0).to(m)
-            change = (wanted - m) * patched[:, None, place].to(m.device).repeat(len(few), 1, 1)
-            return (factor * change) @ values[layer.index]
+            its = m.reshape(len(few), copies, tokens, -1)
+            change = (own[..., place].to(m) - its) * patched[..., place].to(m.device)
+            return (factor * change.reshape(m.shape)) @ values[layer.index]
 
         try:
             ends = patched_ends(loaded, layers, bases, copies, edit, keep, tokens)
@@ -289,8 +290,9 @@ def _patched(
             raise
         except Exception:  # the model's own code refuses such arguments, in a way of its own
             return None
-        right = all(relative_error(own[-1], each.end) < TOLERANCE for own, each in zip(ends, bases, strict=True))
-        return ends[:, :-1] if right else None
+        expected = torch.stack([each.end for each in bases])
+        errors = (ends[:, -1] - expected).abs().amax(1) / expected.abs().amax(1)
+        return ends[:, :-1] if bool((errors < TOLERANCE).all()) else None
 
     room = max(1, running.batch_tokens // (len(patched) + 1)) if running.keeps else 1
     for start in range(0, len(prompts), room):
@@ -322,9 +324,9 @@ def measure_sets(running: Running, sets: Sequence[MemorySet], prompts: Sequence[
     inside, rows = _inside(sets, base.shape[-1]), list[dict]()
     patched = torch.cat([inside, ~inside])  # in each copy: the set, then all but it [copy, memory]
     for few, _, ends in _patched(running, patched, prompts, base):
-        for n, of_prompt in zip(few, ends, strict=True):
-            pairs = torch.tensor([[prompts[n].answer, prompts[n].wrong]]).expand(len(patched), 2)
-            found = running.head.differences(of_prompt, pairs, running.loaded.anatomy.read_as).tolist()
+        pairs = torch.tensor([(prompts[n].answer, prompts[n].wrong) for n in few]).repeat_interleave(len(patched), 0)
+        differences = running.head.differences(ends.flatten(0, 1), pairs, running.loaded.anatomy.read_as)
+        for n, found in zip(few, differences.reshape(ends.shape[:2]).tolist(), strict=True):
             rows += [
                 {"prompt": prompts[n].number}
                 | _named(each)

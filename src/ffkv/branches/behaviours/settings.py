@@ -31,6 +31,9 @@ class Behaviour(Section):
     """Where memories are patched: at the `last` token of a prompt, or at `all` tokens behind what precedes every sentence. With `all`
     the two prompts of a pair need the same number of tokens, two lists are refused, and exact effects take longer, at most as many
     times as a prompt has tokens."""
+    frozen: bool = True
+    """Whether memories are screened a second time, with norms and attention held: one more pass, and the columns `frozen_`. Else these
+    are empty."""
     minimum_accuracy: float = Field(0.6, ge=0, le=1)
     """Share of prompts on which the answer must have a higher logit than the wrong answer. Below it, the report says that there
     is nothing to explain."""

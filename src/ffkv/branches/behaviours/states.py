@@ -34,7 +34,7 @@ def read_behaviour(given: Given, settings: Behaviour) -> PromptStates:
     own = frame.iloc[stored.rows_of_shard(len(frame), given.work.part)]
     attributes = {**examples.attributes, "settings": settings.model_dump(), "shard": given.work.part.index}
     how = (examples.mean, settings.baseline, given.work.batch_tokens, attributes)
-    return read_states(given.model(), given.head(), stored.encoded(own), *how)
+    return read_states(given.model(), given.head(), stored.encoded(own), *how, settings.frozen)
 
 
 class AtTokens:
@@ -47,10 +47,11 @@ class AtTokens:
         self.ids = pad(rows, loaded.device)
         self.last = torch.tensor([len(row) - 1 for row in rows])
         back = torch.arange(max(tokens)).flip(0)  # how far each token is from the last one
-        self.padding = back >= torch.tensor(tokens)[:, None]  # [prompt, token]
-        self.places = torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0)
+        places = torch.broadcast_tensors(torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0))
+        self.places = torch.stack(places).to(loaded.device)
+        self.padding = (back >= torch.tensor(tokens)[:, None]).to(loaded.device)  # [prompt, token]
         self.m = [torch.empty(0)] * len(loaded.anatomy.layers)  # [layer][prompt, token, memory], 0 in the padding
-        self.s = torch.ones(len(self.m), *self.padding.shape, 1)  # [layer, prompt, token, 1]
+        self.s = torch.ones(len(self.m), *self.padding.shape, 1, device=loaded.device)  # [layer, prompt, token, 1]
 
     def receive(self, layer: Layer, quantity: str, tensor: Tensor) -> None:
         """Notes a quantity, as `tap` hands it out."""
@@ -60,8 +61,12 @@ class AtTokens:
             self.s[layer.index] = self.at(tensor)
 
     def at(self, tensor: Tensor) -> Tensor:
-        """Returns a quantity [prompt, token, .] at the tokens, 0 in the padding."""
-        return tensor[self.places].float().cpu().masked_fill_(self.padding[..., None], 0)
+        """Returns a quantity [prompt, token, .] at the tokens, 0 in the padding, where it lies."""
+        return tensor[*self.places.to(tensor.device)].float().masked_fill_(self.padding[..., None].to(tensor.device), 0)
+
+    def all_m(self) -> Tensor:
+        """Returns the coefficients of all memories [prompt, token, memory], on the CPU."""
+        return torch.cat([m.to(self.padding.device) for m in self.m], 2).cpu()  # one copy
 
 
 def read_states(
@@ -72,6 +77,7 @@ def read_states(
     baseline: str,
     batch_tokens: int,
     attributes: Mapping[str, Any],
+    frozen: bool = True,
 ) -> PromptStates:
     """Reads what memories do on prompts.
 
@@ -81,6 +87,7 @@ def read_states(
         baseline: the setting; without pairs "patch" is "mean".
         batch_tokens: maximum number of tokens per pass, padding included.
         attributes: of the file.
+        frozen: whether memories are screened with norms and attention held, too.
     Raises:
         UserError: states are not finite, or the model cannot be differentiated.
     """
@@ -91,9 +98,10 @@ def read_states(
     names = ("contribution", "coefficient", "change", "screen", "frozen_screen")
     of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
+    means = torch.from_numpy(mean).to(loaded.device)
     norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
     asked, why = [each.clean for each in prompts if each.answer != NO_TOKEN], ""
-    if asked and (why := why_not_held(loaded, pad([max(asked, key=len)], loaded.device))):
+    if frozen and asked and (why := why_not_held(loaded, pad([max(asked, key=len)], loaded.device))):
         say(f"There is no frozen screen, because norms and attention cannot be held: {why}.", error=True)
     for start in range(0, count, BLOCK):
         block = prompts[start : start + BLOCK]
@@ -101,7 +109,7 @@ def read_states(
         for batch in batches(lengths, batch_tokens):
             chosen = [block[number] for number in batch]
             rows = start + batch
-            found = _read_batch(loaded, head, chosen, torch.from_numpy(mean), baseline, values, not why)
+            found = _read_batch(loaded, head, chosen, means, baseline, values, frozen and not why)
             found["contribution"] *= norms
             for name, tensor in found.items():
                 (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
@@ -135,30 +143,30 @@ def _read_batch(
     read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
     if prompts[0].answer == NO_TOKEN:  # two lists
         run_states(loaded, clean)
-        scaled = [s * m for s, m in zip(clean.s, clean.m, strict=True)]
-        return {"contribution": torch.cat(scaled, 2).sum(1), "coefficient": torch.cat(clean.m, 2).sum(1)}
+        scaled = [(s * m.to(s.device)).sum(1) for s, m in zip(clean.s, clean.m, strict=True)]
+        return _copied({"contribution": torch.cat(scaled, 1), "coefficient": clean.all_m().sum(1)})
     pairs = torch.tensor([(each.answer, each.wrong) for each in prompts])
 
     def of_end(end: Tensor) -> Tensor:
-        difference, gradient = head.difference_gradients(end, pairs, read_as)
-        found["difference"] = difference.cpu()
+        found["difference"], gradient = head.difference_gradients(end, pairs, read_as)
         return gradient
 
     gradients, end = output_gradients(loaded, clean.ids, clean.last, of_end, clean.receive, "ms")
-    logits = head.logits(end, read_as).cpu()
-    found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1])[:, 0].float()
+    logits = head.logits(end, read_as)
+    found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1].to(logits.device))[:, 0].float()
     patch = None
     if len(prompts[0].patch):
         patch = AtTokens(loaded, [each.patch for each in prompts], tokens)
-        found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as).cpu()
+        found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as)
     held = held_gradients(loaded, clean.ids, clean.last, of_end, end) if hold else None
     of_layers: list[dict[str, Tensor]] = []
     for layer, of_mean in enumerate(mean.split([len(v) for v in values])):
-        m, s, v, slopes = clean.m[layer], clean.s[layer], values[layer], (gradients[layer], (held or gradients)[layer])
-        of_mean = of_mean * ~clean.padding[..., None]
-        other_m, other_s = (patch.m[layer], patch.s[layer]) if patch else (of_mean, s)
+        m, v, slopes = clean.m[layer], values[layer], (gradients[layer], (held or gradients)[layer])
+        s, padding = clean.s[layer].to(m.device), clean.padding[..., None].to(m.device)
+        of_mean = of_mean.to(m.device) * ~padding
+        other_m, other_s = (patch.m[layer], patch.s[layer].to(m.device)) if patch else (of_mean, s)
         change = s * (m - {"patch": other_m, "mean": of_mean, "zero": torch.zeros_like(m)}[baseline])
-        screen, frozen = ((change * (clean.at(g).to(v.device) @ v.T).cpu()).sum(1) for g in slopes)
+        screen, frozen = ((change * (clean.at(g).to(v.device) @ v.T)).sum(1) for g in slopes)
         of_layers.append(
             {
                 "contribution": (s * m - other_s * other_m).sum(1),
@@ -168,7 +176,16 @@ def _read_batch(
                 "frozen_screen": frozen if held else torch.full_like(frozen, torch.nan),
             }
         )
-    return found | {name: torch.cat([each[name] for each in of_layers], 1) for name in of_layers[0]}
+    of_memories = {name: torch.cat([each[name].to(loaded.device) for each in of_layers], 1) for name in of_layers[0]}
+    return _copied(found | of_memories)
+
+
+def _copied(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies what was found [prompt, .] to the CPU, all at once."""
+    device = next(reversed(found.values())).device
+    flat = [each.reshape(len(each), -1).to(device) for each in found.values()]
+    parts = torch.cat(flat, 1).cpu().split([each.shape[1] for each in flat], 1)
+    return {name: part.reshape(own.shape) for (name, own), part in zip(found.items(), parts, strict=True)}
 
 
 def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
@@ -177,7 +194,7 @@ def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         if layer is loaded.anatomy.layers[-1] and quantity == loaded.anatomy.end:
-            ends.append(tensor[torch.arange(len(states.last)), states.last].float().clone())
+            ends.append(states.at(tensor)[:, -1])
         states.receive(layer, quantity, tensor)
 
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
@@ -200,5 +217,5 @@ def read_base(
         own = [prompts[n] for n in batch.tolist()]
         patch = AtTokens(loaded, [each.patch for each in own], [each.tokens for each in own])
         run_states(loaded, patch)
-        base[batch, -patch.padding.shape[1] :] = torch.cat(patch.m, 2)
+        base[batch, -patch.padding.shape[1] :] = patch.all_m()
     return base

@@ -114,7 +114,7 @@ class PromptStates:
     frozen_screen: np.ndarray = dataset(
         "prompt memory",
         "float32",
-        about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them; 0 in lists",
+        about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them, or `frozen` is false; 0 in lists",
         odd=True,
         **OF_MEMORIES,
     )

@@ -1,32 +1,34 @@
-"""Prompts whose memories are patched: exact runs of copies of each, and a screen by one backward pass.
+"""Prompts whose memories are patched: exact runs of copies of many prompts side by side, and a screen by one backward pass.
 
 A place is a memory at a token. Places are numbers in an array [token, memory] that is laid out flat. A graph has members: of one
 prompt these are places, of a set of prompts memories, at all tokens that are patched.
 """
 
 import contextlib
-from collections.abc import Sequence
-from functools import cached_property
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ffkv.base.batching import batches, tight_batches, to_device
 from ffkv.base.errors import UserError
 from ffkv.branches.behaviours.states import AtTokens, read_base, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import output_gradients
-from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, patched_ends, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Unchanged, patched_ends, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.placement import running_in_float32
-from ffkv.model.tap.hooks import relative_error
 
 STEPS = 5  # from all patched to none, with both
-MASK = 2**27  # places of all copies of a pass
+PLACES = 2**27  # of all copies of a pass: a byte each
+RISES = 2**24  # of all states of a backward pass: some five numbers of 4 bytes each
+NOTHING = np.zeros(0, np.int64)  # no places, no members
 
 
 class Subject(NamedTuple):
@@ -42,22 +44,28 @@ class Subject(NamedTuple):
     difference: float  # logit of the answer minus that of the wrong answer
     room: int  # tokens in a pass
 
-    @property
-    def pair(self) -> Tensor:
-        """Ids of the answer and of the wrong answer [1, 2]."""
-        return torch.tensor([[self.prompt.answer, self.prompt.wrong]])
+    def place_of(self, layer: Layer) -> slice:
+        """The memories of a layer among those of all."""
+        return slice(*self.loaded.anatomy.layer_offset[layer.index : layer.index + 2])
 
 
-def read_subject(
+class Copy(NamedTuple):
+    """A copy of a prompt of which places are patched."""
+
+    places: np.ndarray
+    but: bool = False  # all places are patched but these
+
+
+def read_prompts(
     loaded: LoadedModel,
     head: Head,
-    prompt: Encoded,
+    prompts: Sequence[Encoded],
     mean: np.ndarray,
     baseline: str,
     batch_tokens: int,
     keep: bool = False,
-) -> Subject:
-    """Reads the coefficients of a prompt, and what they are patched to.
+) -> list[Subject]:
+    """Reads the coefficients of prompts, and what they are patched to.
 
     Args:
         mean: mean coefficients over the train split [memory].
@@ -66,209 +74,193 @@ def read_subject(
         keep: whether the model keeps keys and values (`ffkv.model.effects.rerun.keeps`), and memories are patched at the last
             token alone. Then a copy reads one token.
     """
-    states, layers = AtTokens(loaded, [prompt.clean], [prompt.tokens]), loaded.anatomy.layers
-    with running_in_float32(loaded.model):
-        run_states(loaded, states)
-        base = read_base(loaded, [prompt], mean, baseline, batch_tokens)[0].clone()
-        ((unchanged,),) = run_unchanged(loaded, layers[-1:], [prompt.clean], keep)
-    m, values = torch.cat(states.m, 2)[0], [values_in_place(loaded.model, layer)[0] for layer in layers]
-    subject = Subject(loaded, head, prompt, unchanged, m, base, values, 0.0, batch_tokens)
-    difference = head.differences(unchanged.end[None], subject.pair, loaded.anatomy.read_as).item()
-    return subject._replace(difference=difference)
+    layers, found = loaded.anatomy.layers, dict[int, Subject]()
+    values = [values_in_place(loaded.model, layer)[0] for layer in layers]
+    for batch in batches(np.array([len(each.clean) for each in prompts]), batch_tokens):
+        own = [prompts[n] for n in batch.tolist()]
+        rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
+        states = AtTokens(loaded, rows, [each.tokens for each in own])
+        with running_in_float32(loaded.model):
+            run_states(loaded, states)
+            base = read_base(loaded, own, mean, baseline, batch_tokens)
+            (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
+        m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
+        differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
+        for place, n in enumerate(batch.tolist()):
+            of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
+            both = own[place], unchanged[place]
+            found[n] = Subject(loaded, head, *both, of_m, of_base, values, differences[place], batch_tokens)
+    return [found[n] for n in range(len(prompts))]
 
 
-def screen(subject: Subject, weight: Tensor) -> np.ndarray:
-    """Returns by how much the logit difference would rise if each place got its own coefficient back [place].
+def _alike(subjects: Sequence[Subject], keep: bool = False) -> Iterator[tuple[int, list[int]]]:
+    """Yields numbers of prompts that run side by side: as many tokens, and patched at as many. And the tokens of a copy."""
+    shapes = [(1 if keep else len(each.prompt.clean), each.prompt.tokens) for each in subjects]
+    for shape, own in itertools.groupby(sorted(range(len(shapes)), key=shapes.__getitem__), shapes.__getitem__):
+        yield shape[0], [*own]
+
+
+def _stack(tensors: Iterable[Tensor], device: torch.device | str) -> Tensor:
+    return torch.stack([*tensors]).to(device)
+
+
+def _pairs(subjects: Iterable[Subject]) -> Tensor:
+    """Ids of the answer and of the wrong answer [prompt, 2]."""
+    return torch.tensor([(each.prompt.answer, each.prompt.wrong) for each in subjects])
+
+
+def screen(
+    subjects: Sequence[Subject], weights: Sequence[Tensor]
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+    """Screens prompts in some states: by how much the logit difference would rise if each place got its own coefficient back.
 
     The rise is what it would be if all were linear, in a state in which coefficients are between what they are patched to and what they
-    would be: one backward pass.
+    would be. One backward pass has several states, of one prompt or of several.
 
     Args:
-        weight: how near each coefficient is to its own one: 0 if it is patched, 1 if it is not [token, memory].
+        subjects: the prompt of each state [state].
+        weights: how near each coefficient is to its own one: 0 if it is patched, 1 if it is not [state][token, memory].
+    Yields:
+        Of each pass: the numbers of its states, the rises [state, place], and the logit differences in these states [state].
     Raises:
         UserError: the model cannot be differentiated.
     """
-    loaded, prompt, offset = subject.loaded, subject.prompt, subject.loaded.anatomy.layer_offset
-    moves: list[Tensor] = []  # by what o changes along each value if it is not patched [layer][token, memory]
+    for length, numbers in _alike(subjects):
+        count = max(1, min(subjects[0].room, RISES // subjects[0].m.shape[1]) // length)
+        for own in (numbers[start : start + count] for start in range(0, len(numbers), count)):
+            yield own, *_screen([subjects[n] for n in own], [weights[n] for n in own])
+
+
+def _screen(subjects: Sequence[Subject], weights: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    loaded, head, tokens = subjects[0].loaded, subjects[0].head, subjects[0].prompt.tokens
+    base, weight = (_stack(each, loaded.device) for each in ((own.base for own in subjects), weights))
+    moves: list[Tensor] = []  # by what o changes along each value if it is not patched [layer][state, token, memory]
+    differences: list[Tensor] = []
 
     def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
-        place = slice(offset[layer.index], offset[layer.index + 1])
-        own, s = m[0, -prompt.tokens :].float(), factor[0, -prompt.tokens :].float()
-        rises = own - subject.base[:, place].to(m.device)
-        moves.append((s * rises).detach().cpu())
-        change = -s * (rises * (1 - weight[:, place].to(m.device))) @ subject.values[layer.index]
-        return torch.cat([change.new_zeros(m.shape[1] - prompt.tokens, change.shape[1]), change])[None]
+        place = subjects[0].place_of(layer)
+        own, s = m[:, -tokens:].float(), factor[:, -tokens:].float()
+        rises = own - base[..., place].to(m.device)
+        moves.append((s * rises).detach())
+        change = -s * (rises * (1 - weight[..., place].to(m.device))) @ subjects[0].values[layer.index]
+        return torch.cat([change.new_zeros(len(m), m.shape[1] - tokens, change.shape[-1]), change], 1)
 
     def of_end(end: Tensor) -> Tensor:
-        return subject.head.difference_gradients(end, subject.pair, loaded.anatomy.read_as)[1]
+        found, gradient = head.difference_gradients(end, _pairs(subjects), loaded.anatomy.read_as)
+        differences.append(found[:, None].to(loaded.device))
+        return gradient
 
-    ids = torch.tensor(prompt.clean)[None].to(loaded.device)
-    slopes, _ = output_gradients(loaded, ids, torch.tensor([ids.shape[1] - 1]), of_end, edit=edit)
+    ids = to_device(np.stack([each.prompt.clean for each in subjects]), loaded.device)
+    slopes, _ = output_gradients(loaded, ids, torch.full((len(ids),), ids.shape[1] - 1), of_end, edit=edit)
     found = [
-        move * (slope[0, -prompt.tokens :].to(v.device) @ v.T).cpu()
-        for move, slope, v in zip(moves, slopes, subject.values, strict=True)
+        (move * (slope[:, -tokens:].to(v.device) @ v.T)).to(loaded.device)
+        for move, slope, v in zip(moves, slopes, subjects[0].values, strict=True)
     ]
-    return torch.cat(found, 1).ravel().numpy()
-
-
-def screens(subject: Subject) -> list[np.ndarray]:
-    """Returns `screen` in `STEPS` states on the way from all patched to none [step][place]."""
-    return [screen(subject, torch.full_like(subject.m, step)) for step in np.linspace(0, 1, STEPS)]
-
-
-def mask_of(subject: Subject, sets: Sequence[np.ndarray], but: bool) -> Tensor:
-    """Tells which places are in each set, or, if `but`, which are not [set, token, memory]."""
-    mask = torch.full((len(sets), subject.m.numel()), but)
-    for row, places in zip(mask, sets, strict=True):
-        row[torch.from_numpy(places)] = not but
-    return mask.reshape(-1, *subject.m.shape)
+    both = torch.cat([torch.cat(found, 2).flatten(1), *differences], 1).cpu().numpy()  # one copy
+    return both[:, :-1], both[:, -1]
 
 
 def patch(
-    subject: Subject, sets: Sequence[np.ndarray], but: bool = False, hold: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Runs a copy of the prompt for each set of places, which are patched.
+    subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], hold: np.ndarray = NOTHING
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Runs copies of prompts, of which places are patched. A pass has copies of several prompts.
 
     Args:
-        but: all places are patched but those of the set.
+        copies: of each prompt [prompt][copy].
         hold: places that keep the coefficients that they have without changes, unless they are patched.
     Returns:
-        The logit difference of each copy [copy], and the coefficients that the places to be held have before they are held
-        [copy, place].
+        Of each prompt, the logit difference of each copy [copy], and the coefficients that the places to be held have before they
+        are held [copy, place].
     Raises:
         UserError: the model cannot be changed while it runs.
     """
-    held = np.zeros(0, np.int64) if hold is None else hold
 
-    def in_parts(keep: bool) -> tuple[np.ndarray, np.ndarray]:
-        length = 1 if keep else len(subject.prompt.clean)
-        copies = max(1, min(subject.room // length, MASK // subject.m.numel()) - 1)
-        parts = [sets[start : start + copies] for start in range(0, len(sets), copies)]
-        differences, coefficients = zip(*(_patch(subject, part, but, held, keep) for part in parts), strict=True)
-        return np.concatenate(differences), np.concatenate(coefficients)
+    def in_passes(keep: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        made = [(np.empty(len(own)), np.empty((len(own), len(hold)))) for own in copies]
+        for parts in _passes(subjects, copies, keep):
+            both = [subjects[n] for n, _ in parts], [copies[n][rows] for n, rows in parts]
+            for (n, rows), *found in zip(parts, *_patch(*both, hold, keep), strict=True):
+                for whole, part in zip(made[n], found, strict=True):
+                    whole[rows] = part[: rows.stop - rows.start]
+        return made
 
-    if subject.unchanged.past:
+    if all(each.unchanged.past for each in subjects):
         with contextlib.suppress(UserError):  # behind what is kept; else each copy reads its whole prompt
-            return in_parts(keep=True)
-    return in_parts(keep=False)
+            return in_passes(keep=True)
+    return in_passes(keep=False)
+
+
+def _passes(
+    subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], keep: bool
+) -> Iterator[list[tuple[int, slice]]]:
+    """Yields the prompts of each pass, and which of their copies it has. One more copy of each proves the pass."""
+    for length, numbers in _alike(subjects, keep):
+        room = min(subjects[0].room, PLACES // subjects[0].m.shape[1])
+        most = max(1, room // length - 1)
+        starts = [(n, start) for n in numbers for start in range(0, len(copies[n]), most)]
+        parts = [(n, slice(start, min(start + most, len(copies[n])))) for n, start in starts]
+        sizes = np.array([length * (1 + rows.stop - rows.start) for _, rows in parts])
+        for group in tight_batches(sizes, room, subjects[0].loaded.device):
+            yield [parts[place] for place in group.tolist()]
 
 
 def _patch(
-    subject: Subject, sets: Sequence[np.ndarray], but: bool, hold: np.ndarray, keep: bool
+    subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], hold: np.ndarray, keep: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    loaded, shape, offset = subject.loaded, subject.m.shape, subject.loaded.anatomy.layer_offset
-    patched = mask_of(subject, sets, but)
-    patched = torch.cat([patched, torch.zeros_like(patched[:1])])  # the last copy proves the pass: nothing is patched
-    held = mask_of(subject, [hold], False)[0]
-    token, memory = np.divmod(hold, shape[1])
-    seen = torch.zeros(len(patched), len(hold))
+    """Runs one pass. Returns what `patch` does [prompt, copy, .]; a last copy of each prompt is whole, and proves the pass."""
+    (loaded, head, prompt, *_), device, values = subjects[0], subjects[0].loaded.device, subjects[0].values
+    shape = len(subjects), 1 + max(map(len, copies)), prompt.tokens, subjects[0].m.shape[1]
+    patched, base = _patched(copies, shape, device), _stack((each.base for each in subjects), device)[:, None]
+    order = np.argsort(hold % shape[3], kind="stable")  # by layer
+    token, memory = np.divmod(hold[order], shape[3])
+    own, at = _stack((each.m for each in subjects), device)[:, None], to_device(np.stack([token, memory]), device)
+    seen: list[Tensor] = []
 
     def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
-        place = slice(offset[layer.index], offset[layer.index + 1])
-        own = (place.start <= memory) & (memory < place.stop)
-        seen[:, torch.from_numpy(own)] = m[:, token[own], memory[own] - place.start].cpu()
-        wanted = torch.where(held[:, place].to(m.device), subject.m[:, place].to(m), m)
-        wanted = torch.where(patched[..., place].to(m.device), subject.base[:, place].to(m), wanted)
-        return (factor * (wanted - m)) @ subject.values[layer.index]
+        place, its = subjects[0].place_of(layer), m.reshape(*shape[:3], -1)
+        wanted = its
+        if len(hold):
+            tokens, memories = at[:, slice(*np.searchsorted(memory, [place.start, place.stop]))].to(m.device)
+            held = ..., tokens, memories - place.start
+            seen.append(its[held].to(device))
+            wanted = its.clone()
+            wanted[held] = own[..., place].to(m)[held]
+        wanted = torch.where(patched[..., place].to(m.device), base[..., place].to(m), wanted)
+        return (factor * (wanted - its).reshape(m.shape)) @ values[layer.index]
 
+    bases, count = [each.unchanged for each in subjects], shape[1]
+    expected = _stack((each.end for each in bases), device)
+    if not keep:  # the copies of all prompts have as many tokens
+        ids = torch.cat([each.ids.expand(count, -1) for each in bases])
+        bases, count = [bases[0]._replace(ids=ids)], len(ids)
     try:
-        bases, layers = [subject.unchanged], loaded.anatomy.layers
         with running_in_float32(loaded.model):
-            (ends,) = patched_ends(loaded, layers, bases, len(patched), edit, keep, shape[0])
+            ends = patched_ends(loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2]).flatten(0, 1)
         problem: Exception | None = None
     except UserError:
         raise
     except Exception as error:  # the model's own code refuses such arguments, in a way of its own
         problem = error
-    if problem or relative_error(ends[-1], subject.unchanged.end) >= TOLERANCE:
+    else:
+        pairs = _pairs(subjects).repeat_interleave(shape[1], 0)
+        differences = head.differences(ends, pairs, loaded.anatomy.read_as).to(device).reshape(*shape[:2], 1)
+        proof = (ends.to(device).unflatten(0, shape[:2])[:, -1] - expected).abs().amax(1) / expected.abs().amax(1)
+        found = torch.cat([proof[:, None, None].expand_as(differences), differences, *seen], 2).cpu().double().numpy()
+    if problem or not (found[..., 0] < TOLERANCE).all():
         raise UserError(
             f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes its prediction"
             f"{f' ({problem})' if problem else ''}. There is no graph of such a model."
         ) from problem
-    differences = subject.head.differences(ends[:-1], subject.pair.expand(len(sets), 2), loaded.anatomy.read_as)
-    return differences.cpu().double().numpy(), seen[:-1].double().numpy()
+    return found[..., 1], found[..., 2:][..., np.argsort(order)]
 
 
-class Subjects:
-    """Prompts on which sets of members are patched. No run is made twice. Members are places of one prompt, or memories."""
-
-    def __init__(self, subjects: Sequence[Subject], group: np.ndarray, of_places: bool = False):
-        self.subjects = subjects
-        self.group = group  # of each prompt [prompt]
-        self.of_places = of_places
-        self.all = np.arange(subjects[0].m.numel() if of_places else subjects[0].m.shape[1])  # numbers of all members
-        self.whole = np.array([subject.difference for subject in subjects])  # logit differences [prompt]
-        self.known: list[dict[tuple[bool, bytes], float]] = [{} for _ in subjects]
-        self.without = self.differences([np.zeros(0, np.int64)])[:, 0]  # when all memories are patched [prompt]
-
-    def differences(self, sets: Sequence[np.ndarray], but: bool = True, used: np.ndarray | None = None) -> np.ndarray:
-        """Returns the logit difference when all memories but those of each set are patched; or, without `but`, when those are.
-
-        Args:
-            sets: numbers of members [set][member].
-            used: the prompts to run; by default all [prompt].
-        Returns:
-            [prompt, set]; NaN for prompts that are not used.
-        """
-        keys = [(but, np.sort(own).tobytes()) for own in sets]
-        found = np.full((len(self.subjects), len(sets)), np.nan)
-        for n in [*range(len(found))] if used is None else np.flatnonzero(used).tolist():
-            known, subject = self.known[n], self.subjects[n]
-            missing = {key: self.places(subject, own) for key, own in zip(keys, sets, strict=True) if key not in known}
-            if missing:
-                known |= zip(missing, patch(subject, [*missing.values()], but)[0].tolist(), strict=True)
-            found[n] = [known[key] for key in keys]
-        return found
-
-    def places(self, subject: Subject, members: np.ndarray) -> np.ndarray:
-        """Returns the places of members: of memories those at all tokens, token by token."""
-        tokens, width = subject.m.shape
-        return members if self.of_places else (np.arange(tokens)[:, None] * width + members).ravel()
-
-    def at(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the token of each member, 0 of memories; its layer; and its number there."""
-        offset = np.asarray(self.subjects[0].loaded.anatomy.layer_offset)
-        token, memory = np.divmod(members, self.subjects[0].m.shape[1])
-        layer = np.searchsorted(offset, memory, "right") - 1
-        return token, layer, memory - offset[layer]
-
-    @cached_property
-    def moved(self) -> np.ndarray:
-        """The members whose patch changes something, ascending."""
-        moves = [(subject.m != subject.base).numpy() for subject in self.subjects]
-        return np.flatnonzero(moves[0] if self.of_places else np.any([own.any(0) for own in moves], axis=0))
-
-    def draw_beside(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draws, for each member, another one of its layer, and of its token, whose patch changes something; none twice.
-
-        Where a layer has too few at a token, all of them are drawn.
-        """
-        others = np.setdiff1d(self.moved, members)
-        (token, layer, _), (of_token, of_layer, _) = self.at(members), self.at(others)
-        groups, counts = np.unique(np.stack([token, layer]), axis=1, return_counts=True)
-        drawn = [np.zeros(0, np.int64)]
-        for (token, layer), count in zip(groups.T, counts, strict=True):
-            own = others[(of_token == token) & (of_layer == layer)]
-            drawn.append(generator.choice(own, min(count, len(own)), replace=False))
-        return np.concatenate(drawn)
-
-    def rises(self) -> np.ndarray:
-        """Returns the screens of each prompt on the way from all patched to none, of memories summed over tokens [step, prompt, member]."""
-        of_prompts = [[own.reshape(-1, len(self.all)).sum(0) for own in screens(subject)] for subject in self.subjects]
-        return np.array(of_prompts, np.float32).swapaxes(0, 1)
-
-    def effects(self, members: np.ndarray, used: np.ndarray | None = None) -> np.ndarray:
-        """Returns by how much the logit difference falls when each member is patched alone [prompt, member]. `used`: as above."""
-        return self.whole[:, None] - self.differences([*members[:, None]], but=False, used=used)
-
-    def losses(self, members: np.ndarray) -> np.ndarray:
-        """Returns by how much less the logit difference is without each member, all others but these patched [prompt, member]."""
-        return self.differences([members]) - self.differences([np.delete(members, n) for n in range(len(members))])
-
-
-def read_subjects(
-    running: Running, prompts: Sequence[Encoded], group: np.ndarray, mean: np.ndarray, baseline: str
-) -> Subjects:
-    """Reads prompts. Arguments: as in `read_subject`, and the group of each prompt."""
-    how = mean, baseline, running.batch_tokens, running.keeps
-    return Subjects([read_subject(running.loaded, running.head, each, *how) for each in prompts], group)
+def _patched(copies: Sequence[Sequence[Copy]], shape: tuple[int, ...], device: str) -> Tensor:
+    """Tells which places are patched in each copy of each prompt [prompt, copy, token, memory]; none behind its copies."""
+    size, but, places = shape[2] * shape[3], np.zeros((*shape[:2], 1, 1), bool), [NOTHING]
+    for n, own in enumerate(copies):
+        for number, each in enumerate(own):
+            but[n, number] = each.but
+            places.append(each.places + (n * shape[1] + number) * size)
+    named = torch.zeros(shape, dtype=torch.bool, device=device)
+    named.view(-1).index_fill_(0, to_device(np.concatenate(places), device), True)
+    return named ^ to_device(but, device)

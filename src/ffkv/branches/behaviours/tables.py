@@ -80,7 +80,11 @@ SCREENS = (
         LOGITS,
         since="fourth",
     ),
-    number("frozen_screen", "`screen` with norms and attention held; empty if the model cannot hold them", LOGITS),
+    number(
+        "frozen_screen",
+        "`screen` with norms and attention held; empty if the model cannot hold them, or `frozen` is false",
+        LOGITS,
+    ),
     number("frozen_estimate", "`screen_estimate` with norms and attention held", LOGITS),
     number("frozen_measured", "`screen_measured` with norms and attention held", LOGITS, since="fourth"),
     number("size", "mean length of the change by which the memory is patched, first half", "1", lowest=0),

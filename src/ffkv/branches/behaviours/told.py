@@ -210,4 +210,5 @@ def _tell_screen(run: Run, name: str) -> str:
     same = "" if found["screen_measured"].isna().all() else " and the same prompts"  # an earlier ffkv took other ones
     numbers = {"candidates": number(count), "pearson": decimals(pearson), "disagree": number(disagree)}
     text = note(__package__, "screen", same=same, **numbers)
-    return text + (" The frozen screen could not be computed." if found["frozen_estimate"].isna().all() else "")
+    lacks = run.settings.behaviours[name].frozen and found["frozen_estimate"].isna().all()
+    return text + (" The frozen screen could not be computed." if lacks else "")

@@ -1,6 +1,5 @@
 """The graph of a prediction: what a prompt says is asked of the model, and the graph is put together."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,10 @@ from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.settings import documents, section
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.behaviours.graph import GROWTH, Chosen, KeptBy, choose_graph, describe_graph, highest
+from ffkv.branches.behaviours.choosing import GROWTH, Chosen, Subjects, choose_graphs, highest
+from ffkv.branches.behaviours.graph import describe_graph
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.branches.behaviours.subjects import Subject, Subjects, mask_of, read_subject, screen
+from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run, check_run
@@ -76,7 +76,7 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     ids = prompt.ids[:0] if other is None else other.ids
     baseline = asked.baseline if other is None else "patch"
     encoded = Encoded(prompt.ids, ids, 0, 0, "", len(prompt.ids) - first)
-    subject = read_subject(model, model.head, encoded, mean, baseline, run.settings.batches.tokens)
+    (subject,) = read_prompts(model, model.head, [encoded], mean, baseline, run.settings.batches.tokens)
     subject, probability = _with_answers(subject, **given)
     answer, wrong = subject.prompt.answer, subject.prompt.wrong
     return Graph(
@@ -121,9 +121,10 @@ def _with_answers(subject: Subject, answer: int | None = None, wrong: int | None
 def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[str, Any]:
     """Returns the attributes of `Graph` that are about memories. `first`: position of the first token whose memories are patched."""
     one, note = Subjects([subject], np.zeros(1), of_places=True), ""
+    rises, how = one.rises(), (asked.share, asked.maximum)
     raised = one.whole[0] > one.without[0]
-    grow = partial(_grow, subject, asked.share, asked.maximum)
-    chosen = choose_graph(one, one.rises() if raised else np.zeros(0), np.ones(1), asked.share, asked.maximum, grow)
+    grown = [_grow(one, rises[0, 0], *how)] if raised else []
+    (chosen,) = choose_graphs(one, rises, np.ones((1, 1)), *how, grown)
     if not raised:
         note = "All memories together do not raise it, so there is nothing to keep."
     elif not len(chosen.members):
@@ -145,16 +146,20 @@ def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[s
     }
 
 
-def _grow(subject: Subject, share: float, maximum: int, kept_by: KeptBy) -> list[Chosen]:
-    """Takes the places with the largest screen while all others are patched, and screens again each time: one set."""
-    places, best = np.zeros(0, np.int64), Chosen(np.zeros(0, np.int64), 0.0, False)
+def _grow(one: Subjects, rises: np.ndarray, share: float, maximum: int) -> Chosen:
+    """Takes the places with the largest screen while all others are patched, and screens again each time.
+
+    `rises`: the screen while all are patched [place].
+    """
+    best = Chosen(np.zeros(0, np.int64), 0.0)
+    places, whole = best.members, one.whole[0] - one.without[0]
     while not best.reached and len(places) < maximum:
-        rises = screen(subject, mask_of(subject, [places], False)[0].float())
-        rises[places] = 0
         more = highest(rises, min(max(FIRST, int(GROWTH * len(places))), maximum - len(places)))
         if not len(more):
             break
         places = np.concatenate([places, more])
-        kept = float(kept_by([places])[0])
+        ((rises,),) = one.screen([np.isin(one.all, places).astype(np.float32)])
+        rises[places] = 0
+        kept = float(one.differences([places])[0, 0] - one.without[0]) / whole
         best = Chosen(places, kept, kept >= share) if kept > best.kept else best
-    return [best]
+    return best

@@ -103,7 +103,7 @@ def check_finite(loaded: LoadedModel, states: Iterable[Tensor], changed: bool = 
     Raises:
         UserError: a state is not finite.
     """
-    if not all(bool(torch.isfinite(state).all()) for state in states):
+    if not bool(torch.stack([torch.isfinite(state).all().to(loaded.device) for state in states]).all()):  # one wait
         what = "this text with these changes" if changed else "this text"
         remedy = "Write smaller factors." if changed else "Make the run again with model.dtype float32."
         raise UserError(
