@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from benchmarks import card
 from benchmarks.cases import NAMES, comparisons_of
 from benchmarks.measure import ROOT, Contender, measure, run_contender
 
@@ -23,13 +24,19 @@ BEGIN, END = "<!-- written by `python -m benchmarks` -->", "<!-- end -->"
 
 
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice([*NAMES, "card"]))
 @click.option("--scratch", type=click.Path(path_type=Path), help="Folder that keeps the inputs for the next time.")
 def main(names: tuple[str, ...], scratch: Path | None) -> None:
     """Measures the comparisons of the cases NAMES, or of all cases.
 
-    Writes benchmarks/results/latest.json and the table in benchmarks/README.md after each comparison.
+    Writes benchmarks/results/latest.json and the table in benchmarks/README.md after each comparison. `card` is what a GPU
+    is asked within ten minutes; see `benchmarks.card`.
     """
+    if "card" in names:
+        if not (gpus := _gpus()):
+            raise click.ClickException("There is no GPU here, which the case `card` measures.")
+        card.take(gpus[0], scratch or Path("build/card").absolute())
+        return
     comparisons = comparisons_of(names or NAMES)
     start = time.monotonic()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.measure import Work
 from ffkv.base.batching import pad
@@ -43,6 +43,25 @@ class Shape(NamedTuple):
         return f"L={self.layers} d={self.width} d_m={self.memories} V={self.vocabulary}"
 
 
+class Llama(NamedTuple):
+    """Shape of a random Llama: layers, dimensions, memories per layer, heads, those of keys and values, token ids."""
+
+    layers: int
+    width: int
+    memories: int
+    heads: int
+    key_heads: int
+    vocabulary: int
+
+    @property
+    def block_weights(self) -> int:
+        """Number of weights with which the blocks multiply each token."""
+        keys = self.width * self.width // self.heads * self.key_heads
+        return self.layers * (2 * self.width**2 + 2 * keys + 3 * self.width * self.memories)
+
+
+SMOLLM2 = Llama(30, 576, 1536, 9, 3, 49_152)
+LLAMA_8B = Llama(32, 4096, 14_336, 32, 8, 128_256)
 GPT2 = Shape(12, 768, 3072, 50257)
 SMALL = Shape(6, 256, 1024, 8192)
 
@@ -70,6 +89,27 @@ def make_model(scratch: Path, shape: Sequence[int]) -> Path:
         word_tokenizer(Shape(*shape).vocabulary).save_pretrained(checkpoint)
         (folder / "model").mkdir()
         prove(Model(checkpoint=str(checkpoint), device="cpu")).write(folder / "model")
+    return folder / "model"
+
+
+def make_llama(scratch: Path, shape: Sequence[int], dtype: str) -> Path:
+    """The model folder of a random Llama, made if it is not there. Its checkpoint is in the folder beside it."""
+    its, folder = Llama(*shape), scratch / "models" / f"{'-'.join(map(str, shape))}-{dtype}"
+    if not (folder / "model").exists():
+        torch.manual_seed(0)
+        names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+        config = LlamaConfig(
+            **dict(zip(names, its)),
+            vocab_size=its.vocabulary,
+            bos_token_id=0,
+            eos_token_id=0,
+            tie_word_embeddings=False,
+        )
+        LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder / "checkpoint")
+        word_tokenizer(its.vocabulary).save_pretrained(folder / "checkpoint")
+        proven = prove(Model(checkpoint=str(folder / "checkpoint"), dtype=dtype))
+        (folder / "model").mkdir()
+        proven.write(folder / "model")
     return folder / "model"
 
 

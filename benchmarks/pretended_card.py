@@ -4,7 +4,7 @@ Tensors of the device "card" hold a tensor of the processor. What a program asks
 
 - *launches*: operations that a GPU would have to start;
 - *waits*: results that the program reads, and so waits for all that was started before;
-- *copies*: tensors that are brought to the card.
+- *copies*: tensors that are brought to the card, or back without waiting at once.
 
 It says nothing of the time that a GPU takes. Operations that only describe a tensor anew, such as `view`, are not counted.
 Attention counts as what it is made of, because there is no kernel that does it in one.
@@ -61,7 +61,7 @@ DESCRIBE = frozenset(
 # Operations whose result decides what the processor does next.
 DECIDE = frozenset({"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select"})
 
-_there: list[object] = []  # the cards within which the program is
+_there: list["PretendedCard"] = []  # the cards within which the program is
 
 
 class _Device(_DummyBackendModule):
@@ -69,6 +69,9 @@ class _Device(_DummyBackendModule):
 
     def is_available(self) -> bool:
         return bool(_there)
+
+    def synchronize(self, device: Any = None) -> None:
+        _there[-1].waits["synchronize"] += 1
 
 
 _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Device())
@@ -135,7 +138,7 @@ class PretendedCard(TorchDispatchMode):
         if onto:
             kwargs.pop("pin_memory", None)
         result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
-        self._count(name, args, given, onto)
+        self._count(name, args, given, onto, kwargs.get("non_blocking", False))
         if not onto:
             # A copy of the whole tensor: what the card does later must not change what was read.
             return result.clone() if given and isinstance(result, torch.Tensor) and result is given[0].held else result
@@ -144,9 +147,9 @@ class PretendedCard(TorchDispatchMode):
             lambda each: same.get(id(each), OnCard(each)) if isinstance(each, torch.Tensor) else each, result
         )
 
-    def _count(self, name: str, args: Any, given: list[OnCard], onto: bool) -> None:
+    def _count(self, name: str, args: Any, given: list[OnCard], onto: bool, non_blocking: bool) -> None:
         if name == "_to_copy" and onto != bool(given):
-            (self.copies if onto else self.waits)[name] += 1
+            (self.copies if onto or non_blocking else self.waits)[name] += 1
         elif name == "copy_" and len({isinstance(each, OnCard) for each in args[:2]}) == 2:
             (self.copies if isinstance(args[0], OnCard) else self.waits)[name] += 1
         elif given and name in DECIDE:

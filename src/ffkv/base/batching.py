@@ -56,3 +56,11 @@ def to_device(array: np.ndarray, device: str) -> Tensor:
     """Brings an array to a device. Nothing waits for a GPU: it takes the array when it has done what it was told before."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.startswith("cuda") else tensor.to(device)
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Brings tensors to the processor. It waits for a GPU once, however many there are."""
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
+        torch.get_device_module(device).synchronize(device)
+    return [copy.numpy() for copy in copies]

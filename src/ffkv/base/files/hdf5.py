@@ -369,7 +369,7 @@ class Pieces:
             if at.size and not 0 <= at.min() <= at.max() < len(self):
                 raise self._lacks(at.min() if at.min() < 0 else at.max())
             entries, piece_of = np.empty(at.shape, self._dataset.dtype), at // self._size
-            for number in np.unique(piece_of).tolist():
+            for number in np.flatnonzero(np.bincount(piece_of.ravel())).tolist():
                 inside = piece_of == number
                 entries[inside] = self._piece(number)[at[inside] - number * self._size]
             return entries

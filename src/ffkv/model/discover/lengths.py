@@ -40,19 +40,20 @@ def steady_length(
     """Returns the number of tokens up to which coefficients of prefixes do not depend on the length of what is read.
 
     The beginnings of a row [token] are read alone, from the shortest to the whole row. The longest of which two fit into
-    `batch_tokens` is read beside the shortest, too. Raises UserError if this alone changes coefficients, or if they are
-    not finite.
+    `batch_tokens` is read beside the shortest in its place, and alone only if coefficients differ then. Raises UserError
+    if this alone changes coefficients, or if they are not finite.
     """
     config = model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
     lengths = lengths_of(len(row), config)
     compared = _Comparison(model, layers, device)
     with tap(model, layers, "m") as run:
+        beside = max((length for length in lengths[1:] if 2 * length <= batch_tokens), default=0)
         for before, length in zip([1, *lengths], lengths, strict=False):
+            if length == beside and compared.holds(run, [row[:length], row[: lengths[0]]]):
+                continue
             if not compared.holds(run, [row[:length]]):
                 return before
-        mixed = [length for length in lengths[1:] if 2 * length <= batch_tokens][-1:]
-        for length in mixed:
-            if not compared.holds(run, [row[:length], row[: lengths[0]]]):
+            if length == beside:
                 raise UserError(
                     f"the coefficients of a prefix change with the rows beside it in a batch (rows of {lengths[0]} and"
                     f" {length} tokens). Set batches.tokens to 1: then each row is read alone"
@@ -69,37 +70,39 @@ class _Comparison:
         # Rounding sends tokens to other experts, and in half precision adds up: then the typical error counts.
         experts = any(matrix.experts for layer in layers for matrix in layer.second_matrices)
         self.typical = experts or dtype in ("float16", "bfloat16")
-        self.known: dict[int, dict[int, Tensor]] = {layer.index: {} for layer in layers}
+        # Ascending positions, and the coefficients there of each layer [position, memory].
+        self.positions, self.known = list[int](), dict[int, Tensor]()
 
     def holds(self, run: Any, rows: Sequence[np.ndarray]) -> bool:
         """Tells whether rows that are read together have the known coefficients; notes those at the end of the first."""
-        errors: list[Tensor] = []
+        self.errors, self.found = list[Tensor](), dict[int, Tensor]()
         try:
-            run(pad(rows, self.device), partial(self._compare, rows, errors))
+            run(pad(rows, self.device), partial(self._compare, rows))
         except UserError:
             raise
         except Exception as raised:  # a model's own code may raise anything
             why = f"{type(raised).__name__}: {raised}"
             raise UserError(f"it does not run on a row of {len(rows[0]):,} tokens: {why}") from raised
-        if not errors:
-            return True
-        together = torch.stack(errors)
-        error = (together.median() if self.typical else together.max()).item()
-        if error != error:
-            raise UserError("coefficients are not finite: the model overflows in its type. Use model.dtype float32.")
-        return error < self.tolerance
+        if self.positions:
+            together = torch.cat(self.errors)
+            error = (together.median() if self.typical else together.max()).item()  # the only wait for a GPU
+            if error != error:
+                raise UserError(
+                    "coefficients are not finite: the model overflows in its type. Use model.dtype float32."
+                )
+            if error >= self.tolerance:
+                return False
+        self.known, self.positions = self.found, [*self.positions, *self._new(rows[0])]
+        return True
 
-    def _compare(
-        self, rows: Sequence[np.ndarray], errors: list[Tensor], layer: Layer, quantity: str, m: Tensor
-    ) -> None:
-        known = self.known[layer.index]
-        if known:
-            scale = torch.stack([each.abs().max() for each in known.values()]).max().clamp_min(1e-30)
-            for row, coefficients in zip(rows, m.float(), strict=True):
-                errors += [
-                    ((coefficients[position] - before).abs().max() / scale).cpu()
-                    for position, before in known.items()
-                    if position < len(row)
-                ]
-        for position in range(max(0, len(rows[0]) - COMPARED), len(rows[0])):
-            known.setdefault(position, m[0, position].float().clone())
+    def _new(self, row: np.ndarray) -> range:
+        """Returns the positions at the end of a row that are not known. Later rows are longer."""
+        return range(max(0, len(row) - COMPARED, *(each + 1 for each in self.positions[-1:])), len(row))
+
+    def _compare(self, rows: Sequence[np.ndarray], layer: Layer, quantity: str, m: Tensor) -> None:
+        known, new = self.known.get(layer.index, m.new_empty(0, m.shape[-1], dtype=torch.float32)), self._new(rows[0])
+        for row, coefficients in zip(rows, m, strict=True) if self.positions else ():
+            there = [position for position in self.positions if position < len(row)]
+            off = (coefficients[there].float() - known[: len(there)]).abs().amax(1)
+            self.errors.append((off / known.abs().max().clamp_min(1e-30)).to(self.device))
+        self.found[layer.index] = torch.cat([known, m[0, new.start : new.stop].float()])
