@@ -1,4 +1,4 @@
-"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `behaviour` and `report`."""
+"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `causes` and `report`."""
 
 import os
 import shlex
@@ -142,7 +142,7 @@ def export(
 @setting(Model, "device")
 @allowing
 @all_threads_option
-def behaviour(
+def causes(
     results: Path, file: Path, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
 ) -> None:
     """Ask which memories of a finished run cause what its model does on a set of prompts.
