@@ -65,9 +65,13 @@ def planned(checkpoints, tmp_path, monkeypatch, trials, jobs):
 
 
 def test_a_plan_for_a_person(planned, tmp_path):
-    done = planned()
+    short = planned()
+    assert short.exit_code == 0 and len(short.stdout.splitlines()) <= 20, short.output
+    assert "Run mine: GPT2LMHeadModel" in short.stdout and "all others (--rules)" in short.stdout
+    assert "mine-untrained:" not in short.stdout
+    done = planned("--rules")
     assert done.exit_code == 0, done.output
-    assert "Run mine: GPT2LMHeadModel" in done.stdout
+    assert done.stdout.splitlines()[-4:] == short.stdout.splitlines()[-4:]
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
     assert all(rule in done.stdout for rule in ("triggers", "sampled_prefixes", "values_project", "report"))
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[-2:]] == ["Disk", "Memory"]
