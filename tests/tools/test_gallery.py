@@ -72,7 +72,7 @@ def test_a_report_is_described_with_date_version_and_size(folder):
 
 
 def test_a_browser_that_takes_no_picture_is_told(folder):
-    with pytest.raises(RuntimeError, match="took no picture of reports/demo/index.html"):
+    with pytest.raises(RuntimeError, match=r"took no picture of reports/demo/index\.html"):
         take_picture(page_of("demo"), Path("docs/report.png"), "true")
 
 

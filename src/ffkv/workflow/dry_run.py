@@ -1,7 +1,5 @@
 """What `snakemake -n` tells: how many jobs there are to do, why, and how long they took before. Snakemake itself prints a paragraph per job."""
 
-import contextlib
-import csv
 import logging
 import re
 import sys
@@ -19,8 +17,7 @@ from ffkv.base.terminal import say
 from ffkv.run.results.text import duration
 
 COLUMNS = 110  # of a line
-MOST_NAMES = 8  # of runs in a line
-OF_CONTENT = re.compile(r"'?[0-9a-f]{16}\b")  # a parameter of `ffkv.workflow.inputs.contents`
+OF_CONTENT = re.compile(r"'?[0-9a-f]{16,}'?$")  # a parameter of `ffkv.workflow.inputs.contents`
 
 
 def before_jobs_are_listed(check: Callable[[], None], tell: Callable[[], str] | None) -> None:
@@ -34,18 +31,18 @@ def before_jobs_are_listed(check: Callable[[], None], tell: Callable[[], str] | 
     """
 
     def passes(record: logging.LogRecord) -> bool:
-        if getattr(record, "event", None) == LogEvent.RUN_INFO and (todo := [*waiting]):
-            waiting.clear()
-            try:
-                check()
-            except WorkflowError as error:
-                say(error, error=True)
-                sys.exit(1)  # Snakemake would print the way from here to there
-            record.msg = todo[0]() if todo[0] else record.msg
-            return True
-        return tell is None or record.levelno > logging.INFO or record.msg == NOTHING_TO_BE_DONE_MSG
+        if getattr(record, "event", None) != LogEvent.RUN_INFO or told:
+            return tell is None or record.levelno > logging.INFO or record.msg == NOTHING_TO_BE_DONE_MSG
+        told.append(True)
+        try:
+            check()
+        except WorkflowError as error:
+            say(error, error=True)
+            sys.exit(1)  # Snakemake would print the way from here to there
+        record.msg = tell() if tell else record.msg
+        return True
 
-    waiting = [tell]
+    told: list[bool] = []
     logging.getLogger("snakemake.logging").addFilter(passes)
 
 
@@ -60,9 +57,10 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
     causes: dict[str, Counter[str]] = {}
     for job in jobs:
         causes.setdefault(_cause(dag.reason(job)), Counter())[job.rule.name] += 1
-    runs = [f"{run} {count}" for run, count in of_runs.most_common(MOST_NAMES)]
-    runs += [f"{len(of_runs) - MOST_NAMES} other runs"] if len(of_runs) > MOST_NAMES else []
-    whose = f" ({', '.join(runs)})" if runs else ""
+    runs = textwrap.shorten(
+        ", ".join(f"{run} {count}" for run, count in of_runs.items()), COLUMNS - 30, placeholder=" ..."
+    )
+    whose = f" (by run: {runs})" if runs else ""
     lines = [f"{len(jobs)} jobs would run{whose}:", *_wrapped(_named(of_rules)), "Why:"]
     for cause, own in sorted(causes.items(), key=lambda item: -item[1].total()):
         which = (
@@ -72,10 +70,8 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
     seconds = [each for job in jobs if job.benchmark and (each := _seconds(Path(str(job.benchmark)))) is not None]
     if seconds:
         lines.append(f"Time: {len(seconds)} of them took {duration(sum(seconds))} before, one after the other.")
-    lines += [
-        f"`ffkv plan {configfile}` estimates time, disk and memory. `snakemake -n -p` lists each job and its command."
-    ]
-    return "\n".join([*lines, "Nothing was done: this was a dry run (-n)."])
+    advice = "estimates time, disk and memory. `snakemake -n -p` lists each job and its command."
+    return "\n".join([*lines, f"`ffkv plan {configfile}` {advice}", "Nothing was done: this was a dry run (-n)."])
 
 
 def _wrapped(text: str) -> list[str]:
@@ -107,6 +103,7 @@ def _cause(reason: Any) -> str:
 
 def _seconds(benchmark: Path) -> float | None:
     """Returns how long a job took the last time, from its benchmark file; None if there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, KeyError, StopIteration), benchmark.open(newline="") as file:
-        return float(next(csv.DictReader(file, delimiter="\t"))["s"])
-    return None
+    try:
+        return float(benchmark.read_text().splitlines()[1].split("\t")[0])
+    except (OSError, ValueError, IndexError):
+        return None
