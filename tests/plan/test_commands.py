@@ -123,6 +123,14 @@ def test_what_does_not_suffice_is_a_warning_and_exit_code_3(planned, monkeypatch
     assert "Disk: " in done.stdout  # the tables are printed all the same
 
 
+def test_the_first_words_come_before_anything_is_read_or_imported(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("ffkv.plan.commands.announce", said.append)
+    refused = CliRunner().invoke(plan, ["--configfile", str(tmp_path / "nowhere.yaml")])
+    assert isinstance(refused.exception, UserError)
+    assert len(said) == 1 and "nowhere.yaml" in said[0]
+
+
 def test_a_settings_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "mine.yaml").write_text("trigers: {}\nruns: {mine: {}}")
     for name, message in {"nowhere.yaml": "nowhere.yaml", "mine.yaml": "trigers"}.items():

@@ -32,9 +32,7 @@ def plan(
     small copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
     not suffice, it prints a warning, and the exit code is 3.
     """
-    announce(
-        f"Asking Snakemake what is left to do of {configfile}, then trying a small copy of each run (half a minute)"
-    )
+    announce(f"Asking what is left to do of {configfile}, then trying a small copy of each run")
     from ffkv.base.settings.yaml_file import read_settings
     from ffkv.workflow.jobs import ask_snakemake, import_libraries
     from ffkv.workflow.runs import resolve
