@@ -24,7 +24,6 @@ INSTEAD = {
     "results/demo": "results/tiny",
     "L3.17-26": "L1.17-26",
     "L3.17": "L1.17",
-    "L2.": "L0.",
 }
 SHORTER = {
     "causes": ["--minimum-accuracy", "0", "--candidates", "1", "--controls", "19", "--flips", "100"],
@@ -41,6 +40,8 @@ def test_there_are_ten_and_each_takes_three_clicks_or_a_line():
 def test_the_line_answers_it(own_tiny, monkeypatch, question):
     monkeypatch.chdir(own_tiny)
     run, (_, line) = ffkv.open("results/tiny"), QUESTIONS[question]
+    fires = ",".join(run.memories(sort="firing_rate")["name"].head(5))  # others have no keys to judge
+    line = re.sub(r"L[\d.]+(,L[\d.]+){4}", fires, line)
     for word, other in INSTEAD.items():
         line = line.replace(word, other)
     line = line.replace("Paris", run.memory("L1.17").promotes(1)["token"][0].strip() or "a")

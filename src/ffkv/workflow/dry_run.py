@@ -51,8 +51,9 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
 
     `rules`: names of all rules, in their order. `configfile`: the settings file, for the advice at the end.
     """
-    jobs, order = [*dag.needrun_jobs()], {name: place for place, name in enumerate(rules)}
-    of_rules = Counter(job.rule.name for job in sorted(jobs, key=lambda job: order[job.rule.name]))
+    order = {name: place for place, name in enumerate(rules)}
+    jobs = sorted(dag.needrun_jobs(), key=lambda job: order[job.rule.name])
+    of_rules = Counter(job.rule.name for job in jobs)
     of_runs = Counter(job.wildcards_dict["run"] for job in jobs if "run" in job.wildcards_dict)
     causes: dict[str, Counter[str]] = {}
     for job in jobs:
