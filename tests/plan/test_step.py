@@ -299,7 +299,7 @@ def test_what_takes_longer_than_a_day_is_said_to_be_shorter_on_a_gpu():
 
 
 def test_the_share_of_controls_is_said():
-    assert text(LEFT, total={**TOTAL, "controls": 45.0})[-3].replace("\u00a0", " ") == (
+    assert text(LEFT, total={**TOTAL, "controls": 45.0})[-3] == (
         "45 s of it (50 %) for untrained models beside the runs. `report.control: none` leaves them out."
     )
 

@@ -275,7 +275,8 @@ def as_text(plan: Mapping[str, Any], every: bool = False) -> str:
     environment.filters |= {"in_bytes": in_bytes, "duration": duration, "percent": percent}
     template = environment.from_string(files("ffkv.plan").joinpath("plan.txt").read_text(encoding="utf-8"))
     told = {"shortages": tell_shortages(todo), "line": LINE.format, "wide": WIDE.format, "day": DAY, **SHORT}
-    return template.render(plan, todo=todo, every=every, **told).rstrip()
+    text = template.render(plan, todo=todo, every=every, **told)
+    return text.rstrip().replace("\xa0", " ")  # a terminal gets it spelled out
 
 
 def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:
