@@ -26,7 +26,6 @@ from ffkv.base.settings import Model
 from ffkv.base.terminal import emit, say
 from ffkv.branches.settings import Behaviour
 from ffkv.run.export.settings import FORMATS, Export
-from ffkv.run.trace.commands import open_with_model
 
 ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # which is an argument
 
@@ -150,6 +149,8 @@ def causes(
     RESULTS is the folder of the run, such as results/demo. FILE has the prompts, a JSON object per line. docs/behaviours.md says
     what each number means.
     """
+    from ffkv.run.trace.commands import open_with_model
+
     run = open_with_model(results, threads, allowed)
     from ffkv.run import ask
     from ffkv.run.trace.text import behaviour_as_text
