@@ -30,13 +30,8 @@ report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
 
-gallery: install ## The reports of docs/gallery with pages of their memories. Takes three times as long as `make report`.
-	snakemake --max-threads $(HALF) reports/demo/index.html reports/demo-untrained/index.html
-	snakemake --configfile configs/training.yaml --max-threads 1
-	snakemake --configfile configs/behaviours.yaml --max-threads $(HALF) reports/behaviours/index.html
-	for run in demo demo-untrained step-400; do ffkv explore --export reports/$$run/memories results/$$run; done
-	snakemake reports/demo/index.html reports/demo-untrained/index.html --forcerun report
-	snakemake --configfile configs/training.yaml --forcerun report comparison_report
+gallery: install ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Takes three times as long as `make report`.
+	python -m tools.gallery --max-threads $(HALF)
 
 explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo

@@ -20,7 +20,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.options import all_threads_option, command_line, part_options, seed_option, setting, threads_option
 from ffkv.base.steps import Part
 from ffkv.branches.settings import Corpus, Keys, Model, Settings, Triggers
-from ffkv.cli import COMMANDS, ffkv
+from ffkv.cli import COMMANDS, RENAMED, ffkv
 
 
 @click.command()
@@ -152,7 +152,7 @@ def test_a_command_that_a_person_waits_for_takes_all_cores(monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", job)
         assert CliRunner().invoke(command).exit_code == 0
     assert seen == [16, 1]
-    for name in ("trace", "graph", "behaviour", "generate"):
+    for name in ("trace", "graph", "causes", "generate"):
         told = " ".join(CliRunner().invoke(ffkv, [name, "--help"]).output.split())
         assert "[default: (one per core; in a job, those of the job); x>=1]" in told, name
 
@@ -206,6 +206,16 @@ def test_a_misspelt_command_is_told_the_one_that_is_meant(word, meant):
     refused = CliRunner().invoke(ffkv, [word])
     assert refused.exit_code == 2
     assert f"No such command '{word}'." in refused.output and meant in refused.output
+
+
+def test_no_two_commands_are_a_letter_apart_and_an_old_word_is_told_the_new_one():
+    """`behaviour` and `behaviours` were."""
+    assert not [name for name in COMMANDS if f"{name}s" in COMMANDS]
+    for old, new in RENAMED.items():
+        refused = CliRunner().invoke(ffkv, [old, "results/demo", "prompts.jsonl"])
+        assert refused.exit_code == 2
+        assert f"`ffkv {old}` is now `ffkv {new}`" in refused.output
+        assert old not in COMMANDS and new in COMMANDS
 
 
 @pytest.mark.parametrize("words", [[], ["export"], ["annotate", "sheets"], ["annotate", "machine"]])

@@ -16,7 +16,7 @@ from ffkv.base.files.datasets import datasets_of
 from ffkv.base.files.hdf5 import FORMAT
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
-from ffkv.cli import COMMANDS, ffkv
+from ffkv.cli import COMMANDS, RENAMED, ffkv
 from ffkv.run.report.registry import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -188,6 +188,13 @@ def test_the_readme_has_every_command_and_no_other():
     table = (ROOT / "README.md").read_text().partition("| command | what it does |")[2].partition("\n\n")[0]
     named = {*re.findall(r"`ffkv ([a-z-]+)", table), *re.findall(r"`([a-z-]+)`", table)}
     assert named == {*COMMANDS}
+
+
+def test_no_page_and_no_message_has_an_old_word_for_a_command():
+    files = [*PAGES, *(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".toml", ".html", ".txt"))]
+    old = re.compile(rf"ffkv ({'|'.join(RENAMED)})(?![\w-])")
+    told = {ROOT / "CHANGELOG.md"}  # it says what the word was
+    assert RENAMED and [path for path in files if path not in told and old.search(path.read_text("utf-8"))] == []
 
 
 def test_the_readme_begins_with_its_two_commands():

@@ -17,6 +17,7 @@ from ffkv.base.terminal import say
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
+RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 OF_BRANCHES = {name: ["", branch.about] for name, branch in BRANCHES.items()}  # made from the steps of branches
 # Heading in the help: its subcommands, each with its function, and its line in the help.
@@ -51,8 +52,10 @@ class Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports the subcommand of that name. None if there is none.
 
-        Raises UserError if it is of a package that cannot be imported.
+        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now.
         """
+        if name in RENAMED:
+            raise click.UsageError(f"`ffkv {name}` is now `ffkv {RENAMED[name]}`, with the same options.", context)
         if name not in COMMANDS:
             return None
         if name in BROKEN:

@@ -110,7 +110,7 @@ COMMANDS = {
     "inspect": "ffkv inspect --checkpoint results/tiny/checkpoint",
     "trace": "ffkv trace results/tiny 'the function'",
     "graph": "ffkv graph results/tiny 'the function'",
-    "behaviour": f"ffkv behaviour results/tiny {PROMPTS} --minimum-accuracy 0 --candidates 2 --controls 2 --directions 1 --sets 1"
+    "causes": f"ffkv causes results/tiny {PROMPTS} --minimum-accuracy 0 --candidates 2 --controls 2 --directions 1 --sets 1"
     " --random-sets 1 --output asked",
     "generate": "ffkv generate results/tiny 'the function' --tokens 3",
     **{name: f"ffkv export results/tiny --format {name} --examples 2 --output out" for name in FORMATS},

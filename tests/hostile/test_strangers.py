@@ -65,7 +65,7 @@ COMMANDS = {
     "trace": lambda run: ["w1 w2"],
     "generate": lambda run: ["w1 w2"],
     "graph": lambda run: ["w1 w2"],
-    "behaviour": lambda run: [prompts_of(run)],
+    "causes": lambda run: [prompts_of(run)],
     "export": lambda run: ["--format", "neuronpedia", "--output", run.parent / "out"],
 }
 

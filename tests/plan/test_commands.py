@@ -65,9 +65,13 @@ def planned(checkpoints, tmp_path, monkeypatch, trials, jobs):
 
 
 def test_a_plan_for_a_person(planned, tmp_path):
-    done = planned()
+    short = planned()
+    assert short.exit_code == 0 and len(short.stdout.splitlines()) <= 20, short.output
+    assert "Run mine: GPT2LMHeadModel" in short.stdout and "all others (--rules)" in short.stdout
+    assert "mine-untrained:" not in short.stdout
+    done = planned("--rules")
     assert done.exit_code == 0, done.output
-    assert "Run mine: GPT2LMHeadModel" in done.stdout
+    assert done.stdout.splitlines()[-4:] == short.stdout.splitlines()[-4:]
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
     assert all(rule in done.stdout for rule in ("triggers", "sampled_prefixes", "values_project", "report"))
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[-2:]] == ["Disk", "Memory"]
@@ -117,6 +121,14 @@ def test_what_does_not_suffice_is_a_warning_and_exit_code_3(planned, monkeypatch
     assert done.exit_code == 3
     assert "Not enough memory: " in done.stderr and "1 x triggers (mine) " in done.stderr
     assert "Disk: " in done.stdout  # the tables are printed all the same
+
+
+def test_the_first_words_come_before_anything_is_read_or_imported(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("ffkv.plan.commands.announce", said.append)
+    refused = CliRunner().invoke(plan, ["--configfile", str(tmp_path / "nowhere.yaml")])
+    assert isinstance(refused.exception, UserError)
+    assert len(said) == 1 and "nowhere.yaml" in said[0]
 
 
 def test_a_settings_file_that_cannot_be_read_is_named(tmp_path):

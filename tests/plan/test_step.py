@@ -246,10 +246,11 @@ LEFT = {"rule": "second", "jobs": 2, "done": False, "at_once": 1, "written": 5e6
 SAVING = {"setting": "keys.removal_triggers", "instead_of": 50, "value": 5, "seconds": 16800.0}
 
 
-def text(*rules, savings=(), not_estimated=(), download=0, total=TOTAL) -> list[str]:
+def text(*rules, savings=(), not_estimated=(), download=0, total=TOTAL, every=True, runs=("mine",)) -> list[str]:
     run = {"shape": SIZES, "text": {}, "download": download, "device": {"weights": 1e9, "working": 5e8}, "rules": rules}
-    plan = {"runs": {"mine": run}, "total": total, "savings": savings, "not_estimated": not_estimated}
-    return as_text(plan).splitlines()
+    run["control"] = False
+    plan = {"runs": dict.fromkeys(runs, run), "total": total, "savings": savings, "not_estimated": not_estimated}
+    return as_text(plan, every).splitlines()
 
 
 def test_a_plan_in_words_has_a_line_for_each_rule_and_the_totals():
@@ -268,6 +269,25 @@ def test_a_plan_in_words_has_a_line_for_each_rule_and_the_totals():
     ]
 
 
+def test_a_short_plan_has_what_takes_longest_and_20_lines_at_most():
+    rules = [LEFT | {"rule": f"rule_{number}", "seconds": 60.0 * number} for number in range(1, 24)]
+    lines = text(*rules, every=False)
+    assert lines[:2] == ["Run mine: Hand, 400 parameters, 2 layers, 24 memories, float32", "  GPU memory up to 1.5 GB"]
+    assert [line.split()[0] for line in lines[3:7]] == [f"rule_{number}" for number in (23, 22, 21, 20)]
+    assert lines[3].split() == ["rule_23", "of", "mine", "2", "5", "MB", "2", "GB", "23", "min", "0", "s"]
+    # 19 others: two jobs of 5 MB each, and 1 + 2 + ... + 19 minutes
+    assert lines[7].split() == ["all", "others", "(--rules)", "38", "95", "MB", "2", "GB", "3", "h", "10", "min"]
+    many = text(
+        *rules,
+        every=False,
+        runs="abcdef",
+        savings=[SAVING, SAVING],
+        total={**TOTAL, "seconds": 90000.0, "controls": 45.0},
+    )
+    assert "and 4 other runs" in many and len(many) <= 20
+    assert [line for line in text(DONE, every=False) if "jobs" in line] == []
+
+
 def test_what_takes_longer_than_a_day_is_said_to_be_shorter_on_a_gpu():
     long = TOTAL | {"seconds": 90000.0}
     assert text(LEFT, total=long)[-4:-2] == [
@@ -279,7 +299,7 @@ def test_what_takes_longer_than_a_day_is_said_to_be_shorter_on_a_gpu():
 
 
 def test_the_share_of_controls_is_said():
-    assert text(LEFT, total={**TOTAL, "controls": 45.0})[-3].replace("\u00a0", " ") == (
+    assert text(LEFT, total={**TOTAL, "controls": 45.0})[-3] == (
         "45 s of it (50 %) for untrained models beside the runs. `report.control: none` leaves them out."
     )
 

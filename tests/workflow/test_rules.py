@@ -52,6 +52,8 @@ def settings_file(tmp_path_factory) -> Path:
         },
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(config))
+    pair = {"clean": "a", "patch_prefix": "b", "clean_answer": "c", "patch_answer": "d"}
+    (folder / "a b.jsonl").write_text(json.dumps(pair))
     for run in ("tiny", "hub"):  # somebody judged keys of both
         (folder / "annotations" / run / "records").mkdir(parents=True)
         (folder / "annotations" / run / "records" / "person_anna.0.host.1.jsonl").touch()

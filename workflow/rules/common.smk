@@ -14,13 +14,16 @@ from snakemake.settings.types import ExecMode
 from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
+from ffkv.base.settings import Model, section
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
 from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.branches.registry import BROKEN
-from ffkv.workflow import SOURCE
+from ffkv.model.checkpoint.checks import check_checkpoint
+from ffkv.workflow import SOURCE, checked
 from ffkv.workflow.changed import changes, rules_of
+from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
 from ffkv.workflow.inputs import find_corpus_files, moves
 from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.recover import note_owner
@@ -124,8 +127,8 @@ def say_other_settings():
 atexit.register(say_other_settings)
 
 
-def check_texts():
-    """Before a run: the text of each corpus and the prompts that are still to be read are there.
+def check_inputs():
+    """Before a run and in a dry run: the checkpoint, the text of each corpus and the prompts that are still to be read are there.
 
     A model may be trained before they are read.
     """
@@ -139,8 +142,26 @@ def check_texts():
             if job.rule.name == "behaviours_encode":
                 its = settings["behaviours"][job.wildcards.behaviour]
                 read_prompts(its["prompts"], its["fields"])
+            if job.rule.name in ("model", "unpack") and not (
+                job.input.get("trained") or job.input.get("unpacked")
+            ):
+                model = section(Model, **settings["model"]).located()
+                check_checkpoint(model.checkpoint, model.gguf)
         except UserError as error:
             raise WorkflowError(plain(str(error)))
+
+
+def show_dry_run():
+    """In a dry run of a Snakefile that `ffkv init` wrote: a page in all, unless Snakemake's own words are asked for."""
+    shown = workflow.output_settings
+    if not shown.dryrun or not checked:
+        return
+    own_words = shown.quiet or shown.printshellcmds or shown.verbose or shown.debug_dag
+    names = [rule.name for rule in workflow.rules]
+    before_jobs_are_listed(
+        check_inputs,
+        None if own_words else lambda: summarize(workflow.dag, names, checked[0]),
+    )
 
 
 def show_running_jobs():

@@ -13,15 +13,6 @@ from ffkv.branches.branch import Branch, load
 from ffkv.branches.settings import Settings
 
 BEHAVIOUR = "{behaviour}"  # in the path of what is made for each behaviour
-# What a step may read: the help of its option.
-INPUTS = {
-    "model": "The folder model/ of the run.",
-    "values": "The run's values.h5.",
-    "triggers": "The run's triggers.h5.",
-    "prefixes": "The run's sampled_prefixes.h5.",
-    "train": "The train split, corpus/train.h5.",
-    "validation": "The validation split, corpus/validation.h5.",
-}
 
 
 def command_group(branch: Branch) -> click.Group:
@@ -54,10 +45,9 @@ def _input(name: str, branch: Branch) -> Callable:
     """Returns the option of a file that a step reads."""
     plain = name.rstrip(EVERY_GROUP)
     flag, many = "--" + plain.replace("_", "-"), name.endswith(EVERY_GROUP)
-    about = INPUTS[plain] if plain in INPUTS else f"The file {_shown(branch.path(plain))}"
-    kind = FOLDER if plain == "model" else READABLE
-    told = f"{about}; repeat it for each one." if many else about.removesuffix(".") + "."
-    return click.option(flag, f"in_{plain}", type=kind, multiple=many, required=True, help=told)
+    kind, what = (FOLDER, "folder") if plain == "model" else (READABLE, "file")
+    about = f"The {what} {_shown(branch.path(plain))} of the run{'; repeat it for each one' * many}."
+    return click.option(flag, f"in_{plain}", type=kind, multiple=many, required=True, help=about)
 
 
 def has_parts(step: Step) -> bool:

@@ -21,14 +21,18 @@ from ffkv.base.terminal import announce, emit, say
     type=click.FloatRange(0, min_open=True),
     help="Plan for a GPU that reaches so many operations per second in float32, in 10^12.",
 )
+@click.option("--rules", is_flag=True, help="Also show every rule of each run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with sizes in bytes and times in seconds.")
-def plan(configfile: Path, cores: int | None, train_tokens: int | None, teraflops: float | None, as_json: bool) -> None:
+def plan(
+    configfile: Path, cores: int | None, train_tokens: int | None, teraflops: float | None, rules: bool, as_json: bool
+) -> None:
     """Predict text, disk, memory and time of the runs of a settings file, and which settings would save most time.
 
     Start it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a
     small copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
     not suffice, it prints a warning, and the exit code is 3.
     """
+    announce(f"Asking what is left to do of {configfile}, then trying a small copy of each run")
     from ffkv.base.settings.yaml_file import read_settings
     from ffkv.workflow.jobs import ask_snakemake, import_libraries
     from ffkv.workflow.runs import resolve
@@ -39,9 +43,8 @@ def plan(configfile: Path, cores: int | None, train_tokens: int | None, teraflop
     import_libraries()
     from ffkv.plan.step import as_text, make_plan
 
-    announce("Running a small copy of each run")
     found = make_plan(runs, snakemake, cores, train_tokens, 1e12 * (teraflops or 0))
-    emit(json.dumps(found, indent=1)) if as_json else say(as_text(found))
+    emit(json.dumps(found, indent=1)) if as_json else say(as_text(found, rules))
     for warning in found["warnings"]:
         say(warning, error=True)
     if found["warnings"]:

@@ -28,7 +28,8 @@ from ffkv.workflow.runs import controls_of, untrained
 SLURM = Path("profiles/slurm/profile.yaml")
 DAY = 24 * 3600
 LINE = "  {:24}{:>5}{:>10}{:>16}{:>16}"
-
+WIDE = LINE.replace("24", "40")  # with the name of a run
+SHORT = {"most_runs": 2, "most_rules": 4}  # so that a plan has 20 lines
 
 RESULTS = Path("results")
 READING = 1e9  # bytes of weights that a job reads per second: an assumption, for a local disk
@@ -74,7 +75,7 @@ def make_plan(
         text = {name: split._asdict() for name, split in each.text.items()}
         shape = each.shape._asdict() | {"layers": each.shape.layers, "all_memories": each.shape.all_memories}
         told[run] = {"shape": shape, "text": text, "download": each.download, "device": device_bytes(each)}
-        told[run]["rules"] = rows[run]
+        told[run] |= {"control": run in controls, "rules": rows[run]}
     left_out = {job.rule for job in jobs if not job.done} - {row["rule"] for _, row in todo}
     savings, warnings = find_savings(facts, trials, cores, gpu), find_warnings(todo, total)
     return {"runs": told, "savings": savings, "total": total, "warnings": warnings, "not_estimated": sorted(left_out)}
@@ -267,13 +268,15 @@ def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = Fals
     return held[rule if rule in held else libraries]
 
 
-def as_text(plan: Mapping[str, Any]) -> str:
-    """Writes the plan for a person: a table per run, and the totals."""
-    todo = [row for found in plan["runs"].values() for row in found["rules"] if not row["done"]]
+def as_text(plan: Mapping[str, Any], every: bool = False) -> str:
+    """Writes the plan for a person: what takes longest, and the totals. `every`: a table with every rule of each run, too."""
+    todo = [{"run": run, **row} for run, found in plan["runs"].items() for row in found["rules"] if not row["done"]]
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"in_bytes": in_bytes, "duration": duration, "percent": percent}
     template = environment.from_string(files("ffkv.plan").joinpath("plan.txt").read_text(encoding="utf-8"))
-    return template.render(plan, todo=todo, shortages=tell_shortages(todo), line=LINE.format, day=DAY).rstrip()
+    told = {"shortages": tell_shortages(todo), "line": LINE.format, "wide": WIDE.format, "day": DAY, **SHORT}
+    text = template.render(plan, todo=todo, every=every, **told)
+    return text.rstrip().replace("\xa0", " ")  # a terminal gets it spelled out
 
 
 def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:

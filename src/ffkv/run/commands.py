@@ -1,4 +1,4 @@
-"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `behaviour` and `report`."""
+"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `causes` and `report`."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ from ffkv.base.options import (
 )
 from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
-from ffkv.base.terminal import announce, emit, say
+from ffkv.base.terminal import emit, say
 from ffkv.branches.settings import Behaviour
 from ffkv.run.export.settings import FORMATS, Export
 
@@ -61,13 +61,12 @@ def check(folder: Path) -> None:
     again = {
         kind: [str(targets / one.path.relative_to(folder)) for one in problems if one.kind == kind] for kind in counts
     }
-    if make := again.get("damaged", []) + again.get("missing", []):
-        lines += [f"Make these files{where}, with the options of your run:", f"  snakemake {shlex.join(make)}"]
-    if foreign := again.get("foreign"):
-        lines += [
-            f"Make these again{where}, with the options of your run:",
-            f"  snakemake --force {shlex.join(foreign)}",
-        ]
+    for kinds, what, force in ((("damaged", "missing"), "files", ""), (("foreign",), "again", "--force ")):
+        if make := [path for kind in kinds for path in again.get(kind, ())]:
+            lines += [
+                f"Make these {what}{where}, with the options of your run:",
+                f"  snakemake {force}{shlex.join(make)}",
+            ]
     raise UserError("\n".join(lines))
 
 
@@ -142,7 +141,7 @@ def export(
 @setting(Model, "device")
 @allowing
 @all_threads_option
-def behaviour(
+def causes(
     results: Path, file: Path, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
 ) -> None:
     """Ask which memories of a finished run cause what its model does on a set of prompts.
@@ -150,13 +149,12 @@ def behaviour(
     RESULTS is the folder of the run, such as results/demo. FILE has the prompts, a JSON object per line. docs/behaviours.md says
     what each number means.
     """
-    announce(f"Loading the model of {results}")
-    torch_with(threads)
+    from ffkv.run.trace.commands import open_with_model
+
+    run = open_with_model(results, threads, allowed)
     from ffkv.run import ask
-    from ffkv.run.results.run import open
     from ffkv.run.trace.text import behaviour_as_text
 
-    run = open(results, **allowed)
     found = ask.behaviour(run, file, device=device, **options)
     say(behaviour_as_text(found, run.files, found.settings.controls))
     for path in found.save(output) if output is not None else ():

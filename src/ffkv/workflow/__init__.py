@@ -4,7 +4,7 @@
 each rule, and the list of jobs for `ffkv plan`. `live` shows the progress of running jobs at a terminal. `runs` reads a
 settings file with several runs and adds their controls. `changed` compares it with the settings that a run was made
 with. `settings_file` writes the default one, and has `ffkv init`, `ffkv settings` and `ffkv write-settings`. `recover`
-is `ffkv recover`, which cleans up after a Snakemake that was killed.
+is `ffkv recover`, which cleans up after a Snakemake that was killed. `dry_run` is what `snakemake -n` tells.
 """
 
 from collections.abc import Iterable
@@ -24,6 +24,7 @@ SNAKEFILE = str(ROOT / "workflow/Snakefile")
 SCHEMA = ROOT / "workflow/schemas/config.schema.json"
 # What pip can install ffkv from: the clone, or the released package.
 SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={__version__}"
+checked: list[str] = []  # the settings files of a Snakefile that `ffkv init` wrote
 
 
 def check_settings_files(files: Iterable[Path | str]) -> None:
@@ -38,5 +39,6 @@ def check_settings_files(files: Iterable[Path | str]) -> None:
     try:
         for file in files:
             read_settings(file)
+            checked.append(str(file))
     except UserError as error:
         raise WorkflowError(plain(str(error))) from None

@@ -43,7 +43,7 @@ ENTRIES = {
     "from ffkv.cli import main; sys.argv = ['ffkv', '--version']; main()": None,
     **{
         f"from ffkv.cli import ffkv; ffkv(['{command}', '--threads', '3', '--help'])": 3
-        for command in ("explore", "trace", "generate", "graph", "behaviour", "export", "inspect")
+        for command in ("explore", "trace", "generate", "graph", "causes", "export", "inspect")
     },
 }
 

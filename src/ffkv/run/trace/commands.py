@@ -50,7 +50,7 @@ def trace(
     if (text is None) == (prompts is None) or (prompts is None) != (output is None) or (as_json and prompts):
         raise UserError("Name one prompt as TEXT, or a file of prompts with --prompts and a folder with --output.")
     texts = _read_lines(prompts) if prompts else []
-    run, given = _open(results, threads, allowed), options.model_dump()
+    run, given = open_with_model(results, threads, allowed), options.model_dump()
     from ffkv.base.files import tables
     from ffkv.run.trace import trace as tracing
     from ffkv.run.trace.text import as_text
@@ -79,14 +79,15 @@ def generate(
 
     RESULTS is the folder of the run, such as results/demo. TEXT is the prompt.
     """
-    run = _open(results, threads, allowed)
+    run = open_with_model(results, threads, allowed)
     from ffkv.run.trace import generate as writing
 
     for row in writing.generate(run, text, device=device, **options.model_dump()).itertuples():
         say(f"{row.changes or 'untouched'}:\n{text}{row.text}\n")
 
 
-def _open(results: Path, threads: int, allowed: dict[str, Any]) -> Any:
+def open_with_model(results: Path, threads: int, allowed: dict[str, Any]) -> Any:
+    """Opens a run whose model will run with so many threads, and says at once that this takes a while."""
     announce(f"Loading the model of {results}")
     torch_with(threads)
     from ffkv.run.results.run import open

@@ -1,0 +1,103 @@
+"""The gallery: what is missing is made, pictures are those of the pages, and README.md says when and by which ffkv."""
+
+import os
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from ffkv import __version__
+from ffkv.base.settings.yaml_file import read_settings
+from ffkv.base.terminal import in_bytes
+from ffkv.workflow.runs import resolve, resolve_comparisons
+from tools import gallery
+from tools.gallery import GALLERY, MARK, SHOWN, describe, make_reports, packed_size, page_of, take_picture
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a small page for each report."""
+    monkeypatch.chdir(tmp_path)
+    GALLERY.parent.mkdir(parents=True)
+    for shown in SHOWN:
+        page_of(shown.name).parent.mkdir(parents=True)
+        page_of(shown.name).write_text("<body style='background: rgb(1, 2, 3)'>a report")
+        os.utime(page_of(shown.name), (1.7e9, 1.7e9))  # 14 November 2023
+    return tmp_path
+
+
+def test_every_report_is_one_that_its_settings_make():
+    for shown in SHOWN:
+        settings = read_settings(ROOT / shown.settings)
+        runs, kind, _, name = resolve(settings), *shown.name.rpartition("/")
+        assert name in (resolve_comparisons(settings) if kind else runs)
+        assert shown.memories in ("", *runs)
+
+
+def calls(folder: Path) -> list[list[str]]:
+    made = []
+    make_reports(3, made.append)
+    return made
+
+
+def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(folder):
+    first = calls(folder)
+    exports = [command for command in first if command[0] == "ffkv"]
+    assert [command[-1] for command in exports] == ["results/demo", "results/demo-untrained", "results/step-400"]
+    forced = [command for command in first if "--forcerun" in command]
+    assert [command[2] for command in forced] == ["config.yaml", "configs/training.yaml"]
+    assert forced[1][-4:] == ["report", "comparison_report", "--", "reports/comparisons/training/index.html"]
+    for command in exports:
+        Path(command[3]).mkdir(parents=True)
+    again = calls(folder)
+    assert {command[0] for command in again} == {"snakemake"} and not any("--forcerun" in command for command in again)
+    assert {page for command in again for page in command if page.endswith(".html")} == {
+        str(page_of(shown.name)) for shown in SHOWN
+    }
+    threads = {command[2]: command[4] for command in again}
+    assert threads == {"config.yaml": "3", "configs/behaviours.yaml": "3", "configs/training.yaml": "1"}
+
+
+def test_a_report_is_described_with_date_version_and_size(folder):
+    text = describe(SHOWN[0])
+    assert "![The first screen of reports/demo/index.html](../report.png)" in text
+    assert f"Made on 14 November 2023 by ffkv {__version__}." in text
+    packed = packed_size(Path("reports/demo"))
+    assert 100 < packed < 1000 and f"- `reports/demo/index.html` ({in_bytes(packed)} compressed)" in text
+
+
+def test_a_browser_that_takes_no_picture_is_told(folder):
+    with pytest.raises(RuntimeError, match=r"took no picture of reports/demo/index\.html"):
+        take_picture(page_of("demo"), Path("docs/report.png"), "true")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)")
+def test_a_picture_is_the_first_screen_of_its_page(folder):
+    take_picture(page_of("demo"), Path("docs/report.png"), CHROMIUM)
+    data = Path("docs/report.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", data[16:24]) == (gallery.WIDTH, gallery.HEIGHT)
+    assert [path.name for path in Path("docs").glob("*.png")] == ["report.png"]
+
+
+def test_the_readme_is_kept_above_its_mark_and_written_below(folder, monkeypatch):
+    GALLERY.write_text(f"# Gallery\n\nWords.\n\n{MARK}\n\nold\n")
+    monkeypatch.setattr(gallery, "take_picture", lambda *_: None)
+    monkeypatch.setattr(gallery.shutil, "which", lambda _: "chromium")
+    monkeypatch.setattr(gallery.sys, "argv", ["gallery", "--pictures"])
+    gallery.main()
+    text = GALLERY.read_text()
+    assert text.startswith(f"# Gallery\n\nWords.\n\n{MARK}\n\n## ") and "old" not in text
+    assert re.findall(r"^## (.*)", text, re.M) == [shown.title for shown in SHOWN]
+
+
+def test_the_readme_of_the_clone_has_the_mark_and_pictures_that_are_there():
+    text = (ROOT / GALLERY).read_text()
+    assert text.count(MARK) == 1
+    for link in re.findall(r"!\[[^]]*\]\((\S+)\)", text):
+        assert (ROOT / GALLERY.parent / link).is_file(), link

@@ -1,0 +1,146 @@
+"""`make gallery`: the reports that docs/gallery shows, their pictures, and its README. Only reports that are missing are made.
+
+    python -m tools.gallery --max-threads 2
+    python -m tools.gallery --pictures            # of the reports that are there; README.md follows
+
+Pages stay in `reports/`, which git ignores: together they are larger than the 1 MB that a repository should hold. The README says how large.
+"""
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from ffkv import __version__
+from ffkv.base.terminal import in_bytes
+
+GALLERY = Path("docs/gallery/README.md")
+MARK = "<!-- Below this line all is written by `make gallery`. -->"
+WIDTH, HEIGHT = 990, 766  # pixels of a picture: the first screen of a small window
+
+
+class Shown(NamedTuple):
+    """A report of the gallery."""
+
+    name: str  # its folder below reports/
+    picture: str  # below docs/
+    title: str
+    settings: str = "config.yaml"  # the settings file that makes it
+    memories: str = ""  # the run whose memories have pages
+
+
+SHOWN = (
+    Shown("demo", "report.png", "SmolLM2-135M-Instruct on articles of Wikipedia", memories="demo"),
+    Shown("demo-untrained", "gallery/untrained.png", "Its untrained control", memories="demo-untrained"),
+    Shown("behaviours", "gallery/behaviours.png", "Two behaviours of SmolLM2", "configs/behaviours.yaml"),
+    Shown(
+        "comparisons/training",
+        "gallery/training.png",
+        "Five steps of the training of a small model",
+        "configs/training.yaml",
+        memories="step-400",
+    ),
+)
+
+
+def page_of(name: str) -> Path:
+    """Returns the page of a report."""
+    return Path("reports", name, "index.html")
+
+
+def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> None:
+    """Makes the reports of the gallery and the pages of their memories, as far as they are missing.
+
+    `call`: starts a command; raises if it fails. A report is made again behind the pages of its memories, to which it then leads.
+    """
+    for settings in dict.fromkeys(shown.settings for shown in SHOWN):
+        own = [shown for shown in SHOWN if shown.settings == settings]
+        # Jobs of the small model gain more from each other than from threads.
+        threads = "1" if "training" in settings else str(max_threads)
+        snakemake = ["snakemake", "--configfile", settings, "--max-threads", threads, "--"]
+        pages = [str(page_of(shown.name)) for shown in own]
+        call([*snakemake, *pages])
+        new = [
+            shown.memories
+            for shown in own
+            if shown.memories and not Path("reports", shown.memories, "memories").exists()
+        ]
+        for run in new:
+            call(["ffkv", "explore", "--export", f"reports/{run}/memories", f"results/{run}"])
+        if new:
+            forced = ["--forcerun", "report", *(["comparison_report"] if "training" in settings else [])]
+            call([*snakemake[:-1], *forced, "--", *pages])
+
+
+def take_picture(page: Path, picture: Path, browser: str) -> None:
+    """Writes the first screen of a page as PNG, in light colours. `browser`: chromium. Raises RuntimeError if it writes none."""
+    new = picture.with_suffix(".new.png").absolute()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
+    options += [
+        f"--window-size={WIDTH},{HEIGHT}",
+        "--blink-settings=preferredColorScheme=1",
+        "--virtual-time-budget=5000",
+    ]
+    done = subprocess.run(
+        [browser, *options, f"--screenshot={new}", page.absolute().as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if not new.exists():
+        raise RuntimeError(f"{browser} took no picture of {page}: {done.stderr[-500:]}")
+    new.replace(picture)
+
+
+def packed_size(folder: Path) -> int:
+    """Returns the bytes of an archive of a folder."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(folder.rglob("*")):
+            file.write(path, path.relative_to(folder))
+    return len(archive.getvalue())
+
+
+def describe(shown: Shown) -> str:
+    """Returns what README.md has of a report: its picture, when and with which ffkv it was made, where it is and how large it is."""
+    page = page_of(shown.name)
+    made = datetime.fromtimestamp(page.stat().st_mtime, UTC)
+    place = os.path.relpath(Path("docs", shown.picture), GALLERY.parent)
+    lines = [f"## {shown.title}", "", f"![The first screen of {page}]({place})", ""]
+    lines.append(f"Made on {made.day} {made:%B %Y} by ffkv {__version__}. After `make gallery`:")
+    folders = {page.parent: f"`{page}`"}
+    if shown.memories:
+        folders[Path("reports", shown.memories, "memories")] = (
+            f"pages of memories: `reports/{shown.memories}/memories/`"
+        )
+    sizes = [f"{text} ({in_bytes(packed_size(folder))} compressed)" for folder, text in folders.items()]
+    return "\n".join([*lines, "", *(f"- {each}" for each in sizes), ""])
+
+
+def main() -> None:
+    """Makes what is missing, then all pictures and README.md."""
+    parser = argparse.ArgumentParser(description="Make the gallery of docs/gallery.")
+    parser.add_argument("--max-threads", type=int, default=1, help="Threads of a job.")
+    parser.add_argument("--pictures", action="store_true", help="Only take pictures of the reports that are there.")
+    options = parser.parse_args()
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("There is no chromium, which takes the pictures (Debian's package: chromium).")
+    if not options.pictures:
+        make_reports(options.max_threads, lambda command: subprocess.run(command, check=True))
+    there = [shown for shown in SHOWN if page_of(shown.name).exists()]
+    for shown in there:
+        take_picture(page_of(shown.name), Path("docs", shown.picture), browser)
+    head = GALLERY.read_text(encoding="utf-8").partition(MARK)[0]
+    GALLERY.write_text("\n".join([f"{head}{MARK}", "", *map(describe, there)]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
