@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain, say
-from ffkv_explorer import page_collections, page_memory, page_run, page_search, page_trace
+from ffkv_explorer import page_behaviours, page_collections, page_memory, page_run, page_search, page_trace
 from ffkv_explorer.pages import LIVE, error_page, judging, render, static, with_query
 from ffkv_explorer.security import Guard, Guarded
 from ffkv_explorer.shelf import Held, NoSuch, Shelf
@@ -44,11 +44,12 @@ async def _keep(shelf: Shelf, keep: Callable[..., Response], request: Request) -
     try:
         async for part in request.stream():
             body += part
-            if len(body) > LARGEST:
+            if len(body) > (page_behaviours.LONGEST if keep is page_behaviours.ask else LARGEST):
                 return error_page(413, "This is too long", "Shorten the words.")
     except ClientDisconnect:
         return Response()  # nobody waits for it
-    return await run_in_threadpool(_answer, shelf, partial(keep, body=body), request)
+    kind = request.headers.get("content-type", "")
+    return await run_in_threadpool(_answer, shelf, keep, request, body=body, kind=kind)
 
 
 def _static_file(name: str) -> Response:
@@ -71,6 +72,9 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
     "/r/{run}/collections": page_collections.overview,
+    "/r/{run}/behaviours": page_behaviours.overview,
+    "/r/{run}/behaviours/{key}": page_behaviours.answer,
+    "/r/{run}/behaviours/{key}/zip": page_behaviours.archive,
     "/r/{run}/trace": page_trace.trace,
     "/compare": page_memory.compare,
     "/comparisons/{name}": page_run.comparison,
@@ -80,18 +84,20 @@ PAGES: dict[str, Callable[..., Response]] = {
 KEEPING: dict[str, Callable[..., Response]] = {
     "/r/{run}/collections": page_collections.keep,
     "/r/{run}/traces": page_trace.forget,
+    "/r/{run}/behaviours": page_behaviours.ask,
+    "/r/{run}/behaviours/{key}": page_behaviours.change,
 }
-KEEPS = r"/r/[^/]+/(collections|traces)"  # the paths of these, as a regular expression
+KEEPS = r"/r/[^/]+/(collections|traces|behaviours|behaviours/[^/]+)"  # the paths of these, as a regular expression
 if sheets := judging():
     PAGES |= sheets.PAGES
     KEEPING |= sheets.KEEPING
     KEEPS += f"|{sheets.KEEPS}"
 
 
-def _answer(shelf: Shelf, page: Callable[..., Response], request: Request) -> Response:
+def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sent: Any) -> Response:
     """Runs a page's function. What goes wrong becomes a page; nothing of the address's questions goes to the log."""
     try:
-        given = {"shelf": shelf, "query": request.query_params, **request.path_params}
+        given = {"shelf": shelf, "query": request.query_params, **request.path_params, **sent}
         if "run" in given:
             given["held"] = _held(shelf, request)
         if "layer" in given:

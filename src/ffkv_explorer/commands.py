@@ -81,6 +81,7 @@ def explore(
     except SystemExit as told:  # SIGTERM
         code = told.code
     finally:
+        shelf.stop()
         if socket_file:
             socket_file.unlink(missing_ok=True)
     sys.stdout.flush()

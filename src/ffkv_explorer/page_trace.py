@@ -19,7 +19,7 @@ from ffkv.base.files.journal import Entry, append_shared, read_shared, shared_fi
 from ffkv.base.files.stored import Damaged, Foreign
 from ffkv.run.results.collections import identity, person
 from ffkv_explorer.pages import LIVE, check_query, error_page, real, render, token_of, whole
-from ffkv_explorer.shelf import Held, Shelf, import_model_code
+from ffkv_explorer.shelf import Busy, Held, Shelf, import_model_code
 
 if TYPE_CHECKING:  # needs torch, which takes seconds to import
     from ffkv.run.graph.result import Graph
@@ -50,10 +50,6 @@ class Traced(Entry):
     """A trace that was asked for. Its identity is that of the model."""
 
     asked: dict[str, str]  # what its address asks
-
-
-class Busy(UserError):
-    """Another trace or text is being computed."""
 
 
 def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
