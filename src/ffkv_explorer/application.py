@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -22,7 +23,8 @@ from ffkv_explorer.security import Guard, Guarded
 from ffkv_explorer.shelf import Held, NoSuch, Shelf
 
 LARGEST = 2**18  # bytes that a form may send
-STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
+PACKED = 4096  # bytes from which on an answer is compressed, if the browser takes it
+STATIC = {"explorer.css": "text/css"} | {f"{name}.js": "text/javascript" for name in ("explorer", "annotate", "graph")}
 
 
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
@@ -30,7 +32,10 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     routes = [Route(path, partial(_answer, shelf, page), methods=["GET"]) for path, page in PAGES.items()]
     routes += [Route(path, partial(_keep, shelf, keep), methods=["POST"]) for path, keep in KEEPING.items()]
     guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=re.compile(KEEPS))
-    return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
+    packed = Middleware(
+        GZipMiddleware, minimum_size=PACKED, compresslevel=4
+    )  # 4: a third of the time of 9, a tenth larger
+    return Starlette(routes=routes, middleware=[guarded, packed], exception_handlers={HTTPException: _no_page})
 
 
 def _no_page(*_: Any) -> Response:

@@ -87,8 +87,8 @@ def strengths(held: Held, memory: Memory) -> Strengths:
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
     """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
 
-    The rows are those of `Memory.triggers`; also `numbers`, of the patterns that each has, and `coloured`, the sentence
-    with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
+    `source`: how the names of all their documents begin. The rows are those of `Memory.triggers`; also `numbers`, of the patterns
+    that each has, and `coloured`, the sentence with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
     open runs, if each token is coloured.
     """
     memory = card.memory
@@ -101,7 +101,9 @@ def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf |
         largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
         coloured = [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
     added: Columns = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
-    return {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
+    sources = {str(document).rpartition(":")[0] for document in columns["document"]}  # "file:line"
+    found = {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
+    return found | {"source": f"{next(iter(sources))}:" if len(sources) == 1 and sources != {""} else ""}
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:

@@ -305,11 +305,13 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
 
     Args:
         quantity: of `QUANTITIES`; "" for the first.
-        order: of the memories in a row, of `ORDERS`; "" for the first.
+        order: of the memories in a row, of `ORDERS`; "" for the one that tells most of the quantity.
     Raises:
         NoSuch: there is no such quantity or order; says which there are.
     """
-    quantity, order = quantity or next(iter(QUANTITIES)), order or next(iter(ORDERS))
+    quantity, asked_order = quantity or next(iter(QUANTITIES)), order
+    # What every memory has rises in each row by value: only by number do the rows differ.
+    order = order or ("number" if quantity in ("firing", "norm") else "value")
     for asked, known in ((quantity, QUANTITIES), (order, ORDERS)):
         if asked not in known:
             raise NoSuch(f"There is no map {asked!r}. There are: {', '.join(known)}.")
@@ -329,6 +331,7 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     short = percent if about.write is percent else lambda mean: f"{mean:.3g}".replace("-", MINUS)
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
+        "asked_order": asked_order,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
         "rows": [_row(layer, row, about, order, colours, held.asks) for layer, row in enumerate(cells)],
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),

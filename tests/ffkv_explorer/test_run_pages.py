@@ -102,12 +102,13 @@ def led_to(visitor, address: str) -> list[str]:
     ("effect", [[["L0.0"], ["L0.2"]], []]),
 ])  # fmt: skip
 def test_cells_lead_to_their_memories(changed, quantity, expected):
-    page = changed.get(f"/r/small/?map={quantity}")
+    page = changed.get(f"/r/small/?map={quantity}&order=value")
     assert [[led_to(changed, address) for address in row] for row in cells(page)] == expected
 
 
 def test_cells_by_number_lead_to_memories_by_number(changed, monkeypatch):
-    page = changed.get("/r/small/?map=firing&order=number")
+    page = changed.get("/r/small/?map=firing")  # by value each row would be the same ramp
+    assert page == changed.get("/r/small/?map=firing&order=number").replace("&amp;order=number#map", "#map", 4)
     assert cells(page) == [["m/0/0", "m/0/1", "m/0/2"], ["m/1/0", "m/1/1"]]
     monkeypatch.setattr(page_run, "FINEST", 2)  # two memories in a cell
     changed.shelf.runs["small"].maps = LruCache(16)
