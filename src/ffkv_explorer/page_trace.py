@@ -227,21 +227,14 @@ def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
     point, when, sort = asked.get("point", "output"), asked.get("when", "after"), asked.get("sort", "")
     shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
     return {
-        "point": point,
-        "sort": sort,
-        "shown": shown,
-        "other_when": next(each for each in WHEN if each != when),
-        "tokens": found.tokens.to_dict("records"),
-        "map": _map(shown, other or found, point),
-        "here": _here(shown),
-        "layers": shown.layers.to_dict("records"),
-        "strongest": shown.strongest(STRONGEST).to_dict("records"),
+        "point": point, "sort": sort, "shown": shown, "other_when": next(each for each in WHEN if each != when),
+        "tokens": found.tokens.to_dict("records"), "map": _map(shown, other or found, point), "here": _here(shown),
+        "layers": shown.layers.to_dict("records"), "strongest": shown.strongest(STRONGEST).to_dict("records"),
         "by_layer": _by_layer(shown, sort == "logit", asked.get("layer", str(len(shown.layers) - 1))),
         "listed": shown.contributions["layer"].value_counts(),
         "edges": [] if found.edges is None else found.strongest_edges(MOST_EDGES).to_dict("records"),
-        "deviations": shown.sums.to_dict("records"),
-        "changed": partial(_changed, found),
-    }
+        "deviations": shown.sums.to_dict("records"), "changed": partial(_changed, found),
+    }  # fmt: skip
 
 
 def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
@@ -261,11 +254,11 @@ def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dic
 
 def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
     """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
-    rows = found.predictions[found.predictions["position"] == found.position]
-    by_layer: dict[int, dict[str, list[dict[str, Any]]]] = {}
-    for (layer, point), part in rows.sort_values("rank").groupby(["layer", "point"]):
-        by_layer.setdefault(int(layer), {})[str(point)] = part.to_dict("records")
-    return [*by_layer.items()]
+    rows = found.predictions[found.predictions["position"] == found.position].sort_values("rank")
+    return [
+        (int(str(layer)), {str(point): part.to_dict("records") for point, part in own.groupby("point")})
+        for layer, own in rows.groupby("layer")
+    ]
 
 
 def _by_layer(found: "Trace", by_logit: bool, layer: str) -> dict[int, dict[str, Any]]:

@@ -45,7 +45,7 @@ class LruCache:
     def __init__(self, limit: float, size: Callable[[Any], float] = lambda answer: 1):
         """limit: the largest sum of sizes; size: the size of an answer."""
         self._limit, self._size = limit, size
-        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._lock, self._working = threading.Lock(), threading.RLock()  # an answer may need another one
         self._kept: dict[Any, Any] = {}  # what was used last comes last
 
     def get(self, question: Any, answer: Callable[[], Any]) -> Any:
@@ -91,7 +91,8 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
-    maps: LruCache = field(default_factory=lambda: LruCache(16))  # cells of maps, by quantity and order
+    # Cells of maps, by quantity and order; pages with them, by what these asked; the drawings of the claims.
+    maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
     answers: dict[str, LruCache] = field(
         default_factory=lambda: {
@@ -190,7 +191,7 @@ class Held:
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
         of_memories = (indexes.statistics, indexes.labels, indexes.explanations, indexes.effects_by_memory)
-        for index in (*of_memories, indexes.trigger_places, indexes.trigger_patterns):
+        for index in (*of_memories, indexes.trigger_places, indexes.trigger_patterns, indexes.sampled_keys):
             index(files)
 
 

@@ -49,7 +49,9 @@ def test_the_page_shows_the_numbers_of_python(visitor, run):
     asked = json.loads(ask(visitor, prompt=PROMPT, format="json"))
     assert asked == json.loads(found.to_json())
     page = ask(visitor, prompt=PROMPT)
-    assert page.count('class="sum"') == 1 and 'layer=0#layer-0" data-swap="layer-0"' in page  # one layer, and a way to each
+    assert (
+        page.count('class="sum"') == 1 and 'layer=0#layer-0" data-swap="layer-0"' in page
+    )  # one layer, and a way to each
     assert ask(visitor, prompt=PROMPT, layer="0").count('class="sum"') == 1
     text = text_of(ask(visitor, prompt=PROMPT, layer="all"))
     assert "The parts add up" in text
