@@ -210,7 +210,8 @@ def _page(
     values["texts"] = answers.get("texts", [])
     values["address"] = lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})
     if shelf.history:
-        before, values["not_kept"] = remember(held, asked if found is not None and asked["prompt"] else None)
+        traced = {name: value for name, value in asked.items() if name != "layer"}
+        before, values["not_kept"] = remember(held, traced if found is not None and asked["prompt"] else None)
         values["history"] = [(each, LIVE.run(held, "trace", **{"reading": "", **each.asked})) for each in before]
     if graph is not None:
         from ffkv.run.graph.drawing import draw

@@ -86,9 +86,9 @@ def test_another_memory_of_the_same_run_can_stand_beside_a_memory(visitor):
 @pytest.mark.parametrize(
     ("names", "shown", "source"),
     [
-        (["package:gensim/wiki.bz2:57", "package:gensim/wiki.bz2:125"], "57, sentence", "package:gensim/wiki.bz2"),
-        (["data/a.txt:1", "data/b.txt:2"], "data/a.txt:1, sentence", ""),
-        (["topic assert", "topic atom"], "topic assert, sentence", ""),
+        (["package:gensim/wiki.bz2:57", "package:gensim/wiki.bz2:125"], "57 , sentence 1", "package:gensim/wiki.bz2"),
+        (["data/a.txt:1", "data/b.txt:2"], "data/a.txt:1 , sentence 1", ""),
+        (["topic assert", "topic atom"], "topic assert , sentence 1", ""),
     ],
 )
 def test_a_trigger_example_tells_its_place_and_not_the_same_path_in_each_row(

@@ -377,9 +377,6 @@ def test_the_graph_of_a_prediction(visitor, tiny):
     page = ask(visitor, prompt=PROMPT, graph="1", baseline="mean")
     made = ffkv.graph(ffkv.open(tiny / "results/tiny"), PROMPT, device="cpu")
     assert " ".join(made.told.split()) in text_of(page)
-    assert "circuit-tracer start-server --graph_file_dir graphs" in page
-    command = re.search(r"(ffkv graph .*?)\n", unescape(page))[1]
-    assert shlex.split(command)[2:6] == ["results/tiny", PROMPT, f"--answer={made.answer}", "--baseline=mean"]
     drawing = page[page.index('class="graph"') :]
     drawing = drawing[: drawing.index("</svg>")]
     assert drawing.count("<a href=") == drawing.count('class="node"') == len(made.nodes)
@@ -389,6 +386,16 @@ def test_the_graph_of_a_prediction(visitor, tiny):
     found = json.loads(ask(visitor, prompt=PROMPT, graph="1", baseline="mean", format="json"))
     assert len(found["graph"]["nodes"]) == len(made.nodes)
     assert "of the logit difference" in text_of(ask(visitor, prompt="The function returns", graph="1"))  # no memories
+
+
+def test_the_page_of_a_graph_says_how_another_viewer_opens_it(visitor, tiny):
+    page = ask(visitor, prompt="The function returns", graph="1", wrong="in")
+    assert 'src="/static/graph.js"' in page and 'id="graph-tools" hidden' in page
+    assert "circuit-tracer start-server --graph_file_dir graphs" in page
+    words = shlex.split(re.search(r"(ffkv graph .*?)\n", unescape(page))[1])
+    made = ffkv.trace(visitor.shelf.runs["tiny"].run, "The function returns")
+    assert words[2:4] == [str(tiny / "results/tiny"), "The function returns"]
+    assert words[4:] == [f"--answer={made.token}", "--wrong=in", "--format=graph", "--output=graphs/prompt.json"]
 
 
 def test_a_translated_trace_is_that_of_python(visitor, run):
