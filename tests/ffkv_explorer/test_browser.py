@@ -199,7 +199,7 @@ def test_a_memory_is_switched_off_and_the_prediction_changes(browser):
     browser.find("#prompt").send_keys("Return the name of the")
     browser.find("main form button").click()
     browser.wait(lambda: browser.all("#final"))
-    link = browser.wait(lambda: next(each for each in browser.all("#memories details[open] a") if each.text == "off"))
+    link = browser.wait(lambda: next(each for each in browser.all("#memories table a") if each.text == "off"))
     browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
     link.click()
     browser.wait(lambda: browser.all("#effect"))
