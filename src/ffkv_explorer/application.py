@@ -10,19 +10,21 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain, say
-from ffkv_explorer import page_collections, page_memory, page_run, page_search, page_trace
+from ffkv_explorer import page_behaviours, page_collections, page_memory, page_run, page_search, page_trace
 from ffkv_explorer.pages import LIVE, error_page, judging, render, static, with_query
 from ffkv_explorer.security import Guard, Guarded
 from ffkv_explorer.shelf import Held, NoSuch, Shelf
 
 LARGEST = 2**18  # bytes that a form may send
-STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "annotate.js": "text/javascript"}
+PACKED = 4096  # bytes from which on an answer is compressed, if the browser takes it
+STATIC = {"explorer.css": "text/css"} | {f"{name}.js": "text/javascript" for name in ("explorer", "annotate", "graph")}
 
 
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
@@ -30,7 +32,10 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     routes = [Route(path, partial(_answer, shelf, page), methods=["GET"]) for path, page in PAGES.items()]
     routes += [Route(path, partial(_keep, shelf, keep), methods=["POST"]) for path, keep in KEEPING.items()]
     guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=re.compile(KEEPS))
-    return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
+    packed = Middleware(
+        GZipMiddleware, minimum_size=PACKED, compresslevel=4
+    )  # 4: a third of the time of 9, a tenth larger
+    return Starlette(routes=routes, middleware=[guarded, packed], exception_handlers={HTTPException: _no_page})
 
 
 def _no_page(*_: Any) -> Response:
@@ -44,11 +49,12 @@ async def _keep(shelf: Shelf, keep: Callable[..., Response], request: Request) -
     try:
         async for part in request.stream():
             body += part
-            if len(body) > LARGEST:
+            if len(body) > (page_behaviours.LONGEST if keep is page_behaviours.ask else LARGEST):
                 return error_page(413, "This is too long", "Shorten the words.")
     except ClientDisconnect:
         return Response()  # nobody waits for it
-    return await run_in_threadpool(_answer, shelf, partial(keep, body=body), request)
+    kind = request.headers.get("content-type", "")
+    return await run_in_threadpool(_answer, shelf, keep, request, body=body, kind=kind)
 
 
 def _static_file(name: str) -> Response:
@@ -71,6 +77,9 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
     "/r/{run}/collections": page_collections.overview,
+    "/r/{run}/behaviours": page_behaviours.overview,
+    "/r/{run}/behaviours/{key}": page_behaviours.answer,
+    "/r/{run}/behaviours/{key}/zip": page_behaviours.archive,
     "/r/{run}/trace": page_trace.trace,
     "/compare": page_memory.compare,
     "/comparisons/{name}": page_run.comparison,
@@ -80,18 +89,20 @@ PAGES: dict[str, Callable[..., Response]] = {
 KEEPING: dict[str, Callable[..., Response]] = {
     "/r/{run}/collections": page_collections.keep,
     "/r/{run}/traces": page_trace.forget,
+    "/r/{run}/behaviours": page_behaviours.ask,
+    "/r/{run}/behaviours/{key}": page_behaviours.change,
 }
-KEEPS = r"/r/[^/]+/(collections|traces)"  # the paths of these, as a regular expression
+KEEPS = r"/r/[^/]+/(collections|traces|behaviours|behaviours/[^/]+)"  # the paths of these, as a regular expression
 if sheets := judging():
     PAGES |= sheets.PAGES
     KEEPING |= sheets.KEEPING
     KEEPS += f"|{sheets.KEEPS}"
 
 
-def _answer(shelf: Shelf, page: Callable[..., Response], request: Request) -> Response:
+def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sent: Any) -> Response:
     """Runs a page's function. What goes wrong becomes a page; nothing of the address's questions goes to the log."""
     try:
-        given = {"shelf": shelf, "query": request.query_params, **request.path_params}
+        given = {"shelf": shelf, "query": request.query_params, **request.path_params, **sent}
         if "run" in given:
             given["held"] = _held(shelf, request)
         if "layer" in given:

@@ -61,7 +61,6 @@ def explore(
     from ffkv_explorer.serve import has_display, listen_port, listen_socket, open_browser, serve
 
     guard, shelf = Guard(), open_shelf([Path(folder) for folder in results], history, **allowed)
-    application = create_application(shelf, guard)
     listener = listen_socket(socket_file) if socket_file else listen_port(port)
     place = 8000 if socket_file else listener.getsockname()[1]
     address = f"http://127.0.0.1:{place}/?token={guard.token}"
@@ -75,12 +74,13 @@ def explore(
 
     code: int | str | None = 0
     try:
-        serve(application, listener, ready)
+        serve(create_application(shelf, guard), listener, ready)
     except KeyboardInterrupt:  # the way to end it
         pass
     except SystemExit as told:  # SIGTERM
         code = told.code
     finally:
+        shelf.stop()
         if socket_file:
             socket_file.unlink(missing_ok=True)
     sys.stdout.flush()

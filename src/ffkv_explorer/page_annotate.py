@@ -100,25 +100,15 @@ def _item(held: Held, sheet: str, annotator: str, number: int, patterns: str, pr
     slots = max(SLOTS, len(record.patterns) if record else 0, _small(patterns))
     return render(
         "annotate_item.html",
-        sends=True,
-        status=400 if problem else 200,
-        problem=problem,
-        sheet=found,
-        annotator=annotator,
-        number=number,
-        id=order[number - 1],
-        item=shown,
-        texts=[with_marked_end(text) for text in shown.prefixes],
-        record=record,
-        slots=min(slots, MOST_PATTERNS),
-        most=MOST_PATTERNS,
-        here=address(held, sheet, annotator, number),
+        sends=True, status=400 if problem else 200, problem=problem, sheet=found, annotator=annotator, number=number,
+        id=order[number - 1], item=shown, texts=[with_marked_end(text) for text in shown.prefixes], record=record,
+        slots=min(slots, MOST_PATTERNS), most=MOST_PATTERNS, here=address(held, sheet, annotator, number),
         places=[
             (place, address(held, sheet, annotator, place), each in said and said[each].done)
             for place, each in enumerate(order, 1)
         ],
         done=sum(each.done for each in said.values()),
-    )
+    )  # fmt: skip
 
 
 def _small(text: str) -> int:

@@ -87,8 +87,8 @@ def strengths(held: Held, memory: Memory) -> Strengths:
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
     """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
 
-    The rows are those of `Memory.triggers`; also `numbers`, of the patterns that each has, and `coloured`, the sentence
-    with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
+    `source`: how the names of all their documents begin. The rows are those of `Memory.triggers`; also `numbers`, of the patterns
+    that each has, and `coloured`, the sentence with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
     open runs, if each token is coloured.
     """
     memory = card.memory
@@ -101,7 +101,9 @@ def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf |
         largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
         coloured = [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
     added: Columns = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
-    return {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
+    sources = {str(document).rpartition(":")[0] for document in columns["document"]}  # "file:line"
+    found = {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
+    return found | {"source": f"{next(iter(sources))}:" if len(sources) == 1 and sources != {""} else ""}
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
@@ -170,27 +172,27 @@ def values(
     if sought is None and memory.patterns.empty and not memory.sampled:
         sought = memory.sought
     card = Card(held.run, memory, sought)
-    explained = memory.explanations.to_dict("records")
+    rows = {name: _rows(memory, name) for name in ("labels", "explanations", "effects", "behaviours")}
     opened = f"ffkv.open({str(held.run.folder)!r}){'.translated' if held.asks else ''}"
     tokens = {
-        end: prediction_columns(held.run.files, layer, index, end, _predictions(held)) for end in ("top", "bottom")
+        end: rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held)))
+        for end in ("top", "bottom")
     }
     return {
-        "memory": memory,
-        "card": card,
-        "numbers": facts(card),
+        "memory": memory, "card": card, "numbers": facts(card), "coloured": coloured_by is not None, "every": every,
         "sides": [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]],
-        "coloured": coloured_by is not None,
-        "every": every,
-        **{end: rows_of(columns) for end, columns in tokens.items()},
-        "strengths": strengths(held, memory),
-        "labels": memory.labels.to_dict("records"),
-        "explanations": [(row["annotator"], row["label"], scores_of(row)) for row in explained],
-        "effects": memory.effects.to_dict("records"),
-        "behaviours": memory.behaviours.to_dict("records"),
-        "neighbours": neighbours(held, layer, index, links),
+        "strengths": strengths(held, memory), "neighbours": neighbours(held, layer, index, links), **tokens, **rows,
+        "explanations": [(row["annotator"], row["label"], scores_of(row)) for row in rows["explanations"]],
         "python": f"import ffkv\n\nmemory = {opened}.memory({memory.name!r})",
-    }
+    }  # fmt: skip
+
+
+def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
+    """Returns the rows of a table of a memory. Most memories have none, and an empty table of many columns takes its time."""
+    files = memory.run.files
+    table = indexes.effects_by_memory(files) if name == "effects" else getattr(indexes, name)(files)
+    own = (table["layer"].to_numpy() == memory.layer) & (table["memory"].to_numpy() == memory.memory)
+    return getattr(memory, name).to_dict("records") if own.any() else []
 
 
 def _predictions(held: Held) -> int:
@@ -200,7 +202,7 @@ def _predictions(held: Held) -> int:
 
 def facts(card: Card) -> list[tuple[str, Any, str]]:
     """Returns the memory's numbers: name, value and form ("percent", "number", "signed" or "words")."""
-    numbers = card.memory.statistics
+    numbers = dict(card.memory.statistics)
     found = [
         (name.replace("_", " "), numbers[name], form)
         for name, form in FACTS.items()
@@ -269,16 +271,10 @@ def similar(held: Held, layer: int, index: int) -> Response:
 def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     """Returns a memory with everything that its page shows, but for texts of all strengths and similar memories."""
     memory = held.run.memory(layer, index)
-    tables = {
-        "triggers": memory.triggers,
-        "negative_triggers": memory.negative_triggers,
-        "promotes": memory.promotes(_predictions(held)),
-        "demotes": memory.demotes(_predictions(held)),
-        "patterns": memory.patterns,
-        "labels": memory.labels,
-        "explanations": memory.explanations,
-        "histogram": memory.histogram.replace([np.inf, -np.inf], np.nan),
-    }
+    names = ("triggers", "negative_triggers", "promotes", "demotes", "patterns", "labels", "explanations")
+    asked = {name: getattr(memory, name) for name in names}
+    tables = {name: table(_predictions(held)) if callable(table) else table for name, table in asked.items()}
+    tables["histogram"] = memory.histogram.replace([np.inf, -np.inf], np.nan)
     found: dict[str, Any] = {"run": held.name, **held.asks, "data": held.data, "name": memory.name}
     found |= {"layer": layer, "memory": index, "unit": memory.unit}
     # pandas cannot write a NaN of 32 bits among words.
@@ -319,16 +315,11 @@ def compare(shelf: Shelf, query: Mapping[str, str]) -> Response:
     ]
     return render(
         "compare.html",
-        status=400 if problems else 200,
-        names=names,
-        runs=runs,
-        asked=asked,
-        problems=problems,
-        columns=[] if problems else columns,
+        status=400 if problems else 200, names=names, runs=runs, asked=asked, problems=problems,
+        columns=[] if problems else columns, depths=depths,
         alike=runs[0].run.anatomy.architecture == runs[1].run.anatomy.architecture and runs[0].sizes == runs[1].sizes,
-        depths=depths,
         statistics=[each for each in page_run.COLUMNS if any(each.name in row for row in depths[0]["layers"])],
-    )
+    )  # fmt: skip
 
 
 def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours: bool) -> list[Path]:

@@ -21,7 +21,7 @@ from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run_files import RunFiles
 from ffkv.run.results.text import MINUS, number, percent, signed
-from ffkv_explorer.pages import LIVE, STEPS, drawn, judging, render, static, with_query
+from ffkv_explorer.pages import LIVE, STEPS, drawn, judging, render, static, with_query, write
 from ffkv_explorer.shelf import Held, NoSuch, Shelf, import_page_code
 
 DRAWING = threading.Lock()  # matplotlib has one look at a time
@@ -126,9 +126,13 @@ def _read_report(file: Path, folder: Path) -> bytes:
 
 
 def run(held: Held, query: Mapping[str, str]) -> HTMLResponse:
-    """Returns the page of one run. Raises NoSuch if the address asks for a map that there is not."""
-    shown = layer_map(held, query.get("map", ""), query.get("order", ""))
-    return render("run.html", held=held, map=shown, **values(held))
+    """Returns the page of one run, which is kept. Raises NoSuch if the address asks for a map that there is not."""
+    asked, now = (query.get("map", ""), query.get("order", "")), changing(held)
+
+    def make() -> str:
+        return write("run.html", held=held, map=layer_map(held, *asked), **values(held))
+
+    return HTMLResponse(held.maps.get((*asked, *now.values(), LIVE.at("")), make))
 
 
 def claims(held: Held) -> Response:
@@ -139,29 +143,32 @@ def claims(held: Held) -> Response:
     import_page_code()
     from ffkv.run.report import claims, overview, section, svg
 
-    with DRAWING:
-        other = section.open_control(held.run)
-        element = overview.overview_svg(claims.judge_claims(held.run, other), held.run, other)
-    colours, _, _ = static("explorer.css").partition("* {")
-    style = '<style type="text/css">'
-    image = svg.in_colours_of_page(element).replace(style, style + colours, 1)
+    def draw() -> str:
+        with DRAWING:
+            other = section.open_control(held.run)
+            element = overview.overview_svg(claims.judge_claims(held.run, other), held.run, other)
+        colours, _, _ = static("explorer.css").partition("* {")
+        style = '<style type="text/css">'
+        return svg.in_colours_of_page(element).replace(style, style + colours, 1)
+
+    image = held.maps.get("claims", draw)
     return drawn(image, "image/svg+xml", **{"Cache-Control": "private, max-age=3600"})
 
 
 def values(held: Held) -> dict[str, Any]:
     """Returns what the template of a run shows."""
     table, run = layers(held), held.run
+    triggers = "trigger examples", f"{run.settings.triggers.per_key} per key"
+    terms = [*facts.model(run), *facts.corpus(run), *facts.earlier(run), triggers]
+    columns = [column for column in COLUMNS if column.name in table]
+    return {"table": table, "columns": columns, "terms": terms, **changing(held)}
+
+
+def changing(held: Held) -> dict[str, Any]:
+    """Returns what of the page of a run may be another thing while the run is open: whether it has a report, and sheets."""
     return {
-        "table": table,
-        "columns": [column for column in COLUMNS if column.name in table],
-        "terms": [
-            *facts.model(run),
-            *facts.corpus(run),
-            *facts.earlier(run),
-            ("trigger examples", f"{run.settings.triggers.per_key} per key"),
-        ],
         "report": LIVE.run(held, "report", reading="") if is_file(report_file(held)) else "",
-        "sheets": bool((sheets := judging()) and sheets.sheet_names(run.files.annotations)),
+        "sheets": bool((sheets := judging()) and sheets.sheet_names(held.run.files.annotations)),
     }
 
 
@@ -234,21 +241,18 @@ def cut_by_value(values: np.ndarray, columns: int) -> list[Cell]:
     if not len(order):
         return []
     ends = -(-np.arange(1, columns + 1) * len(order) // columns)
-    return _cells(order, values[order], *_unique(np.searchsorted(values[order], values[order][ends - 1], "right")))
+    return _cells(order, values[order], np.searchsorted(values[order], values[order][ends - 1], "right"))
 
 
 def cut_by_number(values: np.ndarray, size: int) -> list[Cell]:
     """Cuts the memories of a layer into cells of `size` neighbours. values: NaN for those that have none [memory]."""
     ends = np.minimum(np.arange(size, len(values) + size, size), len(values))
-    return _cells(np.arange(len(values)), values, *_unique(ends))
+    return _cells(np.arange(len(values)), values, ends)
 
 
-def _unique(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.unique(ends, return_counts=True)
-
-
-def _cells(memory: np.ndarray, values: np.ndarray, ends: np.ndarray, spans: np.ndarray) -> list[Cell]:
-    """memory, values: in the order of the row; ends: of the cells, exclusive; spans: in columns [cell]."""
+def _cells(memory: np.ndarray, values: np.ndarray, columns: np.ndarray) -> list[Cell]:
+    """memory, values: in the order of the row; columns: where each ends, exclusive. Those that end together are a cell."""
+    ends, spans = np.unique(columns, return_counts=True)
     starts, known = np.concatenate([[0], ends[:-1]]), ~np.isnan(values)
     counts = np.add.reduceat(known.astype(int), starts)
     sums = np.add.reduceat(np.where(known, values, 0).astype(float), starts)
@@ -305,11 +309,13 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
 
     Args:
         quantity: of `QUANTITIES`; "" for the first.
-        order: of the memories in a row, of `ORDERS`; "" for the first.
+        order: of the memories in a row, of `ORDERS`; "" for the one that tells most of the quantity.
     Raises:
         NoSuch: there is no such quantity or order; says which there are.
     """
-    quantity, order = quantity or next(iter(QUANTITIES)), order or next(iter(ORDERS))
+    quantity, asked_order = quantity or next(iter(QUANTITIES)), order
+    # What every memory has rises in each row by value: only by number do the rows differ.
+    order = order or ("number" if quantity in ("firing", "norm") else "value")
     for asked, known in ((quantity, QUANTITIES), (order, ORDERS)):
         if asked not in known:
             raise NoSuch(f"There is no map {asked!r}. There are: {', '.join(known)}.")
@@ -329,6 +335,7 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     short = percent if about.write is percent else lambda mean: f"{mean:.3g}".replace("-", MINUS)
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
+        "asked_order": asked_order,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
         "rows": [_row(layer, row, about, order, colours, held.asks) for layer, row in enumerate(cells)],
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
@@ -358,13 +365,7 @@ def _link(layer: int, cell: Cell, about: Quantity, order: str, asks: dict[str, s
     if cell.known == 1:
         return with_query(f"m/{layer}/{cell.one}", asks), f"{memory_name(layer, cell.one)}: {low}"
     column, ends = (about.column, (cell.low, cell.high)) if order == "value" else ("memory", (cell.first, cell.last))
-    asked = {
-        **asks,
-        "layer": layer,
-        "sort": about.column,
-        f"min_{column}": ends[0],
-        f"max_{column}": ends[1],
-        **about.has,
-    }
+    limits = {f"min_{column}": ends[0], f"max_{column}": ends[1], **about.has}
+    asked = {**asks, "layer": layer, "sort": about.column, **limits}
     said = f"{number(cell.known)} memories: {low}" + (f" to {high}, mean {mean}" if cell.low != cell.high else "")
     return with_query("memories", asked), said

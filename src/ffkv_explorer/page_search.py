@@ -1,14 +1,11 @@
 """Search over all memories: a page, and the same list as JSON and CSV."""
 
-import csv
-import io
 import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
@@ -101,28 +98,16 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         rows["added"] = rows["added"].str[:16].str.replace("T", " ")
     return render(
         "memories.html",
-        held=held,
-        sends=True,
-        kept=kept,
-        status=400 if problem else 200,
-        fields=FIELDS,
-        asked=asked,
-        ranged=any(name.startswith(("min_", "max_")) for name in asked),
-        problem=problem,
-        rows=rows.to_dict("records"),
-        columns=_columns(rows, asked.get("sort", "")),
-        forms={name: _form(rows[name]) for name in rows},
-        words=WORDS,
-        total=total,
-        page=page,
-        pages=pages,
-        first=(page - 1) * PER_PAGE,
+        held=held, sends=True, kept=kept, status=400 if problem else 200, fields=FIELDS, asked=asked,
+        ranged=any(name.startswith(("min_", "max_")) for name in asked), problem=problem, rows=rows.to_dict("records"),
+        columns=_columns(rows, asked.get("sort", "")), forms={name: _form(rows[name]) for name in rows}, words=WORDS,
+        total=total, page=page, pages=pages, first=(page - 1) * PER_PAGE,
         sortable=[*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
         limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         layers=len(held.run.anatomy.layers),
         roles={name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
         address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
-    )
+    )  # fmt: skip
 
 
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
@@ -171,22 +156,10 @@ def _json(held: Held, found: Found) -> Iterator[str]:
 
 
 def _csv(found: Found) -> Iterator[str]:
+    """Writes numbers with all their digits, and texts as a spreadsheet shows them."""
     for number, block in enumerate(_blocks(found)):
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\r\n")
-        if not number:
-            writer.writerow(block.columns)
-        writer.writerows([_safe(value) for value in row] for row in block.itertuples(index=False))
-        yield file.getvalue()
-
-
-def _safe(value: object) -> object:
-    """Returns a value that a spreadsheet shows as it is: nothing for NaN."""
-    if isinstance(value, str):
-        return safe_text(value)
-    if pd.isna(value):
-        return ""
-    return value.item() if isinstance(value, np.generic) else value
+        safe = block.astype(object).map(lambda value: safe_text(value) if isinstance(value, str) else value)
+        yield safe.to_csv(index=False, header=not number, lineterminator="\r\n")
 
 
 def go(held: Held, query: Mapping[str, str]) -> Response:

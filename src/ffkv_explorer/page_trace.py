@@ -4,6 +4,7 @@ goes on, the graph of the prediction, and the last traces.
 Prompts may be private. Those of the last traces lie in `annotations/<run>/traces/`, in files that only the person can read.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from ffkv.base.files.journal import Entry, append_shared, read_shared, shared_fi
 from ffkv.base.files.stored import Damaged, Foreign
 from ffkv.run.results.collections import identity, person
 from ffkv_explorer.pages import LIVE, check_query, error_page, real, render, token_of, whole
-from ffkv_explorer.shelf import Held, Shelf, import_model_code
+from ffkv_explorer.shelf import Busy, Held, Shelf, import_model_code
 
 if TYPE_CHECKING:  # needs torch, which takes seconds to import
     from ffkv.run.graph.result import Graph
@@ -41,7 +42,7 @@ FIXED: dict[str, Any] = {  # what the template always gets
     "most_connected": MOST_CONNECTED,
 }  # fmt: skip
 FIELDS = (
-    *("prompt", "reading", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", "edges"),
+    *("prompt", "reading", "position", "word", "off", "scale", "everywhere", "point", "sort", "when", "edges", "layer"),
     *(*CONTINUED, *GRAPHED),
 )
 
@@ -50,10 +51,6 @@ class Traced(Entry):
     """A trace that was asked for. Its identity is that of the model."""
 
     asked: dict[str, str]  # what its address asks
-
-
-class Busy(UserError):
-    """Another trace or text is being computed."""
 
 
 def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
@@ -133,7 +130,8 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     prompt = asked["prompt"]
     if len(prompt) > LONGEST:
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
-    for name, valid in (("point", POINTS), ("when", WHEN)):
+    layers = ("all", *map(str, range(len(held.sizes))))
+    for name, valid in (("point", POINTS), ("when", WHEN), ("layer", layers)):
         if name in asked and asked[name] not in valid:
             raise UserError(f"There is no {name} {asked[name]!r}. Choose one of: {', '.join(valid)}.")
     options: dict[str, Any] = _changes(asked) | {"everywhere": "everywhere" in asked}
@@ -169,9 +167,13 @@ def _graph(held: Held, shelf: Shelf, asked: Mapping[str, str], found: "Trace") -
     """Computes the graph of a prediction. Raises Busy, and UserError as `ffkv.graph`."""
     if found.position != len(found.tokens) - 1:
         raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
-    options = {name: asked[name].replace("␣", " ") for name in GRAPHED[1:] if name in asked}
-    made: Graph = _once(shelf, held, "graph", asked["prompt"], {"answer": found.token, **options})
+    made: Graph = _once(shelf, held, "graph", asked["prompt"], _options(asked, found))
     return made
+
+
+def _options(asked: Mapping[str, str], found: "Trace") -> dict[str, str]:
+    """Returns the options of a graph: of `ffkv.graph`, and of the command of this name."""
+    return {"answer": found.token, **{each: asked[each].replace("␣", " ") for each in GRAPHED[1:] if each in asked}}
 
 
 def _changes(asked: Mapping[str, str]) -> dict[str, Any]:
@@ -208,12 +210,16 @@ def _page(
     values["texts"] = answers.get("texts", [])
     values["address"] = lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})
     if shelf.history:
-        before, values["not_kept"] = remember(held, asked if found is not None and asked["prompt"] else None)
+        traced = {name: value for name, value in asked.items() if name != "layer"}
+        before, values["not_kept"] = remember(held, traced if found is not None and asked["prompt"] else None)
         values["history"] = [(each, LIVE.run(held, "trace", **{"reading": "", **each.asked})) for each in before]
     if graph is not None:
         from ffkv.run.graph.drawing import draw
 
         values["drawn"] = draw(graph, address=lambda *place: LIVE.memory(held, *place))
+        options = [f"--{name}={value}" for name, value in _options(asked, answers["found"]).items()]
+        words = ["ffkv", "graph", str(held.run.folder), asked["prompt"], *options, "--format=graph"]
+        values["viewer"] = shlex.join([*words, "--output=graphs/prompt.json"])
     return render("trace.html", status=status, sends=True, **values, **(_shown(found, asked) if found else {}))
 
 
@@ -222,20 +228,14 @@ def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
     point, when, sort = asked.get("point", "output"), asked.get("when", "after"), asked.get("sort", "")
     shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
     return {
-        "point": point,
-        "sort": sort,
-        "shown": shown,
-        "other_when": next(each for each in WHEN if each != when),
-        "tokens": found.tokens.to_dict("records"),
-        "map": _map(shown, other or found, point),
-        "here": _here(shown),
-        "layers": shown.layers.to_dict("records"),
-        "strongest": shown.strongest(STRONGEST).to_dict("records"),
-        "by_layer": _by_layer(shown, sort == "logit"),
+        "point": point, "sort": sort, "shown": shown, "other_when": next(each for each in WHEN if each != when),
+        "tokens": found.tokens.to_dict("records"), "map": _map(shown, other or found, point), "here": _here(shown),
+        "layers": shown.layers.to_dict("records"), "strongest": shown.strongest(STRONGEST).to_dict("records"),
+        "by_layer": _by_layer(shown, sort == "logit", asked.get("layer", str(len(shown.layers) - 1))),
+        "listed": shown.contributions["layer"].value_counts(),
         "edges": [] if found.edges is None else found.strongest_edges(MOST_EDGES).to_dict("records"),
-        "deviations": shown.sums.to_dict("records"),
-        "changed": partial(_changed, found),
-    }
+        "deviations": shown.sums.to_dict("records"), "changed": partial(_changed, found),
+    }  # fmt: skip
 
 
 def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
@@ -255,30 +255,30 @@ def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dic
 
 def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
     """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
-    rows = found.predictions[found.predictions["position"] == found.position]
-    by_layer: dict[int, dict[str, list[dict[str, Any]]]] = {}
-    for (layer, point), part in rows.sort_values("rank").groupby(["layer", "point"]):
-        by_layer.setdefault(int(layer), {})[str(point)] = part.to_dict("records")
-    return [*by_layer.items()]
+    rows = found.predictions[found.predictions["position"] == found.position].sort_values("rank")
+    return [
+        (int(str(layer)), {str(point): part.to_dict("records") for point, part in own.groupby("point")})
+        for layer, own in rows.groupby("layer")
+    ]
 
 
-def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
-    """Per layer the listed memories, the rest, and their sum: shares of a layer add up to 1.
+def _by_layer(found: "Trace", by_logit: bool, layer: str) -> dict[int, dict[str, Any]]:
+    """Of a layer, or of "all", the listed memories, the rest, and their sum: shares of a layer add up to 1.
 
     by_logit: the memories that change the chosen token's logit most come first; else those with the largest size.
     """
     by_layer = {}
-    for layer in found.layers["layer"]:
-        rows = found.contributions[found.contributions["layer"] == layer]
-        rest = found.remainders[found.remainders["layer"] == layer]
+    for each in found.layers["layer"]:
+        if layer not in ("all", str(each)):
+            continue
+        rows, rest = (table[table["layer"] == each] for table in (found.contributions, found.remainders))
         if by_logit:
             rows = rows.sort_values("logit", key=abs, ascending=False, kind="stable")
-        largest = pd.concat([rows["logit"], rest["logit"]]).abs().max()
-        by_layer[int(layer)] = {
-            "rows": rows.to_dict("records"),
-            "rest": rest.to_dict("records"),
-            "share": float(rows["share"].sum() + rest["share"].sum()),
-            "logit": float(rows["logit"].sum() + rest["logit"].sum()),
+        parts = pd.concat([rows[["logit", "share"]], rest[["logit", "share"]]])
+        largest, total = parts["logit"].abs().max(), parts.sum()
+        by_layer[int(each)] = {
+            **{name: table.to_dict("records") for name, table in (("rows", rows), ("rest", rest))},
+            **{name: float(total[name]) for name in parts},
             "largest": float(largest) if largest == largest else 0.0,
         }
     return by_layer

@@ -4,6 +4,7 @@ import bisect
 import contextlib
 import functools
 import hashlib
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,17 @@ SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
 SAMPLE_BYTES = 2**26  # of these coefficients
 TRACE_ROWS = 2**20  # of the predictions of traces that are kept in memory, some 60 bytes each
 
+PATIENCE = 5.0  # seconds in which a process ends by itself
+
 _importing = threading.Lock()
 
 
 class NoSuch(UserError):
     """There is no such run, memory, sheet or page."""
+
+
+class Busy(UserError):
+    """Something else is being computed."""
 
 
 class LruCache:
@@ -38,7 +45,7 @@ class LruCache:
     def __init__(self, limit: float, size: Callable[[Any], float] = lambda answer: 1):
         """limit: the largest sum of sizes; size: the size of an answer."""
         self._limit, self._size = limit, size
-        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._lock, self._working = threading.Lock(), threading.RLock()  # an answer may need another one
         self._kept: dict[Any, Any] = {}  # what was used last comes last
 
     def get(self, question: Any, answer: Callable[[], Any]) -> Any:
@@ -84,7 +91,8 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
-    maps: LruCache = field(default_factory=lambda: LruCache(16))  # cells of maps, by quantity and order
+    # Cells of maps, by quantity and order; pages with them, by what these asked; the drawings of the claims.
+    maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
     answers: dict[str, LruCache] = field(
         default_factory=lambda: {
@@ -183,7 +191,7 @@ class Held:
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
         of_memories = (indexes.statistics, indexes.labels, indexes.explanations, indexes.effects_by_memory)
-        for index in (*of_memories, indexes.trigger_places, indexes.trigger_patterns):
+        for index in (*of_memories, indexes.trigger_places, indexes.trigger_patterns, indexes.sampled_keys):
             index(files)
 
 
@@ -194,6 +202,23 @@ class Shelf:
     runs: dict[str, Held]  # by name
     history: bool = True  # whether traces are kept, so that pages lead back to them
     model: threading.Lock = field(default_factory=threading.Lock)  # held by what runs a model: one request at a time
+    starting: threading.Lock = field(default_factory=threading.Lock)  # held by what starts a process
+    asking: dict[Path, subprocess.Popen] = field(
+        default_factory=dict
+    )  # processes, by the file of prompts that each is asked
+
+    @property
+    def running(self) -> Path | None:
+        """The file of prompts that a process is still asked; None if there is none."""
+        return next((path for path, process in self.asking.items() if process.poll() is None), None)
+
+    def stop(self) -> None:
+        """Ends what is still computed, and waits for its end."""
+        for process in self.asking.values():
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            process.kill()
 
     def run(self, name: str) -> Held:
         """Returns an open run. Raises NoSuch if no run of this name is open."""

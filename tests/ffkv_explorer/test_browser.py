@@ -22,7 +22,8 @@ PROMPT = "Return+the+name+of+the"
 PAGES = [
     "/", "/r/tiny/", "/r/tiny/?map=agreement&order=number", "/r/tiny/?map=effect", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
     "/r/tiny/m/0/3?colours=1", "/r/tiny/m/1/12/similar", "/r/tiny/trace", f"/r/tiny/trace?prompt={PROMPT}",
-    f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/collections", "/r/tiny/?data=other",
+    f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/collections", "/r/tiny/?data=other", "/r/tiny/behaviours",
+    "/r/tiny/trace?prompt=The+function+returns&graph=1&wrong=in",
 ]  # fmt: skip
 
 
@@ -198,7 +199,7 @@ def test_a_memory_is_switched_off_and_the_prediction_changes(browser):
     browser.find("#prompt").send_keys("Return the name of the")
     browser.find("main form button").click()
     browser.wait(lambda: browser.all("#final"))
-    link = browser.wait(lambda: next(each for each in browser.all("#memories details[open] a") if each.text == "off"))
+    link = browser.wait(lambda: next(each for each in browser.all("#memories table a") if each.text == "off"))
     browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
     link.click()
     browser.wait(lambda: browser.all("#effect"))
@@ -293,6 +294,46 @@ def test_nothing_leaves_this_machine(browser):
     events = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert asked and all(url.startswith((browser.base.partition("/~")[0], "data:")) for url in asked)
+
+
+def test_a_graph_zooms_moves_tells_and_pins(browser):
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open("/r/tiny/trace?prompt=The+function+returns&graph=1&wrong=in")
+    drawing, told = browser.find("svg.graph"), browser.find("#graph-told")
+
+    def view() -> list[float]:
+        box = "const box = arguments[0].viewBox.baseVal; return [box.x, box.y, box.width, box.height]"
+        return browser.driver.execute_script(box, drawing)
+
+    whole = view()
+    ends = [edge.get_attribute("data-ends").split()[0] for edge in browser.all("[data-ends]")]
+    node = browser.find(f"[data-node='{ends[0]}']")
+    title = node.find_element("css selector", "title").get_attribute("textContent")
+
+    browser.find(".scroll:has(> svg.graph)").click()
+    browser.press("+")
+    assert view()[2:] == pytest.approx([size / 1.5 for size in whole[2:]]) and "zoomed" in drawing.get_attribute(
+        "class"
+    )
+    before = view()
+    browser.press(Keys.ARROW_RIGHT)
+    assert view()[0] == pytest.approx(min(before[0] + before[2] / 8, whole[2] - before[2]))  # up to the edge
+    browser.press("0")
+    assert view() == whole
+
+    browser.driver.execute_script("arguments[0].focus()", node)
+    assert title in told.text and " to the answer: " in told.text  # the node, then what it does
+    assert len(browser.all("path.lit")) == ends.count(ends[0]) < len(ends)
+    browser.press("p")
+    browser.find("#position").click()  # the focus goes elsewhere
+    assert title in told.text and len(browser.all(".pinned")) == 1
+    browser.find(f"[data-node='{ends[1]}'] circle").click()  # the mark pins, the name leads to the memory
+    assert len(browser.all(".pinned")) == 2 and "graph=1" in browser.path
+    browser.find("#graph-tools [value=Escape]").click()
+    assert not browser.all(".pinned") and "dim" not in drawing.get_attribute("class").split()
+    browser.find(f"[data-node='{ends[1]}'] text").click()
+    browser.wait(lambda: "/m/" in browser.path)
 
 
 # What is asked of a page: all in light colours, and of the dark ones what depends on colours.

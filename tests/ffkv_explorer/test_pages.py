@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from ffkv.base.errors import UserError
-from ffkv_explorer import application
+from ffkv.run.results.memory_columns import example_columns
+from ffkv_explorer import application, page_memory
 from ffkv_explorer.application import create_application
 from ffkv_explorer.commands import explore
 from ffkv_explorer.page_memory import strengths
@@ -27,7 +28,7 @@ def test_the_first_page_lists_the_runs(visitor):
     assert "small synthetic Toy 2 5" in text_of(visitor.get("/"))
 
 
-@pytest.mark.parametrize(("pages", "more"), [("PAGES", set()), ("KEEPING", {"body"})])
+@pytest.mark.parametrize(("pages", "more"), [("PAGES", set()), ("KEEPING", {"body", "kind"})])
 def test_a_page_asks_for_nothing_that_no_page_of_it_gets(pages, more, subtests):
     """A misspelt parameter would be left out when somebody asks for the page. One with a default is given by some of its addresses."""
     for path, page in getattr(application, pages).items():
@@ -80,6 +81,34 @@ def test_another_memory_of_the_same_run_can_stand_beside_a_memory(visitor):
     beside = visitor.client.get("/compare", params={**hidden, "memory_b": "L0.1"}).text
     assert "L0.0 of small" in text_of(beside) and "L0.1 of small" in text_of(beside)
     assert 'class="token both"' in beside
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "source"),
+    [
+        (["package:gensim/wiki.bz2:57", "package:gensim/wiki.bz2:125"], "57 , sentence 1", "package:gensim/wiki.bz2"),
+        (["data/a.txt:1", "data/b.txt:2"], "data/a.txt:1 , sentence 1", ""),
+        (["topic assert", "topic atom"], "topic assert , sentence 1", ""),
+    ],
+)
+def test_a_trigger_example_tells_its_place_and_not_the_same_path_in_each_row(
+    visitor, monkeypatch, names, shown, source
+):
+    def described(*given, **others):
+        columns = example_columns(*given, **others)
+        return {**columns, "document": (names * 5)[: len(columns["rank"])]}
+
+    monkeypatch.setattr(page_memory, "example_columns", described)
+    page = visitor.get("/r/small/m/0/0").partition('class="triggers"')[2].partition("</section>")[0]
+    assert text_of(page).count(shown) >= 1
+    assert text_of(page).count(source or "From: ") == bool(source)
+
+
+def test_answers_are_compressed_for_whom_takes_it(visitor):
+    page = visitor.client.get("/r/small/m/0/0", headers={"Accept-Encoding": "gzip"})
+    assert page.headers["content-encoding"] == "gzip" and int(page.headers["content-length"]) < len(page.content) / 2
+    plain = visitor.client.get("/r/small/m/0/0", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.content == page.content
 
 
 def test_a_dead_memory_has_a_page(visitor):

@@ -18,7 +18,7 @@ from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.run.results.depth import pair_layers
 from ffkv_explorer import page_run
 from ffkv_explorer.page_run import cut_by_number, cut_by_value, shades
-from ffkv_explorer.pages import LIVE, environment
+from ffkv_explorer.pages import LIVE, environment, write
 from ffkv_explorer.shelf import LruCache
 
 from .conftest import text_of
@@ -102,12 +102,13 @@ def led_to(visitor, address: str) -> list[str]:
     ("effect", [[["L0.0"], ["L0.2"]], []]),
 ])  # fmt: skip
 def test_cells_lead_to_their_memories(changed, quantity, expected):
-    page = changed.get(f"/r/small/?map={quantity}")
+    page = changed.get(f"/r/small/?map={quantity}&order=value")
     assert [[led_to(changed, address) for address in row] for row in cells(page)] == expected
 
 
 def test_cells_by_number_lead_to_memories_by_number(changed, monkeypatch):
-    page = changed.get("/r/small/?map=firing&order=number")
+    page = changed.get("/r/small/?map=firing")  # by value each row would be the same ramp
+    assert page == changed.get("/r/small/?map=firing&order=number").replace("&amp;order=number#map", "#map", 4)
     assert cells(page) == [["m/0/0", "m/0/1", "m/0/2"], ["m/1/0", "m/1/1"]]
     monkeypatch.setattr(page_run, "FINEST", 2)  # two memories in a cell
     changed.shelf.runs["small"].maps = LruCache(16)
@@ -155,6 +156,18 @@ def test_a_drawing_that_lacks_a_table_says_which(visitor):
     assert "figure_2_categories" in text_of(visitor.get("/r/small/claims.svg", 500))
 
 
+def test_the_page_of_a_run_is_kept_until_it_has_a_report(own_small, visit, monkeypatch):
+    visitor, made = visit(own_small), []
+    monkeypatch.setattr(page_run, "write", lambda *given, **values: made.append(values) or write(*given, **values))
+    pages = [visitor.get("/r/small/") for _ in range(3)]
+    assert len({*pages}) == len(made) == 1 and ">Report</a>" not in pages[0]
+    report = own_small.parent.parent / "reports/small/index.html"
+    report.parent.mkdir(parents=True)
+    report.write_text("the report")
+    assert ">Report</a>" in visitor.get("/r/small/") and len(made) == 2
+    assert visitor.get("/r/small/?map=norm") != visitor.get("/r/small/?map=firing")
+
+
 # Two runs
 
 
@@ -174,6 +187,9 @@ def test_two_runs_of_one_shape_stand_side_by_side_layer_by_layer(small, own_smal
     assert "There is no memory 7" in text_of(visitor.get("/compare?a=small&b=small-2&memory=L1.7", 400))
     assert "No run 'nobody' is open. Open are: small, small-2." in text_of(visitor.get("/compare?a=nobody", 404))
     assert "not the same unit" not in text_of(page)
+    for name in ("small", "small-2"):
+        assert all(f'"/r/{name}/{part}"' in page for part in ("memories", "collections", "trace", "behaviours", "go"))
+    assert len(re.findall(r'<input id="jump[-2]*" name="q"', page)) == 2 and page.count('data-key="/"') == 1
     # memories, agreement, firing rate, dead keys
     assert rows_by_depth(page) == [
         ["25 %", "0", "0", "3", "3", "50 %", "50 %", "0 %", "0 %", "1", "1"],

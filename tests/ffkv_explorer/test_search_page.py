@@ -5,6 +5,10 @@ import io
 import json
 import re
 
+import numpy as np
+import pandas as pd
+
+from ffkv_explorer import page_search
 from ffkv_explorer.page_search import WORDS
 from tests.run.results.conftest import add_behaviours, add_roles
 
@@ -42,7 +46,7 @@ def test_the_page_of_a_run_leads_to_its_behaviours(visit, own_small, visitor):
     page = visit(add_behaviours(own_small)).get("/r/small")
     for name in ("agreement", "lists"):
         assert f'href="/r/small/memories?behaviour={name}">{name}</a>' in page
-    assert "Behaviours" not in visitor.get("/r/small")
+    assert 'id="behaviours"' in page and 'id="behaviours"' not in visitor.get("/r/small")
 
 
 def test_a_run_without_behaviours_has_no_field_for_them(visitor):
@@ -134,21 +138,27 @@ def test_the_page_keeps_what_was_asked_also_what_is_refused(visitor):
     assert 'name="min_norm" value="5"' in page and 'name="max_norm" value="1"' in page
 
 
-def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
-    from ffkv_explorer.page_search import _safe
-
+def test_a_list_for_a_spreadsheet_holds_no_formula_and_all_digits(visitor, monkeypatch):
     answer = visitor.client.get("/r/small/memories?format=csv")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["name"] for row in rows] == ["L0.0", "L0.1", "L0.2", "L1.0", "L1.1"]
-    for text in ("=1+1", "+1", "-1", "@x", " =1", "\t=1"):
-        assert _safe(text) == f"'{text}"
-    assert _safe("the") == "the" and _safe(-1.5) == -1.5
+
+    texts = ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "the", 'a "b", c', "two\nlines"]
+    numbers = [0.1, -1.5, 1e-9, 1e22, np.nan, 3.0, 0.0, 2 / 3, -0.25]
+    made = {"text": texts, "double": numbers, "float": np.array(numbers, np.float32), "whole": range(9)}
+    found = pd.DataFrame(made | {"yes": [True, False, True] * 3})
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\r\n")
+    writer.writerow(found)
+    for row in zip(*(found[name].tolist() for name in found)):
+        safe = (f"'{one}" if one in texts[:6] else "" if one != one else one for one in row)
+        writer.writerow(safe)
+    monkeypatch.setattr(page_search, "_blocks", lambda given: [given[:4], given[4:]])
+    assert "".join(page_search._csv(found)) == file.getvalue()
 
 
 def test_a_list_of_several_blocks_is_whole(visitor, monkeypatch):
-    from ffkv_explorer import page_search
-
     asked = [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")]
     monkeypatch.setattr(page_search, "PER_BLOCK", 2)
     assert [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")] == asked

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import threading
 from dataclasses import replace
 from html import unescape
@@ -47,7 +48,12 @@ def test_the_page_shows_the_numbers_of_python(visitor, run):
     found = ffkv.trace(run, PROMPT)
     asked = json.loads(ask(visitor, prompt=PROMPT, format="json"))
     assert asked == json.loads(found.to_json())
-    text = text_of(ask(visitor, prompt=PROMPT))
+    page = ask(visitor, prompt=PROMPT)
+    assert (
+        page.count('class="sum"') == 1 and 'layer=0#layer-0" data-swap="layer-0"' in page
+    )  # one layer, and a way to each
+    assert ask(visitor, prompt=PROMPT, layer="0").count('class="sum"') == 1
+    text = text_of(ask(visitor, prompt=PROMPT, layer="all"))
     assert "The parts add up" in text
     sums = [float(share) for share in re.findall(r"all parts ([0-9.]+)", text)]
     assert sums == pytest.approx([1] * len(sums), abs=1.1e-4) and sums  # rounded to four digits
@@ -95,6 +101,7 @@ def test_a_wrong_question_is_answered_beside_the_form(visitor, subtests):
         ({"scale": "L0.1:nan"}, "nan"),
         ({"word": "no such token"}, "no such token"),
         ({"word": "#99999"}, "There is no token 99999"),
+        ({"layer": "2"}, "There is no layer '2'. Choose one of: all, 0, 1."),
         ({"point": "heart"}, "There is no point 'heart'"),
         ({"off": "L0.1", "when": "never"}, "There is no when 'never'. Choose one of: after, before"),
         ({"edges": "31"}, "edges is 31. The explorer connects at most 30"),
@@ -379,6 +386,16 @@ def test_the_graph_of_a_prediction(visitor, tiny):
     found = json.loads(ask(visitor, prompt=PROMPT, graph="1", baseline="mean", format="json"))
     assert len(found["graph"]["nodes"]) == len(made.nodes)
     assert "of the logit difference" in text_of(ask(visitor, prompt="The function returns", graph="1"))  # no memories
+
+
+def test_the_page_of_a_graph_says_how_another_viewer_opens_it(visitor, tiny):
+    page = ask(visitor, prompt="The function returns", graph="1", wrong="in")
+    assert 'src="/static/graph.js"' in page and 'id="graph-tools" hidden' in page
+    assert "circuit-tracer start-server --graph_file_dir graphs" in page
+    words = shlex.split(re.search(r"(ffkv graph .*?)\n", unescape(page))[1])
+    made = ffkv.trace(visitor.shelf.runs["tiny"].run, "The function returns")
+    assert words[2:4] == [str(tiny / "results/tiny"), "The function returns"]
+    assert words[4:] == [f"--answer={made.token}", "--wrong=in", "--format=graph", "--output=graphs/prompt.json"]
 
 
 def test_a_translated_trace_is_that_of_python(visitor, run):

@@ -11,7 +11,7 @@ from ffkv.base.lookup import as_path
 from ffkv.base.options import PARTS, WORK
 from ffkv.base.settings import Section
 from ffkv.base.steps import EVERY_GROUP, WHOLE, Part, Step, Work
-from ffkv.base.terminal import plain
+from ffkv.base.terminal import plain, say
 from ffkv.branches.behaviours.branch import BRANCH as BEHAVIOURS
 from ffkv.branches.branch import FILES, Branch, load, parts_of, paths
 from ffkv.branches.commands import results
@@ -121,7 +121,8 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
     files: dict[str, Any] = {name: run.folder / file for name, file in FILES.items()}
     files["projections"] = [run.folder / file for file in paths(FILES["projections"], parts_of(run.settings))]
     made: dict[str, Any] = {}
-    for key, step in BEHAVIOURS.steps.items():
+    for number, (key, step) in enumerate(BEHAVIOURS.steps.items(), 1):
+        say(f"Step {number} of {len(BEHAVIOURS.steps)}: {key}", error=True, name=False)
         reads = [each.rstrip(EVERY_GROUP) for each in step.reads]
         with Given(work, plain(path.stem), **{each: files[each] for each in reads}) as given:
             made[key] = call(BEHAVIOURS, step, given, {"behaviours": its, "seed": run.settings.seed})

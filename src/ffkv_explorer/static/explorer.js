@@ -48,6 +48,17 @@
     return new DOMParser().parseFromString(await answer.text(), "text/html");
   };
 
+  // What is computed tells how far it is, and gives way to the answer, which is another page.
+  const follow = async () => {
+    const section = document.getElementById("progress");
+    if (!section?.dataset.again) return;
+    const found = (await read(section.dataset.again).catch(() => document)).getElementById("progress");
+    if (!found?.dataset.again) return location.reload();
+    if (found !== section) section.replaceChildren(...found.childNodes);
+    setTimeout(follow, 2000);
+  };
+  setTimeout(follow, 2000);
+
   // The list follows what is typed.
   const form = document.getElementById("search");
   if (form && document.getElementById("results")) {

@@ -80,10 +80,11 @@ def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] |
     where = ", tokens from left to right" if graph._words.below else ""
     label = f"Graph of {graph._words.of}{where}. Layers from below. {graph.told}"
     element = Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" aria-label="{}" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}"'
+        '<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="{}" aria-label="{}" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}"'
         ' height="{:.0f}" font-family="system-ui, DejaVu Sans, sans-serif">{}</svg>'
     )
-    return element.format(label, width, height, width, height, Markup("").join(parts))
+    role = "group" if address else "img"  # links can be reached
+    return element.format(role, label, width, height, width, height, Markup("").join(parts))
 
 
 def _wide(text: str, size: float) -> float:
@@ -149,12 +150,12 @@ def _edge(graph: Drawn, row: Any, start: tuple[float, float], end: tuple[float, 
     )  # so that edges of one token do not cover each other
     return Markup(
         '<path d="M{:.0f} {:.0f}C{:.0f} {:.0f} {:.0f} {:.0f} {:.0f} {:.0f}" fill="none" stroke="var(--{})" stroke-width="{:.1f}"'
-        ' stroke-opacity="{:.2f}"{}><title>{} to {}: {} logits{}</title></path>'
+        ' stroke-opacity="{:.2f}"{} data-ends="{} {}"><title>{} to {}: {} logits{}</title></path>'
     ).format(
         *start, start[0] - bow, middle, end[0] - bow, middle, *end,
         "more" if row.effect > 0 else "less", max(0.6, WIDEST * share), 0.35 + 0.5 * share,
         Markup(' stroke-dasharray="4 3"') if getattr(row, "stability", 1) < STABLE else "",
-        source, target, number(row.effect), _stability(row),
+        row.source, row.target, source, target, number(row.effect), _stability(row),
     )  # fmt: skip
 
 
@@ -176,4 +177,5 @@ def _node(row: Any, x: float, y: float, strongest: float, link: str) -> Markup:
         _mark(x, y, radius, "more" if row.effect > 0 else "less", getattr(row, "stability", 1.0)),
         TEXT.format(x + 9, y + 4, "text", 10.5, "start", plain(label(row, PATTERN))),
     )
-    return Markup('<a href="{}" class="node">{}</a>').format(link, parts) if link else Markup("<g>{}</g>").format(parts)
+    name = Markup('data-node="{}"').format(row.Index)
+    return Markup('<a href="{}" class="node" {}>{}</a>' if link else "{}<g {}>{}</g>").format(link, name, parts)

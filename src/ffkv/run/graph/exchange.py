@@ -105,20 +105,12 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
+    info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
     return {
         "metadata": {
-            "slug": slug or _slug(graph),
-            "scan": scan,
-            "transcoder_list": [],
-            "prompt_tokens": graph.tokens["token"].tolist(),
-            "prompt": graph.text,
-            "schema_version": 1,
-            "info": {
-                "generator": {"name": "ffkv", "version": __version__},
-                "baseline": graph.baseline,
-                "share": graph.share,
-                "kept": as_plain(graph.kept),
-            },
+            "slug": slug or _slug(graph), "scan": scan, "transcoder_list": [],
+            "prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1,
+            "info": {"generator": {"name": "ffkv", "version": __version__}, **info},
         },
         "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""},
         "nodes": [*embeddings, *memories, answer],
@@ -126,7 +118,7 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
             {"source": names[row.source], "target": names[row.target], "weight": float(row.effect)}
             for row in graph.edges.itertuples()
         ],
-    }
+    }  # fmt: skip
 
 
 def _memories(graph: Graph) -> list[dict[str, Any]]:
@@ -137,34 +129,23 @@ def _memories(graph: Graph) -> list[dict[str, Any]]:
     influence[order] = np.cumsum(sizes[order]) / max(sizes.sum(), np.finfo(float).tiny)
     return [
         _node(
-            f"{row.layer}_{row.memory}_{row.position}",
-            str(row.layer),
-            row.position,
-            "cross layer transcoder",
-            feature_number(row.layer, row.memory),
-            clerp=label(row, write=str),
-            influence=float(share),
-            activation=float(row.coefficient),
+            f"{row.layer}_{row.memory}_{row.position}", str(row.layer), row.position, "cross layer transcoder",
+            feature_number(row.layer, row.memory), label(row, write=str),
+            influence=float(share), activation=float(row.coefficient),
         )
         for row, share in zip(graph.nodes.itertuples(), influence, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _answer(graph: Graph, layer: int) -> dict[str, Any]:
     """Returns the node of the answer, above the last layer."""
     last, above = int(graph.tokens["position"].iloc[-1]), str(layer)
+    # The viewers read the probability behind the first "(p=".
+    told = f'Output "{graph.answer}" rather than "{graph.wrong}"'.replace("(p=", "(p =")
     return _node(
-        f"{above}_{graph.answer_id}_{last}",
-        above,
-        last,
-        "logit",
-        graph.answer_id,
-        # The viewers read the probability behind the first "(p=".
-        clerp=f'Output "{graph.answer}" rather than "{graph.wrong}"'.replace("(p=", "(p =")
-        + f" (p={graph.probability:.3f})",
-        token_prob=graph.probability,
-        is_target_logit=True,
-    )
+        f"{above}_{graph.answer_id}_{last}", above, last, "logit", graph.answer_id,
+        f"{told} (p={graph.probability:.3f})", token_prob=graph.probability, is_target_logit=True,
+    )  # fmt: skip
 
 
 def name_for_viewer(file: Path) -> str:
@@ -208,17 +189,8 @@ def _slug(graph: Graph) -> str:
 
 def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: str, **others: Any) -> dict[str, Any]:
     return {
-        "node_id": name,
-        "feature": int(feature),
-        "layer": layer,
-        "ctx_idx": int(position),
-        "feature_type": kind,
-        "token_prob": 0.0,
-        "is_target_logit": False,
-        "run_idx": 0,
-        "reverse_ctx_idx": 0,
-        "jsNodeId": name,
+        "node_id": name, "feature": int(feature), "layer": layer, "ctx_idx": int(position), "feature_type": kind,
+        "token_prob": 0.0, "is_target_logit": False, "run_idx": 0, "reverse_ctx_idx": 0, "jsNodeId": name,
         "clerp": clerp.replace("<", "‹"),  # viewers write it into their pages as HTML
-        "influence": None,
-        "activation": None,
-    } | others
+        "influence": None, "activation": None, **others,
+    }  # fmt: skip

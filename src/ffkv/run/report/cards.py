@@ -104,7 +104,7 @@ class Card:
         return self._written("card_bottom_verdict")["says"]
 
     def _written(self, name: str) -> dict[str, str]:
-        return written(__package__, name, self.run, memory=self.memory.statistics, negative=self.signed)
+        return written(__package__, name, self.run, memory=dict(self.memory.statistics), negative=self.signed)
 
     @property
     def histogram(self) -> Markup:

@@ -208,6 +208,7 @@ def in_reading(by_memory: pd.DataFrame) -> pd.DataFrame:
     return own.drop(columns=["reading", "head_top_token", "head_agrees"])
 
 
+@Index
 def behaviours(files: RunFiles) -> pd.DataFrame:
     """Returns the candidates of all behaviours in the order of the memories; without rows if the run has none."""
     there = bool(files.settings.behaviours)
@@ -247,6 +248,15 @@ def effects_by_memory(files: RunFiles) -> pd.DataFrame:
 def effects(files: RunFiles) -> pd.Series:
     """Returns the column `effect` of `Run.memories` of the memories that the run removed, by row in flat arrays."""
     return total_effect(_with_row(files, effects_by_memory(files)).set_index("row"))
+
+
+@Index
+def sampled_keys(files: RunFiles) -> np.ndarray:
+    """Tells of each memory whether the run sought patterns in its trigger examples [memory]."""
+    table, found = files.details("keys/by_prefix"), np.zeros(files.anatomy.layer_offset[-1], bool)
+    own = table[table["sample"] == "trigger"]
+    found[np.asarray(files.anatomy.layer_offset)[own["layer"].to_numpy(int)] + own["memory"].to_numpy(int)] = True
+    return found
 
 
 def has_roles(files: RunFiles) -> bool:

@@ -159,6 +159,9 @@ class Memory:
     @functools.cached_property
     def sampled(self) -> bool:
         """Whether the run sought patterns in the memory's trigger examples (setting `keys.per_layer`)."""
+        kept = indexes.sampled_keys.in_memory(self.run.files)
+        if kept is not None:
+            return bool(kept[self._row])
         rows = self.run.files.memory_rows("keys/by_prefix", self.layer, self.memory)
         return bool((rows["sample"] == "trigger").any())
 
@@ -239,7 +242,7 @@ class Memory:
             (those that `columns.toml` has)
         """
         table = indexes.effects_by_memory(self.run.files)
-        own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
+        own = (table["layer"].to_numpy() == self.layer) & (table["memory"].to_numpy() == self.memory)
         return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
 
     @functools.cached_property
