@@ -107,7 +107,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
         view.files = copy.copy(view.files)
         view.files.table_files = paths
         exhibits = {name: replace(each, file="") for name, each in section.draw_exhibits(view, only=BRANCH).items()}
-        environment.filters["linked"] = partial(linked, pages=(), cards=())
+        environment.filters["linked"] = partial(linked, run=self.run)
         return environment.get_template("behaviour.html").render(
             behaviour=self,
             model=model_name(view),

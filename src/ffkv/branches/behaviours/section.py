@@ -19,7 +19,7 @@ from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import GREY, LOOK
-from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, data_table, of_columns, whole_table
+from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns, pushed, whole_table
 from ffkv.run.report.section import Figure, Section, TableBlock, open_control
 from ffkv.run.report.wording import note, rows, short_name
 from ffkv.run.results.indexes import pushed_tokens
@@ -196,7 +196,8 @@ def _nodes(graph: BehaviourGraph) -> PageTable:
         "loss": [percent(share) for share in nodes["loss"]],
         "stability": [percent(share) for share in nodes["stability"]],
     }
-    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], nodes["pushes"], numbers)
+    tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
+    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], tokens, numbers)
 
 
 def _named(run: Run, name: str) -> PageTable:
@@ -214,18 +215,19 @@ def _named(run: Run, name: str) -> PageTable:
     }
     names = [memory_name(*each) for each in zip(found["layer"], found["memory"], strict=True)]
     patterns = [run.memory(each).pattern for each in names]
-    table = _memories(f"memories of {name}", names, patterns, pushed_tokens(run.files, found)["pushes"], numbers)
+    tokens = map(pushed, pushed_tokens(run.files, found)["pushes"], found["coefficient"])
+    table = _memories(f"memories of {name}", names, patterns, tokens, numbers)
     return replace(table, muted_from=int(found["certain"].sum()))
 
 
 def _memories(
-    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[str], numbers: dict[str, list[str]]
+    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[Cell], numbers: dict[str, list[str]]
 ) -> PageTable:
     """Returns a table of memories, with their patterns and the tokens that they push towards."""
     columns: dict[str, Iterable[Cell]] = {
         "memory": map(Named, names),
         "pattern": (visible(each) if each else "–" for each in patterns),
-        "pushes towards": (chip(each) if each else "–" for each in tokens),
+        "pushes towards": tokens,
     }
     return of_columns(name, {**columns, **numbers}, columns)
 
