@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
@@ -25,7 +24,7 @@ from ffkv.run.report.wording import note, rows, short_name
 from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import MINUS, column, number, percent, visible
+from ffkv.run.results.text import column, number, percent, rounded, visible
 
 LABEL = 0.1  # the share of a logarithmic axis that a label takes
 
@@ -128,19 +127,15 @@ def _asked(run: Run) -> PageTable:
                 "prompts": number(row["prompts"]),
                 "groups": number(row["groups"]),
                 "accuracy": percent(row["accuracy"]),
-                "logit difference": _plain(row["difference"]),
+                "logit difference": rounded(row["difference"]),
                 "contrast": number(row["significant"]),
                 "screen": number(row["screened"]),
                 "effect": "–" if effects is None else number(len(effects)),
                 "carried by all memories": percent(row["by_memories"]),
-                "screen and effect": _plain(row["pearson"]),
+                "screen and effect": rounded(row["pearson"]),
             }
             lines.append([*columns.values()])
     return PageTable("behaviours asked", [*columns], [place > 1 for place in range(len(columns))], lines)
-
-
-def _plain(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3g}".replace("-", MINUS)
 
 
 def _tables(run: Run) -> list[TableBlock]:
@@ -173,7 +168,6 @@ def _graphs(run: Run) -> list[TableBlock]:
     blocks = []
     for place, name in enumerate(run.table("behaviour_graph_sets")["behaviour"].unique()):
         graph = behaviour_graph(run, name)
-        text = f"{graph.told} {note(__package__, 'graph')}"
         drawn = draw(graph) if len(graph.nodes) else None
         folded = [
             (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
@@ -181,7 +175,17 @@ def _graphs(run: Run) -> list[TableBlock]:
             if len(frame)
         ]
         table = _nodes(graph) if len(graph.nodes) else None
-        blocks.append(TableBlock(f"behaviour-graph-{place}", f"Graph of {name}", text, table, folded, drawn))
+        blocks.append(
+            TableBlock(
+                f"behaviour-graph-{place}",
+                f"Graph of {name}",
+                graph.told,
+                table,
+                folded,
+                drawn,
+                note(__package__, "graph"),
+            )
+        )
     return blocks
 
 
@@ -237,6 +241,7 @@ SECTION = Section(
         "behaviour_layers": Figure((MEMORIES, "behaviour_layers"), draw_layers, words.caption_layers),
         "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets),
     },
+    words.main_numbers,
     after=_tables,
     summary=words.summarize,
 )

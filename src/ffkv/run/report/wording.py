@@ -16,7 +16,7 @@ from ffkv.base.terminal import plain
 from ffkv.run.report.page_tables import OPEN_ROWS
 from ffkv.run.results import text as said
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import change, number, percent, signed
+from ffkv.run.results.text import change, number, percent, rounded, signed
 
 PAPER_LAYERS = 16  # of the paper's model
 INTERVALS = "Bars are 95 % intervals."
@@ -58,7 +58,7 @@ def _texts(package: str) -> dict[str, Any]:
 def _environment() -> jinja2.Environment:
     """Templates with what the texts of all sections use."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    numbers = (change, number, percent, rows, share_with_pattern, signed, weighted_mean)
+    numbers = (change, number, percent, rounded, rows, share_with_pattern, signed, weighted_mean)
     used = (*numbers, course, goes, paper_line, projection, ties)
     environment.globals |= {each.__name__: each for each in used}
     environment.globals |= {"BOX": BOX, "INTERVALS": INTERVALS, "OF_PREFIXES": OF_PREFIXES}
