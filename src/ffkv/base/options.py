@@ -97,9 +97,8 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
         section, _, key = name.partition("/")
         inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
         for setting_name, value in {key: inside[key]}.items() if key else inside.items():
-            words += (
-                [] if f"{section}/{setting_name}" in FOR_READERS else _words(option_name(section, setting_name), value)
-            )
+            if f"{section}/{setting_name}" not in FOR_READERS:
+                words += _words(option_name(section, setting_name), value)
     return shlex.join(words)
 
 
@@ -275,9 +274,8 @@ def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
         section_name, _, key = name.partition("/")
         if section_name not in ("seed", *PARTS) and name not in of_work:
             fields = [key] if key else section_of(of, section_name).model_fields
-            chosen.setdefault(section_name, []).extend(
-                each for each in fields if f"{section_name}/{each}" not in FOR_READERS
-            )
+            fields = [each for each in fields if f"{section_name}/{each}" not in FOR_READERS]
+            chosen.setdefault(section_name, []).extend(fields)
 
     options = [_option(section_of(of, name), key) for name, keys in chosen.items() for key in keys]
     options += [_option(section_of(of, name.partition("/")[0]), name.partition("/")[2]) for name in reversed(of_work)]

@@ -65,7 +65,7 @@ def test_numbers_stand_alone_and_a_paragraph_says_on_what_they_were_measured(hav
     its = having(memories=lambda table: table.assign(disagrees=False))
     assert [what.removeprefix("agreement: ") for what in main_numbers(its)] == [
         "prompts whose answer has a higher logit than the wrong answer",
-        "memories that contribute otherwise on the prompts (false discovery rate 0.05 per layer)",
+        "memories that contribute otherwise on the prompts (q ≤ 0.05)",
         "memories whose screen is not 0",
         "what all memories together carry of it, patched at the last token",
         "its 95 % interval",
@@ -99,7 +99,7 @@ def test_how_prompts_were_grouped(having):
 def test_with_too_few_groups_no_count_is_told(having, counts, kind):
     """Also where a table has a count that nobody should read."""
     its = having(kind=kind, explained=kind == "pairs", groups=8, smallest_p=0.125, **counts)
-    assert "is not told, because no p-value of so few groups is below 0.12" in told(its)
+    assert "otherwise: no p-value of so few groups is below 0.12" in told(its)
     assert counted(its) == (["–"] if kind == "lists" else ["98 %", "–", "–", "7 %", "−1 % to 15 %"])
 
 
@@ -118,9 +118,9 @@ def test_where_nothing_was_measured_few_groups_make_no_candidate_significant(hav
 
 def test_a_share_that_cannot_be_told_has_its_reason(having):
     nothing = {"by_memories": np.nan, "by_memories_low": np.nan, "by_memories_high": np.nan}
-    assert "not told: the behaviour is not surely above 0." in told(having(**nothing))
+    assert "is told: the behaviour is not surely above 0." in told(having(**nothing))
     assert counted(having(**nothing))[-2:] == ["–", "–"]
-    left = "not told: the behaviour is measured from what is left when they are patched."
+    left = "is told: the behaviour is measured from what is left when they are patched."
     assert left in told(having(kind="prompts", **nothing))
     assert left in told(having(settings={"baseline": "mean"}, **nothing))
     few = having(by_memories_low=np.nan, by_memories_high=np.nan)

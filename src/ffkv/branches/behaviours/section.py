@@ -175,17 +175,8 @@ def _graphs(run: Run) -> list[TableBlock]:
             if len(frame)
         ]
         table = _nodes(graph) if len(graph.nodes) else None
-        blocks.append(
-            TableBlock(
-                f"behaviour-graph-{place}",
-                f"Graph of {name}",
-                graph.told,
-                table,
-                folded,
-                drawn,
-                note(__package__, "graph"),
-            )
-        )
+        anchor, more = f"behaviour-graph-{place}", note(__package__, "graph")
+        blocks.append(TableBlock(anchor, f"Graph of {name}", graph.told, table, folded, drawn, more))
     return blocks
 
 

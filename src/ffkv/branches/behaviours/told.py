@@ -101,8 +101,8 @@ def caption_layers(run: Run) -> Caption:
         floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
     words = {"where": _where(run), "beside": beside}
     text, more = (note(__package__, name, **words) for name in ("layers", "layers_more"))
-    shows = " ".join(filter(None, [told, *floors]))
-    return Caption(shows, text, "Points by layer and effect, a panel per behaviour.", more)
+    told = " ".join(filter(None, [told, *floors]))
+    return Caption(told, text, "Points by layer and effect, a panel per behaviour.", more)
 
 
 def _where(run: Run) -> str:
@@ -150,9 +150,7 @@ def main_numbers(run: Run) -> dict[str, str]:
         name, pairs = row["behaviour"], row["kind"] != LISTS
         if pairs:
             found[f"{name}: prompts whose answer has a higher logit than the wrong answer"] = percent(row["accuracy"])
-        what = (
-            f"{name}: memories that contribute otherwise on the prompts (false discovery rate {SIGNIFICANT} per layer)"
-        )
+        what = f"{name}: memories that contribute otherwise on the prompts (q ≤ {SIGNIFICANT})"
         found[what] = "–" if _few_groups(row) else number(row["significant"])
         if pairs:
             found[f"{name}: memories whose screen is not 0"] = "–" if _few_groups(row) else number(row["screened"])
@@ -171,9 +169,9 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
         lists = "two lists of prompts, " if row["kind"] == LISTS else ""
         sentences = [f"{name}: {lists}{number(row['prompts'])} prompts. {_tell_groups(row)}"]
         if _few_groups(row):
+            least = rounded(row["smallest_p"])
             sentences.append(
-                "How many memories contribute otherwise is not told, because no p-value of so few groups is below "
-                f"{rounded(row['smallest_p'])}."
+                f"No memory is told to contribute otherwise: no p-value of so few groups is below {least}."
             )
         if not lists and not row["explained"]:
             sentences.append(f"The accuracy is below {percent(its.minimum_accuracy)}, so there is nothing to explain.")
@@ -209,10 +207,8 @@ def _why_no_share(run: Run, row: Mapping[str, Any]) -> str:
     if not np.isnan(row["by_memories"]):
         return ""
     if row["kind"] == PROMPTS or run.settings.behaviours[row["behaviour"]].baseline != "patch":
-        return (
-            "The share of all memories is not told: the behaviour is measured from what is left when they are patched."
-        )
-    return "The share of all memories is not told: the behaviour is not surely above 0."
+        return "No share of all memories is told: the behaviour is measured from what is left when they are patched."
+    return "No share of all memories is told: the behaviour is not surely above 0."
 
 
 def _tell_screen(run: Run, name: str) -> str:

@@ -37,7 +37,8 @@ def _strips_of(axes: Axes, height: float) -> str:
     places, box = sorted(found), axes.bbox
     across = [axes.get_xaxis_transform().transform((place, 0))[0] for place in places]
     starts = [*range(0, len(places), max(1, -(-len(places) // STRIPS)))]
-    edges = [box.x0, *((across[start - 1] + across[start]) / 2 for start in starts[1:]), box.x1]
+    middles = ((across[start - 1] + across[start]) / 2 for start in starts[1:])
+    edges = np.clip([box.x0, *middles, box.x1], box.x0, box.x1)  # a logarithmic axis has 0 far outside
     what = axes.get_xlabel().partition(" (")[0].partition(",")[0] or "layer"
     drawn = []
     for start, end, left, right in zip(starts, [*starts[1:], None], edges, edges[1:]):
