@@ -12,6 +12,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from support import FULL
 
 from ffkv.base.terminal import plain
 from ffkv.run.commands import report
@@ -199,7 +200,9 @@ def test_the_report_of_a_deep_model_is_short(browser, tmp_path, layers):
     assert browser.execute_script("return document.querySelectorAll('*').length") <= 25_000
     assert printed_pages(browser) <= 25
     narrow_claims(browser, size)
-    if layers == 30:  # with FULL every row, within the time limit of the check
+    if layers == 30:
+        if not FULL:  # cards are alike, and all of them would take the check a minute
+            browser.execute_script("[...document.querySelectorAll('.card')].slice(2).forEach(card => card.remove())")
         assert_accessible(browser)
 
 
