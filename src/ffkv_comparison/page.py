@@ -1,4 +1,4 @@
-"""The report of a comparison and its words, as one HTML file that opens from disk, without scripts and without network."""
+"""The report of a comparison and its words, as one HTML file that opens from disk, without network."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

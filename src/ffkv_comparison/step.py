@@ -54,7 +54,7 @@ def compare_runs(
             "architecture": run.anatomy.architecture,
             "layers": len(run.anatomy.layers),
             "memories": run.anatomy.layer_offset[-1],
-            "corpus": run.settings.corpus.dataset,
+            "corpus": run.settings.corpus.title or run.settings.corpus.dataset,
             "model_hash": run.anatomy.model_hash,
             "corpus_hash": run.files.corpora["train"]["corpus_hash"],
         }

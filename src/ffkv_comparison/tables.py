@@ -52,7 +52,7 @@ RUNS = table(
     word("architecture", "class of the model"),
     count("layers", "layers of the model"),
     count("memories", "memories of the model"),
-    text("corpus", "its data set"),
+    text("corpus", "the title of its text, or else its data set"),
     word("model_hash", "hash of the weights"),
     word("corpus_hash", "hash of the train split"),
 )

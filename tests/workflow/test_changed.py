@@ -71,6 +71,7 @@ def test_a_commit_counts_as_the_branch_that_it_was_resolved_from(tmp_path):
     ("name", "rules"),
     [
         ("report/title", set()),
+        ("corpus/title", set()),
         ("roles/threshold", {"roles_measure"}),
         ("refinement/changes", {"refinement_summarize"}),
         ("model/checkpoint", {"resolve_commit", "unpack", "model"}),

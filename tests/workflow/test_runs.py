@@ -125,7 +125,7 @@ PREFIXES |= {"translation_fit"}  # judges the maps on them
 @pytest.mark.parametrize(
     ("change", "reruns"),
     [
-        ({"report": {"title": "Another"}}, set()),
+        ({"report": {"title": "Another"}, "corpus": {"title": "Another"}}, set()),
         ({"model": {"gpus": 2}}, set()),
         ({"triggers": {"per_key": 21}}, TRIGGERS),
         ({"triggers": {"negative": False}}, TRIGGERS),

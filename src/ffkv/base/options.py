@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ffkv.base.process import runtime
 from ffkv.base.settings import Inputs, Jobs, Model, Section, section
 from ffkv.base.settings.messages import refusal
-from ffkv.base.steps import Part, Step, Work
+from ffkv.base.steps import FOR_READERS, Part, Step, Work
 
 
 class InputPath(click.Path):
@@ -97,7 +97,8 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
         section, _, key = name.partition("/")
         inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
         for setting_name, value in {key: inside[key]}.items() if key else inside.items():
-            words += _words(option_name(section, setting_name), value)
+            if f"{section}/{setting_name}" not in FOR_READERS:
+                words += _words(option_name(section, setting_name), value)
     return shlex.join(words)
 
 
@@ -272,7 +273,9 @@ def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
     for name in step.settings:
         section_name, _, key = name.partition("/")
         if section_name not in ("seed", *PARTS) and name not in of_work:
-            chosen.setdefault(section_name, []).extend([key] if key else section_of(of, section_name).model_fields)
+            fields = [key] if key else section_of(of, section_name).model_fields
+            fields = [each for each in fields if f"{section_name}/{each}" not in FOR_READERS]
+            chosen.setdefault(section_name, []).extend(fields)
 
     options = [_option(section_of(of, name), key) for name, keys in chosen.items() for key in keys]
     options += [_option(section_of(of, name.partition("/")[0]), name.partition("/")[2]) for name in reversed(of_work)]

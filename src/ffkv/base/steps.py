@@ -13,6 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table
 
 UNTRACKED = ("model/max_memory",)  # settings that change no number, so that a change repeats no rule
+FOR_READERS = ("corpus/title",)  # settings that no step takes, though it takes their section: reports read them
 MODULES = ("model/device", "model/trust_remote_code")  # the settings of a step that runs modules of the model
 EVERY_GROUP = "*"  # after the name of what a step reads: all files of the name
 

@@ -87,7 +87,7 @@ def encode_corpus(
         "split": split,
         "beginning": beginning.reason,
         **({"dataset_revision": commit.revision, "dataset_commit": commit.commit} if commit and commit.commit else {}),
-        "settings": settings.model_dump(),
+        "settings": settings.model_dump(exclude={"title"}),  # which a report may change
     }
     vocabulary = read_vocabulary(Path(model))
     write_corpus(Path(output), encoded, beginning.ids, settings.pretokenized, attributes, settings.language, vocabulary)

@@ -72,7 +72,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
         super().__init__(found)
         self.name, self.run, self.settings, self.tables = name, run.name, its, dict(found)
         self._run, self._view = run, _Asked(run, name, its, self.tables)
-        self.told = " ".join([*told.summarize(self._view), told.caption_layers(self._view).shows])
+        self.told = " ".join([*told.tell(self._view), told.caption_layers(self._view).shows])
         rows, strength, _ = told.candidates(self._view, name)
         rows = rows.sort_values(strength, key=abs, ascending=False, kind="stable").reset_index(drop=True)
         rows.insert(0, "name", [memory_name(row.layer, row.memory) for row in rows.itertuples()])
@@ -107,12 +107,12 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
         view.files = copy.copy(view.files)
         view.files.table_files = paths
         exhibits = {name: replace(each, file="") for name, each in section.draw_exhibits(view, only=BRANCH).items()}
-        environment.filters["linked"] = partial(linked, pages=(), cards=())
+        environment.filters["linked"] = partial(linked, run=self.run)
         return environment.get_template("behaviour.html").render(
             behaviour=self,
             model=model_name(view),
             read=read_line(self._run),
-            summary=told.summarize(view),
+            summary=told.tell(view),
             section=section.arrange_one(view, BRANCHES[BRANCH], exhibits),
             settings=self.settings.model_dump_json(indent=2).splitlines(),
         )

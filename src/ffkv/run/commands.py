@@ -167,7 +167,7 @@ def causes(
 def report(results: Path, output: Path) -> None:
     """Write the HTML report of a run.
 
-    The report is one file that opens from disk, without network and without scripts. The folder `figures` beside it
+    The report is one file that opens from disk, without network. The folder `figures` beside it
     gets each figure as an SVG file.
     """
     from ffkv.run.report.step import write_report

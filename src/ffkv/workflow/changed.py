@@ -9,6 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import read_commit
 from ffkv.base.lookup import exists
 from ffkv.base.settings.messages import shown
+from ffkv.base.steps import FOR_READERS
 from ffkv.run.results.run_files import read_settings
 from ffkv.workflow.jobs import STEPS
 
@@ -66,7 +67,7 @@ def rules_of(changed: Iterable[Change]) -> set[str]:
     is left out of what sums them up.
     """
     rules = {"write_settings"}
-    for name, _, now in (change for change in changed if change.was is not MISSING):
+    for name, _, now in (each for each in changed if each.was is not MISSING and each.name not in FOR_READERS):
         if now is MISSING:
             rules.add("behaviours_summarize")
             continue

@@ -10,17 +10,27 @@ from ffkv.base.multiple_tests import SIGNIFICANT, q_values
 from ffkv.branches.intervention import section as section_intervention
 from ffkv.branches.keys import section as section_keys
 from ffkv.run.report import facts
-from ffkv.run.report.registry import load_figure
+from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import summary
 from ffkv.run.report.wording import course
 from ffkv.run.results.run import open
 
 # Two significant digits, or all of those before the point; and what stands around them.
 NUMBERS = r"[−+]?[\d,]*(\d|\d\.\d|0\.0*\d\d?)( %| nats| of [\d,]+ memories| points \(.*\))?|99\.\d %"
+NUMBERS = f"({NUMBERS})( to ({NUMBERS}))?|–"
 
 
 def caption(name, run):
-    return load_figure(name).caption(run)
+    """The words of a figure; its text with the details of the method."""
+    found = load_figure(name).caption(run)
+    return replace(found, text=f"{found.text} {found.more}")
+
+
+def test_a_method_is_short_and_details_hold_the_rest(run):
+    for name in FIGURES:
+        words = load_figure(name).caption(run)
+        assert len(words.text.split()) <= 80, name
+        assert "{" not in f"{words.shows}{words.text}{words.more}", name  # no mapping is written as one
 
 
 def test_a_course_names_both_ends_and_what_lies_outside_them():

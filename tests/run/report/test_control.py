@@ -100,9 +100,9 @@ def test_translated_figures_show_the_control_translated(pair):
 def test_captions_and_summary_name_the_control(pair, monkeypatch, tmp_path):
     run, control = pair
     exhibits = draw_exhibits(run, control)
-    assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.text
+    assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.more
     assert "Grey dashes" not in exhibits["training"].caption.text
-    shown, text = exhibits["figure_9"].caption.shows, exhibits["figure_9"].caption.text.replace("\u00a0", " ")
+    shown, text = exhibits["figure_9"].caption.shows, exhibits["figure_9"].caption.more.replace("\u00a0", " ")
     assert shown == load_figure("figure_9").caption(run).shows
     assert text.endswith(
         " There: The share of prefixes whose residual predicts what the model will predict is 50 % in every layer."
@@ -160,7 +160,7 @@ def test_a_summary_without_a_control_says_why(run, change, settings, weights, sa
 
 def test_a_run_without_a_control_has_none(run, undrawn):
     assert open_control(run) is None
-    assert "Grey dashes" not in draw_exhibits(run)["figure_9"].caption.text
+    assert "Grey dashes" not in draw_exhibits(run)["figure_9"].caption.more
 
 
 def test_a_control_of_another_shape_or_none_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The page as a browser's parser sees it."""
 
 import base64
+import hashlib
 import re
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from click.testing import CliRunner
 from ffkv.run.commands import report
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, shortened, token, visible
+from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, percent, shortened, token, visible
 
 pytestmark = pytest.mark.slow
 
 PAPER = "https://arxiv.org/abs/2012.14913"  # a link that the reader may follow
-VOID = {"meta", "br", "rect", "use", "path"}
+VOID = {"meta", "br", "rect", "use"}
 
 
 class Page(HTMLParser):
@@ -44,7 +45,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" not in self.open:
+        if not {"style", "script"} & {*self.open}:
             self.texts.append(data)
 
     @property
@@ -78,12 +79,16 @@ def test_elements_are_closed_in_order(page):
     assert page.open == []
 
 
-def test_nothing_runs_and_nothing_is_fetched(page):
+def test_the_page_s_own_script_runs_nothing_else_does_and_nothing_is_fetched(page, output):
     tags = {tag for tag, _ in page.elements}
-    assert not tags & {"script", "iframe", "object", "embed", "link", "img", "form", "base", "foreignobject", "image"}
+    (script,) = re.findall("<script>(.*?)</script>", output.read_text(), re.DOTALL)
+    assert page.attributes("script") == [{}]
+    assert not re.search(r"https?:|fetch|import|XMLHttp|eval|innerHTML|\bopen\(", script)
+    assert not tags & {"iframe", "object", "embed", "link", "img", "form", "base", "foreignobject", "image"}
     (policy,) = [each["content"] for each in page.attributes("meta") if "http-equiv" in each]
     assert "default-src 'none'" in policy
-    assert "script" not in policy
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.count("script") == 1 and f"script-src 'sha256-{digest}';" in policy
     for _, attributes in page.elements:
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("href", "xlink:href", "src", "action", "style", "fill", "clip-path"):
@@ -118,7 +123,7 @@ def test_hostile_text_is_shown_as_text(page, hostile):
 def test_a_hostile_title_is_text_too(write, undrawn, tmp_path):
     folder = write(layers=1, report={"title": "</title><script>alert(1)</script>", "cards": 0})
     page = Page(make(folder, tmp_path / "index.html"))
-    assert not page.attributes("script")
+    assert page.attributes("script") == [{}]  # the page's own
     assert "</title><script>alert(1)</script>" in page.text
 
 
@@ -207,7 +212,7 @@ def test_layers_and_memories_count_from_zero(page):
     assert "L0.0" in names
     assert "Layers and memories count from 0" in page.text
     assert "in layer 0" in page.text
-    assert "layer 6" not in page.text
+    assert "layer 6" not in page.text.replace("the paper's layer 6", "")
 
 
 def test_cards_show_both_signs_apart(page):
@@ -260,6 +265,24 @@ def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
     assert again.read_bytes() == output.read_bytes()
     for path in (output.parent / "figures").iterdir():
         assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_headings_lead_to_themselves(page):
+    """Whoever points at one can copy its address."""
+    here = [each["href"] for each in page.attributes("a") if each.get("class") == "here"]
+    assert len(here) == len({*here}) and {"#claims", "#keys", "#figure_4", "#predictive", "#cards"} <= {*here}
+
+
+def test_points_of_figures_have_their_values(page, run):
+    """The title of a layer of figure 9 has the number of its table, as the page writes shares."""
+    table = run.table("figure_9_residual_agreement")
+    for row in table.itertuples():
+        assert sum(text.startswith(f"layer {row.layer}\n") and percent(row.share) in text for text in page.texts)
+
+
+def test_the_title_of_the_corpus_is_in_titles_and_on_the_first_screen(write, undrawn, tmp_path):
+    page = Page(make(write(layers=1, report={"cards": 0}, corpus={"title": "my <text>"}), tmp_path / "index.html"))
+    assert page.text.count(" on my <text>") == 2 and "tokens of my <text>." in page.text
 
 
 def test_the_navigation_leads_to_every_section_and_figure(page):

@@ -1,5 +1,6 @@
 """What the report and a notebook show of a run: what they read, any numbers, and what they refuse."""
 
+import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from html import unescape
@@ -23,10 +24,12 @@ from ffkv.run.commands import report
 from ffkv.run.report import drawing
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import judge_claims
+from ffkv.run.report.page_tables import OPEN_ROWS
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.section import draw_exhibits
 from ffkv.run.report.step import render, write_report
 from ffkv.run.results.expected import TABLES
+from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import open
 from tests.run.report.conftest import ChangedRun, write_results
 from tests.run.report.made_up_rows import made_up
@@ -153,23 +156,29 @@ def test_cards_link_to_pages_of_memories_that_were_exported(write, undrawn, tmp_
     assert f'<a href="memories/{names[0]}.html">the page of {names[0]}</a>' in page
 
 
-def test_tables_link_a_memory_to_its_page_else_to_its_card(write, undrawn, tmp_path):
+def test_tables_link_a_memory_to_its_card_else_to_its_page_else_tell_where_it_is_shown(write, undrawn, tmp_path):
     run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
-    table, exported = run.table("table_2_predictive_values"), "L0.0"
+    table = run.table("table_2_predictive_values")
+    exported = memory_name(*table[["layer", "memory"]].iloc[-1])  # no open row names it
     (output.parent / "memories").mkdir(parents=True)
     (output.parent / "memories" / f"{exported}.html").touch()
     write_report(run, output)
-    page, carded = output.read_text(), {card.memory.name for card in make_cards(run)}
+    page = output.read_text()
+    carded = {*re.findall('<p class="note" id="([^"]*)">', page)}
+    assert carded > {card.memory.name for card in make_cards(run)}
+    shown = table.head(OPEN_ROWS)
+    assert carded >= {*map(memory_name, shown["layer"], shown["memory"])}
     found = {"page": 0, "card": 0, "nowhere": 0}
     for layer, memory in table[["layer", "memory"]].itertuples(index=False):
         name = f"L{layer}.{memory}"
-        where = "page" if name == exported else "card" if name in carded else "nowhere"
+        where = "card" if name in carded else "page" if name == exported else "nowhere"
         address = {"page": f"memories/{name}.html", "card": f"#{name}", "nowhere": ""}[where]
         for kind, text in (
             ("", name),
             (' class="number"', memory),
         ):  # the table of the section, and the one with all columns
-            cell = f'<a href="{address}">{text}</a>' if address else text
+            told = f'<span title="ffkv explore shows {name} at /r/{run.name}/m/{layer}/{memory}">{text}</span>'
+            cell = f'<a href="{address}">{text}</a>' if address else told
             assert f"<td{kind}>{cell}</td>" in page
         found[where] += 1
     assert found["page"] == 1 and found["card"] and found["nowhere"]

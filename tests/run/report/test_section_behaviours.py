@@ -9,10 +9,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import q_values
 from ffkv.branches.behaviours import section as section_behaviours
 from ffkv.branches.behaviours import told as behaviour_words
-from ffkv.branches.behaviours.told import caption_layers, caption_sets, significant, summarize
-from ffkv.run.report.page_tables import chip
-from ffkv.run.report.section import arrange
-from ffkv.run.report.wording import short_name
+from ffkv.branches.behaviours.told import caption_layers, caption_sets, main_numbers, significant, summarize
+from ffkv.run.report.page_tables import pushed
+from ffkv.run.report.section import arrange, summary
 from ffkv.run.results import indexes
 
 NAME = "agreement"
@@ -57,15 +56,26 @@ def told(run, control=None) -> str:
     return paragraph.replace("\u00a0", " ")
 
 
-def test_a_paragraph_says_on_what_it_was_measured(having):
-    said = told(having(memories=lambda table: table.assign(disagrees=False)))
-    count = len(having().table("behaviour_memories").query("reach == 'total'"))
-    assert said == (
-        "agreement: the answer has a higher logit than the wrong answer on 98 % of 198 prompts. They are of 66 groups, and a group "
-        "counts as one draw: the file says of which group each prompt is. Memories that contribute otherwise on the prompts than on "
-        "what they are compared with: 1,234, and 56 with a screen that is not 0 (false discovery rate 0.05 per layer). What all "
-        f"memories together carry of it, patched at the last token: 7 % (−1 % to 15 %). Over {count} candidates and the same prompts, "
-        "screen and exact effect correlate by 0.95; for 0 of them the two differ by more than half of the larger one."
+def counted(run) -> list[str]:
+    """The main numbers of the behaviour, with plain blanks."""
+    return [value.replace("\u00a0", " ") for value in main_numbers(run).values()]
+
+
+def test_numbers_stand_alone_and_a_paragraph_says_on_what_they_were_measured(having):
+    its = having(memories=lambda table: table.assign(disagrees=False))
+    assert [what.removeprefix("agreement: ") for what in main_numbers(its)] == [
+        "prompts whose answer has a higher logit than the wrong answer",
+        "memories that contribute otherwise on the prompts (q ≤ 0.05)",
+        "memories whose screen is not 0",
+        "what all memories together carry of it, patched at the last token",
+        "its 95 % interval",
+    ]
+    assert counted(its) == ["98 %", "1,234", "56", "7 %", "−1 % to 15 %"]
+    count = len(its.table("behaviour_memories").query("reach == 'total'"))
+    assert told(its) == (
+        "agreement: 198 prompts. They are of 66 groups, and a group counts as one draw: the file says of which group each prompt "
+        f"is. Over {count} candidates and the same prompts, screen and exact effect correlate by 0.95. For 0 of them, the two "
+        "differ by more than half of the larger one."
     )
 
 
@@ -76,12 +86,12 @@ def test_how_prompts_were_grouped(having):
         in words
     )
     alone = told(having(grouped_by="prompt", groups=198))
-    assert "98 % of 198 prompts. Each prompt counts as one draw. " in alone and "group" not in alone
+    assert "198 prompts. Each prompt counts as one draw. " in alone and "group" not in alone
     equal = told(having(grouped_by="prompt", groups=190))  # some prompts are there twice
     assert "of 190 groups, and a group counts as one draw. " in equal
-    lists = told(having(kind="lists", explained=False, accuracy=np.nan))
-    assert lists.startswith("agreement: two lists of prompts, 198 in all. They are of 66 groups, ")
-    assert lists.endswith("otherwise in one list than in the other: 1,234 (false discovery rate 0.05 per layer).")
+    lists = having(kind="lists", explained=False, accuracy=np.nan)
+    assert told(lists).startswith("agreement: two lists of prompts, 198 prompts. They are of 66 groups, ")
+    assert told(lists).endswith("each prompt is.") and counted(lists) == ["1,234"]
 
 
 @pytest.mark.parametrize("counts", [{"significant": np.nan, "screened": np.nan}, {"significant": 0, "screened": 3}])
@@ -89,8 +99,8 @@ def test_how_prompts_were_grouped(having):
 def test_with_too_few_groups_no_count_is_told(having, counts, kind):
     """Also where a table has a count that nobody should read."""
     its = having(kind=kind, explained=kind == "pairs", groups=8, smallest_p=0.125, **counts)
-    assert ": not told, because no p-value of so few groups is below 0.12" in told(its)
-    assert "false discovery rate" not in told(its)
+    assert "otherwise: no p-value of so few groups is below 0.12" in told(its)
+    assert counted(its) == (["–"] if kind == "lists" else ["98 %", "–", "–", "7 %", "−1 % to 15 %"])
 
 
 def test_where_nothing_was_measured_few_groups_make_no_candidate_significant(having):
@@ -108,12 +118,13 @@ def test_where_nothing_was_measured_few_groups_make_no_candidate_significant(hav
 
 def test_a_share_that_cannot_be_told_has_its_reason(having):
     nothing = {"by_memories": np.nan, "by_memories_low": np.nan, "by_memories_high": np.nan}
-    assert "last token: not told, because the behaviour is not surely above 0." in told(having(**nothing))
-    left = "not told, because the behaviour is measured from what is left when all memories are patched."
+    assert "is told: the behaviour is not surely above 0." in told(having(**nothing))
+    assert counted(having(**nothing))[-2:] == ["–", "–"]
+    left = "is told: the behaviour is measured from what is left when they are patched."
     assert left in told(having(kind="prompts", **nothing))
     assert left in told(having(settings={"baseline": "mean"}, **nothing))
-    few = told(having(by_memories_low=np.nan, by_memories_high=np.nan))
-    assert "last token: 7 %. " in few  # no interval of fewer groups
+    few = having(by_memories_low=np.nan, by_memories_high=np.nan)
+    assert counted(few)[-2:] == ["7 %", "–"]  # no interval of fewer groups
     empty = having(
         sets=lambda table: table.assign(completeness=np.nan, completeness_low=np.nan, completeness_high=np.nan)
     )
@@ -124,11 +135,10 @@ def test_a_share_that_cannot_be_told_has_its_reason(having):
 def test_agreement_of_the_screen_is_a_number_and_no_verdict(having, correlation):
     said = told(having(pearson=correlation, memories=lambda table: table.assign(disagrees=True)))
     written = f"{correlation:.2f}".replace("-", "−")
-    assert f"screen and exact effect correlate by {written}; for " in said and " agree" not in said.removeprefix(
-        "agreement"
-    )
+    assert f"screen and exact effect correlate by {written}. For " in said
+    assert " agree" not in said.removeprefix("agreement")
     count = re.search(r"Over (\d+) candidates", said)[1]
-    assert f"for {count} of them the two differ" in said
+    assert f"For {count} of them, the two differ" in said
     assert "correlate" not in told(having(pearson=np.nan))
 
 
@@ -138,27 +148,28 @@ def test_a_screen_that_could_not_be_held_is_told(having):
     assert "frozen" not in told(having())
 
 
-def test_numbers_of_the_control_stand_beside(having, change):
-    """A control that has the behaviour, one that lacks it, and one that was not asked."""
+def test_numbers_of_the_control_stand_in_a_column(having, change):
+    """Of a control that has the behaviour, of one that lacks it, and of one that was not asked."""
     control = having(
         accuracy=0.82, significant=68, screened=4, by_memories=0.7, by_memories_low=0.49, by_memories_high=0.83
     )
-    said = told(having(), control)
-    name = short_name(control)
-    assert f"98 % of 198 prompts ({name}: 82 % of 198 prompts). " in said
-    assert f"per layer) ({name}: 68, and 4 with a screen that is not 0 (false discovery rate 0.05 per layer))." in said
-    assert f": 7 % (−1 % to 15 %) ({name}: 70 % (49 % to 83 %))." in said
-    lacking = told(having(), having(accuracy=0.51, explained=False))
-    assert f"({name}: not measured, because its accuracy is too low)." in lacking
+    beside = [line for line in summary(having(), control) if line[0].startswith("agreement")]
+    assert [(own.replace("\u00a0", " "), its.replace("\u00a0", " ")) for _, own, its in beside] == [
+        ("98 %", "82 %"),
+        ("1,234", "68"),
+        ("56", "4"),
+        ("7 %", "70 %"),
+        ("−1 % to 15 %", "49 % to 83 %"),
+    ]
+    assert counted(having(accuracy=0.51, explained=False))[-2:] == ["–", "–"]
+    assert "(" not in told(having(), control)
     other = change({"behaviours": {}})
-    assert told(having(), other).endswith(f" {other.name} was not asked for it.") and f"({name}:" not in told(
-        having(), other
-    )
+    assert told(having(), other).endswith(f" {other.name} was not asked for it.")
     assert "below 60 %, so there is nothing to explain. " in told(having(explained=False), other)
 
 
 def test_figures_show_the_control(having, monkeypatch):
-    """Its candidates and its sets are grey, and named in the legend; the captions have its numbers in brackets."""
+    """Its candidates and its sets are grey, and named in the legend; the details of the captions have its numbers."""
     run = having()
     control = having(explained=True, sets=lambda table: table.assign(completeness=0.25))
     control.name = "other"
@@ -171,7 +182,8 @@ def test_figures_show_the_control(having, monkeypatch):
         figure = draw(run, None)
         labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert labels.count("control: other") == 1
-        assert "(other: " in caption(run).shows and "the control run other" in caption(run).text
+        assert "other" not in caption(run).shows and "In grey the control run other" in caption(run).more
+        assert caption(run).more.endswith(f": {caption(control).shows.partition(' A p-value')[0]}")
     lines = [line.get_ydata() for line in figure.axes[0].lines if line.get_label() == "control: other"]
     assert len(lines) == 1 and (lines[0] == 0.25).all()
     rows = section_behaviours._asked(run).rows
@@ -237,7 +249,7 @@ def test_empty_columns_leave_no_nan_on_the_page(having):
     (behaviours,) = [section for section in arrange(its, {}) if section["branch"].name == "behaviours"]
     cells = [str(cell) for block in behaviours["after"] if block.table for row in block.table.rows for cell in row]
     assert cells and not any(re.search(r"\bnan\b", cell) for cell in cells)
-    assert "nan" not in f"{told(its)}{caption_layers(its)}{caption_sets(its)}".lower()
+    assert "nan" not in f"{told(its)}{counted(its)}{caption_layers(its)}{caption_sets(its)}".lower()
 
 
 def test_memories_are_shown_with_the_end_of_the_value_that_they_push_towards(run, having):
@@ -258,6 +270,7 @@ def test_memories_are_shown_with_the_end_of_the_value_that_they_push_towards(run
             for row in table.rows:
                 memory = run.memory(row[0].memory)
                 id = values.loc[(memory.layer, memory.memory), end] if end else None
-                assert row[at] == ("–" if id is None else chip(run.vocabulary[id]))
+                assert row[at] == pushed("" if id is None else run.vocabulary[id], rise)
+                assert ("bottom of the value" in row[at]) == (end == "bottom_token")
         (text,) = [block.text for block in behaviours["after"] if block.heading == f"Memories of {NAME}"]
         assert "towards the bottom token where it is negative" in text

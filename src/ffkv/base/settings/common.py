@@ -211,6 +211,9 @@ class Corpus(Section):
     sentences_per_document: Whole = Field(0, ge=0)
     """Maximum number of sentences that are read of each document: the first ones. 0 means all. With few of them, a sample
     is spread over many documents, such as the beginnings of articles."""
+    title: str = ""
+    """Name of the text in reports, such as `Simple English Wikipedia`. No other step reads it. Empty means the name of the
+    data set, or of its files."""
 
     @property
     def on_hub(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
@@ -19,13 +18,13 @@ from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import GREY, LOOK
-from ffkv.run.report.page_tables import Cell, Named, PageTable, chip, data_table, of_columns, whole_table
+from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns, pushed, whole_table
 from ffkv.run.report.section import Figure, Section, TableBlock, open_control
 from ffkv.run.report.wording import note, rows, short_name
 from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import MINUS, column, number, percent, visible
+from ffkv.run.results.text import column, number, percent, rounded, visible
 
 LABEL = 0.1  # the share of a logarithmic axis that a label takes
 
@@ -128,19 +127,15 @@ def _asked(run: Run) -> PageTable:
                 "prompts": number(row["prompts"]),
                 "groups": number(row["groups"]),
                 "accuracy": percent(row["accuracy"]),
-                "logit difference": _plain(row["difference"]),
+                "logit difference": rounded(row["difference"]),
                 "contrast": number(row["significant"]),
                 "screen": number(row["screened"]),
                 "effect": "–" if effects is None else number(len(effects)),
                 "carried by all memories": percent(row["by_memories"]),
-                "screen and effect": _plain(row["pearson"]),
+                "screen and effect": rounded(row["pearson"]),
             }
             lines.append([*columns.values()])
     return PageTable("behaviours asked", [*columns], [place > 1 for place in range(len(columns))], lines)
-
-
-def _plain(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3g}".replace("-", MINUS)
 
 
 def _tables(run: Run) -> list[TableBlock]:
@@ -173,7 +168,6 @@ def _graphs(run: Run) -> list[TableBlock]:
     blocks = []
     for place, name in enumerate(run.table("behaviour_graph_sets")["behaviour"].unique()):
         graph = behaviour_graph(run, name)
-        text = f"{graph.told} {note(__package__, 'graph')}"
         drawn = draw(graph) if len(graph.nodes) else None
         folded = [
             (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
@@ -181,7 +175,8 @@ def _graphs(run: Run) -> list[TableBlock]:
             if len(frame)
         ]
         table = _nodes(graph) if len(graph.nodes) else None
-        blocks.append(TableBlock(f"behaviour-graph-{place}", f"Graph of {name}", text, table, folded, drawn))
+        anchor, more = f"behaviour-graph-{place}", note(__package__, "graph")
+        blocks.append(TableBlock(anchor, f"Graph of {name}", graph.told, table, folded, drawn, more))
     return blocks
 
 
@@ -196,7 +191,8 @@ def _nodes(graph: BehaviourGraph) -> PageTable:
         "loss": [percent(share) for share in nodes["loss"]],
         "stability": [percent(share) for share in nodes["stability"]],
     }
-    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], nodes["pushes"], numbers)
+    tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
+    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], tokens, numbers)
 
 
 def _named(run: Run, name: str) -> PageTable:
@@ -214,18 +210,19 @@ def _named(run: Run, name: str) -> PageTable:
     }
     names = [memory_name(*each) for each in zip(found["layer"], found["memory"], strict=True)]
     patterns = [run.memory(each).pattern for each in names]
-    table = _memories(f"memories of {name}", names, patterns, pushed_tokens(run.files, found)["pushes"], numbers)
+    tokens = map(pushed, pushed_tokens(run.files, found)["pushes"], found["coefficient"])
+    table = _memories(f"memories of {name}", names, patterns, tokens, numbers)
     return replace(table, muted_from=int(found["certain"].sum()))
 
 
 def _memories(
-    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[str], numbers: dict[str, list[str]]
+    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[Cell], numbers: dict[str, list[str]]
 ) -> PageTable:
     """Returns a table of memories, with their patterns and the tokens that they push towards."""
     columns: dict[str, Iterable[Cell]] = {
         "memory": map(Named, names),
         "pattern": (visible(each) if each else "–" for each in patterns),
-        "pushes towards": (chip(each) if each else "–" for each in tokens),
+        "pushes towards": tokens,
     }
     return of_columns(name, {**columns, **numbers}, columns)
 
@@ -235,6 +232,7 @@ SECTION = Section(
         "behaviour_layers": Figure((MEMORIES, "behaviour_layers"), draw_layers, words.caption_layers),
         "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets),
     },
+    words.main_numbers,
     after=_tables,
     summary=words.summarize,
 )

@@ -10,10 +10,10 @@ from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
 from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, PROMPTS, RANDOM
 from ffkv.run.report.section import Caption, name_control, open_control
-from ffkv.run.report.wording import note, rows, short_name
+from ffkv.run.report.wording import note, rows
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import MINUS, decimals, number, percent
+from ffkv.run.results.text import decimals, number, percent, rounded
 
 SUMMARY, MEMORIES, SETS = "behaviours", "behaviour_memories", "behaviour_sets"
 SHOWN = 25  # memories of each behaviour that a page shows
@@ -50,10 +50,12 @@ def having(control: Run | None, name: str) -> Run | None:
     return control if control is not None and name in control.settings.behaviours else None
 
 
-def _beside(tell: Callable[[Run, str], str], run: Run, control: Run | None, name: str) -> str:
-    """Returns what `tell` says of a behaviour of a run, and in brackets of its control, if that was asked for it."""
-    its = having(control, name)
-    return f"{tell(run, name)} ({short_name(its)}: {tell(its, name)})" if its else tell(run, name)
+def _by_name(tell: Callable[[Run, str], str], run: Run, control: Run | None) -> tuple[str, str]:
+    """Returns what `tell` says of each behaviour of a run; and of its control, if that was asked for them, with a space in front."""
+    names = asked(run)["behaviour"].tolist()
+    own = " ".join(f"{name}: {tell(run, name)}." for name in names)
+    beside = [f"{name}: {tell(its, name)}." for name in names if (its := having(control, name))]
+    return own, f" In grey {name_control(control)}: {' '.join(beside)}" if control and beside else ""
 
 
 def candidates(run: Run, name: str) -> tuple[pd.DataFrame, str, str]:
@@ -84,25 +86,23 @@ def tell_candidates(run: Run, name: str) -> str:
     if len(sure):
         best = sure.loc[sure[strength].abs().idxmax()]
         unit = "" if unmeasured else " logits"
-        strongest = f"{best[strength]:.3g}{unit}".replace("-", MINUS)
+        strongest = f"{rounded(best[strength])}{unit}"
         text += f", {memory_name(int(best['layer']), int(best['memory']))} most ({strongest})"
     return text + unmeasured
 
 
 def caption_layers(run: Run) -> Caption:
     """Returns the words of the figure of layers."""
-    told, control = [], open_control(run)
+    control = open_control(run)
+    told, beside = _by_name(tell_candidates, run, control)
+    floors = []  # no test is counted if no effect was measured
     for name in asked(run)["behaviour"]:
-        told.append(f"{name}: {_beside(tell_candidates, run, control, name)}.")
-        tests = int(candidates(run, name)[0]["effect"].notna().sum())  # none if no effect was measured
-        told += filter(None, [tell_floor(tests, run.settings.behaviours[name].controls)])
-    text = note(__package__, "layers", where=_where(run), crosses=_crosses(control, "crosses"))
-    return Caption(" ".join(told), text, "Points by layer and effect, a panel per behaviour.")
-
-
-def _crosses(control: Run | None, what: str) -> str:
-    """Says, with a space in front, what is the control's; empty without one."""
-    return f" Grey {what}: {name_control(control)}." if control is not None else ""
+        tests = int(candidates(run, name)[0]["effect"].notna().sum())
+        floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
+    words = {"where": _where(run), "beside": beside}
+    text, more = (note(__package__, name, **words) for name in ("layers", "layers_more"))
+    told = " ".join(filter(None, [told, *floors]))
+    return Caption(told, text, "Points by layer and effect, a panel per behaviour.", more)
 
 
 def _where(run: Run) -> str:
@@ -133,36 +133,63 @@ def _interval(row: pd.Series, name: str) -> str:
 
 def caption_sets(run: Run) -> Caption:
     """Returns the words of the figure of sets."""
-    told, control = [], open_control(run)
-    for name in asked(run)["behaviour"]:
-        told.append(f"{name}: {_beside(_tell_sets, run, control, name)}.")
-    text = note(__package__, "sets", where=_where(run), dashes=_crosses(control, "dashes"))
-    return Caption(" ".join(told), text, "Lines by number of memories, a panel per behaviour.")
+    control = open_control(run)
+    told, beside = _by_name(_tell_sets, run, control)
+    words = {"where": _where(run), "beside": beside}
+    text, more = (note(__package__, name, **words) for name in ("sets", "sets_more"))
+    return Caption(told, text, "Lines by number of memories, a panel per behaviour.", more)
+
+
+def main_numbers(run: Run) -> dict[str, str]:
+    """Returns whether the model has each behaviour, and how much of it memories carry, by what the numbers are.
+
+    What cannot be told is a dash, and `summarize` says why.
+    """
+    found = {}
+    for row in asked(run).to_dict("records"):
+        name, pairs = row["behaviour"], row["kind"] != LISTS
+        if pairs:
+            found[f"{name}: prompts whose answer has a higher logit than the wrong answer"] = percent(row["accuracy"])
+        what = f"{name}: memories that contribute otherwise on the prompts (q ≤ {SIGNIFICANT})"
+        found[what] = "–" if _few_groups(row) else number(row["significant"])
+        if pairs:
+            found[f"{name}: memories whose screen is not 0"] = "–" if _few_groups(row) else number(row["screened"])
+            where, names = POSITIONS[run.settings.behaviours[name].positions], ("", "_low", "_high")
+            share, low, high = (percent(row[f"by_memories{end}"]) if row["explained"] else "–" for end in names)
+            found[f"{name}: what all memories together carry of it, patched {where}"] = share
+            found[f"{name}: its 95 % interval"] = "–" if low == "–" else f"{low} to {high}"
+    return found
 
 
 def summarize(run: Run, control: Run | None = None) -> list[str]:
-    """Returns whether the model has each behaviour, on which prompts, and how much of it memories carry."""
+    """Returns on which prompts each behaviour was measured, what cannot be told, and why."""
     told = []
     for row in asked(run).to_dict("records"):
-        name = row["behaviour"]
-        its = run.settings.behaviours[name]
-        groups = _tell_groups(row)
-        not_asked = f" {control.name} was not asked for it." if control and not having(control, name) else ""
-        differ = _beside(_tell_differing, run, control, name)
-        if row["kind"] == LISTS:
-            its_words = {"name": name, "prompts": number(row["prompts"]), "groups": groups, "differ": differ}
-            told.append(note(__package__, "of_lists", not_asked=not_asked, **its_words))
-            continue
-        right = _beside(_tell_accuracy, run, control, name)
-        text = f"{name}: the answer has a higher logit than the wrong answer on {right}. {groups}"
-        if not row["explained"]:
-            few = f" The accuracy is below {percent(its.minimum_accuracy)}, so there is nothing to explain."
-            told.append(f"{text}{few}{not_asked}")
-            continue
-        carried = _beside(_tell_carried, run, control, name)
-        text += note(__package__, "explained", differ=differ, where=POSITIONS[its.positions], carried=carried)
-        told.append(f"{text}{_tell_screen(run, name)}{not_asked}")
+        name, its = row["behaviour"], run.settings.behaviours[row["behaviour"]]
+        lists = "two lists of prompts, " if row["kind"] == LISTS else ""
+        sentences = [f"{name}: {lists}{number(row['prompts'])} prompts. {_tell_groups(row)}"]
+        if _few_groups(row):
+            least = rounded(row["smallest_p"])
+            sentences.append(
+                f"No memory is told to contribute otherwise: no p-value of so few groups is below {least}."
+            )
+        if not lists and not row["explained"]:
+            sentences.append(f"The accuracy is below {percent(its.minimum_accuracy)}, so there is nothing to explain.")
+        elif not lists:
+            sentences += [_why_no_share(run, row), _tell_screen(run, name)]
+        sentences.append(f"{control.name} was not asked for it." if control and not having(control, name) else "")
+        told.append(" ".join(filter(None, sentences)))
     return told
+
+
+def tell(run: Run) -> list[str]:
+    """Returns all of it as sentences, for a page without a table of numbers."""
+    return [*(f"{what}: {its}." for what, its in main_numbers(run).items()), *summarize(run)]
+
+
+def _few_groups(row: Mapping[str, Any]) -> bool:
+    """Tells whether no memory can be significant, or the number of those that are is not known."""
+    return bool(row["smallest_p"] > SIGNIFICANT or np.isnan(row["significant"]))
 
 
 def _tell_groups(row: Mapping[str, Any]) -> str:
@@ -175,34 +202,17 @@ def _tell_groups(row: Mapping[str, Any]) -> str:
     return f"They are of {many}, and a group counts as one draw{GROUPED[row['grouped_by']]}."
 
 
-def _tell_accuracy(run: Run, name: str) -> str:
-    row = row_of(run, name)
-    return f"{percent(row['accuracy'])} of {number(row['prompts'])} prompts"
-
-
-def _tell_differing(run: Run, name: str) -> str:
-    """Says for how many memories contrast and screen are significant, if any can be with the groups that there are."""
-    row = row_of(run, name)
-    if row["smallest_p"] > SIGNIFICANT or np.isnan(row["significant"]):
-        return f"not told, because no p-value of so few groups is below {row['smallest_p']:.2g}"
-    screened = "" if row["kind"] == LISTS else f", and {number(row['screened'])} with a screen that is not 0"
-    return f"{number(row['significant'])}{screened} (false discovery rate {SIGNIFICANT} per layer)"
-
-
-def _tell_carried(run: Run, name: str) -> str:
-    """Says how much of a behaviour all memories together carry, or why no share can be told."""
-    row = row_of(run, name)
-    if not row["explained"]:
-        return "not measured, because its accuracy is too low"
+def _why_no_share(run: Run, row: Mapping[str, Any]) -> str:
+    """Says why it is not told how much of a behaviour all memories together carry; empty if it is told."""
     if not np.isnan(row["by_memories"]):
-        return _interval(row, "by_memories")
-    if row["kind"] == PROMPTS or run.settings.behaviours[name].baseline != "patch":
-        return "not told, because the behaviour is measured from what is left when all memories are patched"
-    return "not told, because the behaviour is not surely above 0"
+        return ""
+    if row["kind"] == PROMPTS or run.settings.behaviours[row["behaviour"]].baseline != "patch":
+        return "No share of all memories is told: the behaviour is measured from what is left when they are patched."
+    return "No share of all memories is told: the behaviour is not surely above 0."
 
 
 def _tell_screen(run: Run, name: str) -> str:
-    """Says, with a space in front, how far the screen tells the exact effects; empty if it cannot be said."""
+    """Says how far the screen tells the exact effects; empty if it cannot be said."""
     found = candidates(run, name)[0]
     if np.isnan(pearson := row_of(run, name)["pearson"]):
         return ""

@@ -41,11 +41,11 @@ def _controls(run: Run) -> int:
     return min(run.settings.intervention.controls, *(layer.memories - 1 for layer in run.anatomy.layers))
 
 
-def _shown(own: pd.DataFrame, controls: int) -> str:
-    """Returns how many memories have a q-value up to 0.05, from rows of `BY_LAYER`; or that none can have one."""
+def _shown(own: pd.DataFrame, controls: int, what: str = "memories") -> str:
+    """Returns how many memories, or removals, have a q-value up to 0.05, from rows of `BY_LAYER`; or that none can have one."""
     if (controls + 1) * SIGNIFICANT < 1:
         return f"no memory, as {number(controls)} controls cannot show it"
-    return f"{number(own['significant'].sum())} of {number(own['memories'].sum())} memories"
+    return f"{number(own['significant'].sum())} of {number(own['memories'].sum())} {what}"
 
 
 def _least(own: pd.DataFrame, controls: int) -> str:
@@ -138,8 +138,9 @@ def _mean(run: Run, source: str) -> str:
 
 def _specific(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "intervention_memories"))]
-    heading, text = "Memories with the largest specific effects", note(__package__, "specific", **WORDS)
-    return [TableBlock("specific", heading, text, specific_effects(run), folded)]
+    text, more = (note(__package__, name, **WORDS) for name in ("specific", "specific_more"))
+    heading = "Memories with the largest specific effects"
+    return [TableBlock("specific", heading, text, specific_effects(run), folded, more=more)]
 
 
 def _by_factor(run: Run) -> pd.DataFrame:

@@ -14,14 +14,14 @@ from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure
 from ffkv.run.report.verdicts import FAILS, FLAT, UNKNOWN, UNTRAINED, Estimate, Rule, judge
 from ffkv.run.report.wording import course, goes, note, rows
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import decimals, number, percent
+from ffkv.run.results.text import number, percent, rounded
 from ffkv.run.results.text import points as in_points
 
 DIFFERENCES, GAIN = "translation_differences", "translated - head"
 LABELS = {"translated": "translated", "head": "as the head reads it", "shuffled": "map of shuffled pairs"}
 COUNTED = {"keys": "sum", "prefixes": "max"}  # the columns that tell of how many things a figure is
 # How captions write the numbers of a column, if not as percentages.
-WRITE = {("translated_rank", "median"): number, ("translation_fit", "divergence"): decimals}
+WRITE = {("translated_rank", "median"): rounded, ("translation_fit", "divergence"): rounded}
 
 
 def _panel(

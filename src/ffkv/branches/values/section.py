@@ -79,8 +79,8 @@ def _predictive(run: Run) -> list[TableBlock]:
         ("Number of these values per layer", data_table(run, "table_2_predictive_layers")),
         ("All columns", data_table(run, "table_2_predictive_values")),
     ]
-    text = note(__package__, "predictive", count=len(table.rows))
-    return [TableBlock("predictive", "Table 2. Predictive values", text, table, folded)]
+    text, more = (note(__package__, name, count=len(table.rows)) for name in ("predictive", "of_paper"))
+    return [TableBlock("predictive", "Table 2. Predictive values", text, table, folded, more=more)]
 
 
 RANK_CURVE = Curve(

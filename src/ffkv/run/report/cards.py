@@ -18,6 +18,8 @@ from ffkv.run.results.text import number
 
 PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
+# Of memories that tables name: cards, and trigger examples of each. They keep a page of 80 layers below 25,000 nodes.
+MOST_NAMED, NAMED_TRIGGERS = 24, 4
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Card:
     run: Run
     memory: Memory
     sought: pd.DataFrame | None = None  # patterns that were sought on request, in place of those of the run
+    shown: int | None = None  # the most trigger examples of each sign; None for those of `report.card_triggers`
 
     @functools.cached_property
     def examined(self) -> int:
@@ -61,7 +64,7 @@ class Card:
         return rows_of(self._examples("negative"))
 
     def _examples(self, side: str) -> Columns:
-        most = self.run.settings.report.card_triggers
+        most = self.shown or self.run.settings.report.card_triggers
         return example_columns(self.run.files, self.memory.layer, self.memory.memory, side, most)
 
     @property
@@ -132,6 +135,15 @@ def make_cards(run: Run) -> list[Card]:
         return []
     chosen = choose(indexes.trigger_patterns(run.files), run.memories(), run.settings.report.cards)
     return [Card(run, run.memory(layer, memory)) for layer, memory in chosen]
+
+
+def cards_of(run: Run, named: Iterable[str], cards: Iterable[Card]) -> list[Card]:
+    """Makes the cards of memories that tables name and that have no card among `cards`, in the order of the layers."""
+    own = {card.memory.name for card in cards}
+    few = min(NAMED_TRIGGERS, run.settings.report.card_triggers)
+    found = [run.memory(name) for name in [*dict.fromkeys(name for name in named if name not in own)][:MOST_NAMED]]
+    found.sort(key=lambda memory: (memory.layer, memory.memory))
+    return [Card(run, memory, shown=few) for memory in found] if own else []
 
 
 def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:

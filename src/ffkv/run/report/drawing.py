@@ -26,6 +26,8 @@ from ffkv.run.report.wording import PAPER_LAYERS
 
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
+OF_LAYERS = "layers"  # label of a panel whose horizontal axis has layers
+OF_PAPER = "the paper"  # how labels of the paper's curves begin
 MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
@@ -133,6 +135,7 @@ def fit_legend(figure: Figure | OfReader, handles: Sequence[Any], labels: Sequen
 
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
+    axes.set_label(OF_LAYERS)
     axes.set_xlim(first - 0.6, first + layers - 0.4)
     axes.set_xticks(layer_ticks(first, first + layers - 1, max(1, TICKS_ACROSS // _panels_across(axes))))
     axes.set_xlabel(label)
@@ -253,7 +256,7 @@ def tell_cut(axes: Axes, intervals: int) -> None:
         axes.set_xlabel(f"{axes.get_xlabel()} (intervals longer than shown: {intervals})")
 
 
-def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:
+def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = OF_PAPER, style: int = 5) -> None:
     """Draws the paper's line: its first layer on the model's first layer, its last layer on the model's last.
 
     Where the model has another number of layers than the paper's, an axis above the panel shows the paper's own layers,

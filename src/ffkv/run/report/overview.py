@@ -72,8 +72,10 @@ def _folder_name(path: str) -> str:
 
 
 def corpus_name(run: Run) -> str:
-    """Returns the name of the text: of a data set of the hub, or of its files."""
+    """Returns the name of the text: `corpus.title`, or else that of a data set of the hub, or of its files."""
     corpus = run.settings.corpus
+    if corpus.title:
+        return corpus.title
     if corpus.dataset == EMBEDDED:
         return "the documentation of the Python library"
     if corpus.dataset != "files":

@@ -6,18 +6,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.multiple_tests import SIGNIFICANT
+from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import column, decimals, ending, number, percents, shortened, token, visible
 
 MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
 MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
+OPEN_ROWS = 8  # of a table for reading; the reader opens the others
 MOST_SPECIFIC = 50  # memories with the largest specific effects
 P_DECIMALS = 2  # of p-values and q-values
 MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
@@ -49,6 +51,11 @@ class PageTable:
     href: str = ""
     same: tuple[tuple[str, Cell], ...] = ()  # columns whose cells were all the same: their headings and the cell
     muted_from: int | None = None  # the row from which on rows are not significant; None if nothing is tested
+
+    @property
+    def named(self) -> list[str]:
+        """The memories that the open rows name."""
+        return [cell.memory for row in self.rows[:OPEN_ROWS] for cell in row if isinstance(cell, Named)]
 
 
 def data_table(run: Run, name: str) -> PageTable:
@@ -185,14 +192,14 @@ def specific_effects(run: Run) -> PageTable:
     columns: dict[str, Iterable[Cell]] = {
         "memory": memories_of(table),
         "coefficients": table["side"],
-        "prediction": map(chip, table["token"]),
+        "pushes towards": map(pushed, pushed_tokens(run.files, table)["pushes"], table["coefficient"]),
         "mean m": column(table["coefficient"]),
         **{header: column(table[name], like=every) for header, name in effects.items()},
         "q": column(table["q_value"], places=P_DECIMALS),
         "changed": percents(table["changed"]),
         "significant": ["yes" if significant else "no" for significant in table["significant"]],
     }
-    texts = {"memory", "coefficients", "prediction", "significant"}
+    texts = {"memory", "coefficients", "pushes towards", "significant"}
     return without_same(of_columns("specific effects", columns, texts, int(table["significant"].sum())))
 
 
@@ -205,19 +212,28 @@ def chip(text: str) -> Markup:
     return Markup('<span class="token">{}</span>').format(token(text))
 
 
-def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup | str:
-    """Returns a cell as the page writes it. A memory leads to its page, or else to its card.
+def pushed(text: str, coefficient: float) -> Markup | str:
+    """Returns the token that a memory pushes towards, and whether it is the bottom token of the value; a dash for none."""
+    where = Markup(' <span class="note">bottom of the value</span>') if coefficient < 0 else ""
+    return chip(text) + where if text else "–"
+
+
+def linked(cell: Cell, run: str, cards: Collection[str] = (), pages: Collection[str] = ()) -> Markup | str:
+    """Returns a cell as the page writes it. A memory leads to its card, or else to its page, or else says where it is shown.
 
     Args:
-        pages: names of the memories that have a page of their own in the folder `memories` beside the report.
-        cards: names of those that have a card.
+        run: the name of the run, which addresses of `ffkv explore` have.
+        cards: names of the memories that have a card.
+        pages: names of those that have a page of their own in the folder `memories` beside the report.
     """
     if not isinstance(cell, Named):
         return cell
     text = cell.text or cell.memory
-    if cell.memory in pages:
-        return Markup('<a href="memories/{}.html">{}</a>').format(cell.memory, text)
-    return Markup('<a href="#{}">{}</a>').format(cell.memory, text) if cell.memory in cards else text
+    if cell.memory in cards or cell.memory in pages:
+        address = f"#{cell.memory}" if cell.memory in cards else f"memories/{cell.memory}.html"
+        return Markup('<a href="{}">{}</a>').format(address, text)
+    address = f"/r/{quote(run, safe='')}/m/{cell.memory[1:].replace('.', '/')}"
+    return Markup('<span title="ffkv explore shows {} at {}">{}</span>').format(cell.memory, address, text)
 
 
 def _cells(name: str, values: pd.Series) -> list[Cell]:

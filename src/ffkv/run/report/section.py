@@ -39,6 +39,7 @@ class Caption:
     shows: str
     text: str  # how it was measured and drawn. It can be understood without the rest of the page.
     description: str  # what there is to see, for readers who do not see it
+    more: str = ""  # details of the method, so that the text has 80 words or less; "" if there are none
 
 
 def caption(
@@ -124,6 +125,7 @@ class TableBlock:
     folded: list[tuple[str, PageTable]] = field(default_factory=list)
     # an `svg` element in the colours of the page, above the tables; None where there is none
     drawing: Markup | None = None
+    more: str = ""  # details of the text, which the reader opens; "" where there are none
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[
             drawn, beside = draw_beside(run, name, control)
             if beside is not None:
                 its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
-                words = replace(words, text=f"{words.text} {its}")
+                words = replace(words, more=f"{words.more} {its}".lstrip())
             element = svg.write_svg(drawn, name, heading, words.description)
             more = [table for table in figure.more_tables if table in run.tables]
             tables = [data_table(run, table) for table in [*figure.tables, *more]]

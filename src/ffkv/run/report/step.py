@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that opens from disk, without scripts and without network, and a file per figure.
+"""The report of a run: one HTML file that opens from disk, without network, and a file per figure. Its script may be off.
 
 A notebook shows both.
 """
@@ -19,7 +19,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import find, is_file
 from ffkv.run.report import drawing, section, svg
-from ffkv.run.report.cards import make_cards
+from ffkv.run.report.cards import cards_of, make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims, sum_of_claims
@@ -37,8 +37,8 @@ FRAME = Markup('<iframe srcdoc="{}" style="width: 100%; height: 90vh; border: 0"
 def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and beside it `verdicts.csv` and each figure as an SVG file in the folder `figures`.
 
-    Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories`
-    beside the page. A memory in a table that has no page leads to its card. The control run of the setting
+    A memory in a table leads to its card, or else to its page, if `ffkv explore --export` wrote one into the folder
+    `memories` beside the page. Any other one says at which address `ffkv explore` shows it. The control run of the setting
     `report.control` is drawn in grey; its folder is beside that of the run.
 
     Args:
@@ -82,15 +82,19 @@ def render(
     control: the control run, with which the summary compares the run.
     pages: names of the memories that have a page of their own in the folder `memories` beside this one.
     """
-    environment, cards = make_environment(("ffkv.run.report", ".")), make_cards(run)
-    environment.filters["linked"] = functools.partial(linked, pages=pages, cards={card.memory.name for card in cards})
+    environment = make_environment(("ffkv.run.report", "."))
+    sections, cards = section.arrange(run, exhibits), make_cards(run)
+    tables = [each.table for one in sections for each in one["before"] + one["after"] if each.table]
+    named = cards_of(run, [name for table in tables for name in table.named], cards)
+    names = {card.memory.name for card in [*cards, *named]}
+    environment.filters["linked"] = functools.partial(linked, run=run.name, cards=names, pages=pages)
     return environment.get_template("page.html").render(
         run=run,
         model=model_name(run),
         read=read_line(run),
         claims=rows_of_claims(judged, run),
         overview=Markup(svg.in_colours_of_page(overview_svg(judged, run, control))),
-        sections=section.arrange(run, exhibits),
+        sections=sections,
         run_exhibits=section.of_section("run", exhibits),
         facts=facts(run),
         summary=section.summary(run, control),
@@ -98,6 +102,7 @@ def render(
         control=short_name(control) if control else "",
         found=sum_of_claims(judged),
         cards=cards,
+        named=named,
         pages=pages,
         settings=run.settings.model_dump_json(indent=2).splitlines(),
     )

@@ -8,31 +8,43 @@ from html import escape
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
+from ffkv.run.report.hover import strips
+
 # Colours that a page has a name for: ink, secondary ink, lines, and what lies behind a figure.
 OF_PAGE = {"#262626": "text", "#000000": "text", "#737373": "soft", "#ebebeb": "line", "#ffffff": "sheet"}
 DARK = (0.16, 0.9)  # luma, in a dark page, of what is white and of what is black in a light one
+# Paths side by side that differ in their places alone, such as the intervals of a line.
+ALIKE = re.compile(r'<path d="[^"]*"(?P<look> [^>]*)/>(?:\s*<path d="[^"]*"(?P=look)/>)+')
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
 def write_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """Returns the figure as an `svg` element, with a title and a description for readers who do not see it.
+    """Returns the figure as an `svg` element, with a title and a description for readers who do not see it, and values (`hover`).
 
     `name` becomes the prefix of every id in the element, so that one page can hold several figures.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=NO_METADATA)
-    element = _without_groups(buffer.getvalue()[buffer.getvalue().index("<svg") :])
+    element = _smaller(buffer.getvalue()[buffer.getvalue().index("<svg") :])
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
     label = f'role="img" aria-labelledby="{name}-title {name}-description"'
     title = f'<title id="{name}-title">{escape(title)}</title>'
     description = f'<desc id="{name}-description">{escape(description)}</desc>'
     head, body = element.split(">", 1)
-    return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{title}{description}{body}"
+    body = body.removesuffix("\n").removesuffix("</svg>")
+    return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{title}{description}{body}{strips(figure)}</svg>\n"
 
 
-def _without_groups(element: str) -> str:
-    """Returns an `svg` element without the groups that change nothing: a third of what a browser would have to keep."""
+def _smaller(element: str) -> str:
+    """Returns an `svg` element without the groups that change nothing, and with one path for neighbours of one look.
+
+    So a browser has to keep less than half of it.
+    """
     kept: list[bool] = []
+
+    def joined(paths: re.Match[str]) -> str:
+        places = "".join(re.findall(' d="([^"]*)"', paths[0]))
+        return f'<path d="{places}"{paths["look"]}/>'
 
     def written(tag: re.Match[str]) -> str:
         if tag[0] == "</g>":
@@ -41,7 +53,7 @@ def _without_groups(element: str) -> str:
         return tag[0] if kept[-1] else ""
 
     element = re.sub("<g(?: [^>]*)?/>", "", element)  # empty ones
-    return re.sub("</?g(?= |>)[^>]*>", written, element)
+    return ALIKE.sub(joined, re.sub("</?g(?= |>)[^>]*>", written, element))
 
 
 def in_colours_of_page(element: str) -> str:

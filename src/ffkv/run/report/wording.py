@@ -1,5 +1,7 @@
 """The words of pages: templates, paragraphs in files, and the sentences and numbers that they share."""
 
+import base64
+import hashlib
 import tomllib
 from collections.abc import Callable
 from functools import cache
@@ -11,9 +13,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.terminal import plain
+from ffkv.run.report.page_tables import OPEN_ROWS
 from ffkv.run.results import text as said
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import change, number, percent, signed
+from ffkv.run.results.text import change, number, percent, rounded, signed
 
 PAPER_LAYERS = 16  # of the paper's model
 INTERVALS = "Bars are 95 % intervals."
@@ -38,7 +41,10 @@ def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.filters |= {each.__name__: each for each in FILTERS}
-    made.globals |= {"style": Markup(files(__package__).joinpath("style.css").read_text(encoding="utf-8"))}
+    style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # the page runs this script, and no other
+    made.globals |= {"style": Markup(style), "script": Markup(script), "script_hash": digest, "open_rows": OPEN_ROWS}
     made.globals |= {"signs": {1: "+", -1: said.MINUS, 0: ""}}
     return made
 
@@ -52,7 +58,7 @@ def _texts(package: str) -> dict[str, Any]:
 def _environment() -> jinja2.Environment:
     """Templates with what the texts of all sections use."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    numbers = (change, number, percent, rows, share_with_pattern, signed, weighted_mean)
+    numbers = (change, number, percent, rounded, rows, share_with_pattern, signed, weighted_mean)
     used = (*numbers, course, goes, paper_line, projection, ties)
     environment.globals |= {each.__name__: each for each in used}
     environment.globals |= {"BOX": BOX, "INTERVALS": INTERVALS, "OF_PREFIXES": OF_PREFIXES}
