@@ -184,9 +184,8 @@ def test_an_edit_of_a_command_or_of_an_export_repeats_nothing(tmp_path, monkeypa
 
 def test_the_hash_of_a_step_is_the_same_wherever_its_packages_lie(tmp_path, monkeypatch):
     before = hashes()
-    for place, package in enumerate(
-        sorted(packages(), reverse=True)
-    ):  # the last package comes first in the order of paths
+    # The last package comes first in the order of paths.
+    for place, package in enumerate(sorted(packages(), reverse=True)):
         folder = tmp_path / str(place) / package
         shutil.copytree(PACKAGE.parent / package, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(dependencies, "_folder", lambda package: next(tmp_path.glob(f"*/{package}")))
