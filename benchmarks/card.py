@@ -186,23 +186,24 @@ def take(
 
 def table(known: dict[str, dict[str, Any]]) -> str:
     """What is known, as a table in Markdown, and what is not."""
-    lines = [
-        "| random weights | card | forward: tokens per second | share of its peak | triggers: tokens per second | times forward"
-        " | removal | kept memories |",
-        f"|{'---|' * 8}",
-    ]
-    for name in PARTS:
-        found = known.get(name, {})
+    lines = list[str]()
+    if any("forward" in found for found in known.values()):
+        lines = [
+            "| random weights | card | forward: tokens per second | share of its peak | triggers: tokens per second |"
+            " times forward | removal | kept memories |",
+            f"|{'---|' * 8}",
+        ]
+    for name, found in known.items():
         if "forward" in found:
             share = "–" if found["share"] is None else f"{found['share']:.0%}"
             rate, own = (f"{found[what]:,.0f}" for what in ("forward", "triggers"))
             ratios = [f"{found[f'{what} ratio']:.3g}" for what in ("triggers", "removal", "kept")]
             lines.append(f"| {' | '.join([name, found['card'], rate, share, own, *ratios])} |")
-        elif isinstance(PARTS[name].take, partial):
-            lines.append(f"| {name} | no card yet |{' – |' * 6}")
-    for name in ("tests/gpu", "make report", "every kind of step"):
-        found = known.get(name, {"card": "no card yet"})
-        told = [found[key] for key in ("told", "compared") if key in found]
-        steps = [f"{step} {seconds:g} s" for step, seconds in found.get("seconds", {}).items()]
-        lines.append(f"\n{name}: {'; '.join([found['card'], *told, *steps])}.")
-    return "\n".join(lines)
+    for name, found in known.items():
+        if "told" in found:
+            told = [found[key] for key in ("told", "compared") if key in found]
+            steps = [f"{step} {seconds:g} s" for step, seconds in found.get("seconds", {}).items()]
+            lines.append(f"\n{name}: {'; '.join([found['card'], *told, *steps])}.")
+    if absent := [name for name in PARTS if name not in known]:
+        lines.append(f"\nNo card yet for: {'; '.join(absent)}.")
+    return "\n".join(lines).strip()

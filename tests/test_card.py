@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import json
-import re
 import sys
 import time
 from functools import partial
@@ -61,7 +60,8 @@ def test_speed_is_measured_on_a_pretended_card(written, monkeypatch):
     assert found["share"] == pytest.approx(2 * weights * found["forward"] / 67e12)  # of float32, by the data sheet
     page = card.PAGE.read_text()
     row = next(line for line in page.splitlines() if line.startswith("| SmolLM2, float32 |"))
-    assert f"| NVIDIA H200 | {found['forward']:,.0f} |" in row and page.count("no card yet") == len(card.PARTS) - 1
+    assert f"| NVIDIA H200 | {found['forward']:,.0f} |" in row
+    assert f"No card yet for: {'; '.join([*card.PARTS][1:])}." in page
 
 
 def test_what_is_done_stays_and_what_fails_ends_nothing(written):
@@ -119,4 +119,4 @@ def test_the_run_of_every_step_has_sound_settings(tmp_path):
 def test_the_page_has_what_is_known_of_every_part():
     page = (ROOT / "docs/benchmarks.md").read_text()
     assert card.table(json.loads(card.RESULTS.read_text())) in page
-    assert all(re.search(rf"^(\| )?{re.escape(name)}( \||:)", page, re.M) for name in card.PARTS)
+    assert all(name in page for name in card.PARTS)

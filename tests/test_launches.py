@@ -39,7 +39,7 @@ def test_tensors_come_back_with_one_wait():
 
 @pytest.mark.parametrize(("kept", "merges"), [(0, 6), (8 * 5 * 3 * 2, 3), (2**30, 0)])
 def test_triggers_of_some_batches_are_merged_together(kept, merges, monkeypatch):
-    """Whatever is kept for later, in the end the top t are the largest of all."""
+    """Whatever is kept for later, in the end the top t are the largest of all, the highest first."""
     monkeypatch.setattr(top_t, "MERGE_BYTES", kept)
     triggers = torch.randint(1, 2**62, (6, 5, 3), generator=torch.Generator().manual_seed(0))  # [batch, prefix, key]
     with PretendedCard() as card:

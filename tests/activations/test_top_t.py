@@ -131,10 +131,6 @@ def test_only_what_can_enter_is_let_in():
         assert top_t.floor(top_t.edges(least), torch.tensor([0])).item() == 0
 
 
-def test_a_state_in_order_begins_with_the_highest():
-    assert top_t.in_order(torch.tensor([[1, 3, 2], [0, 5, 4]])).tolist() == [[3, 2, 1], [5, 4, 0]]
-
-
 def test_nothing_to_insert_changes_nothing():
     state = top_t.empty(2, 3, "cpu")
     top_t.insert(state, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))

@@ -26,9 +26,7 @@ class Statistics:
         self.minimum = torch.zeros(keys, device=device)  # smallest coefficient; 0 if none is negative [key]
         # number of prefixes by coefficient, of every eighth sentence [key, bin]
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
-        self._first_bin = torch.arange(
-            0, self.histogram.numel(), LAST_BIN + 1, dtype=torch.int32, device=device
-        )  # [key]
+        self._first_bin = torch.arange(keys, dtype=torch.int32, device=device) * (LAST_BIN + 1)  # [key]
 
     def add(self, parts: Tensor, peaks: Tensor, troughs: Tensor | None) -> None:
         """Counts a batch of coefficients.

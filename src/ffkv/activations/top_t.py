@@ -85,11 +85,6 @@ def highest(packed: Tensor, t: int) -> Tensor:
     return torch.from_numpy(np.sort(packed.numpy(), axis=1)[:, -t:]).flip(1)
 
 
-def in_order(best: Tensor) -> Tensor:
-    """Sorts the state of a GPU, each row descending [key, t]."""
-    return best.sort(1, descending=True).values
-
-
 def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
     """Merges candidates on the CPU, for keys in any order [candidate], into the state, each row descending [key, t], in place."""
     if not len(keys):
@@ -212,7 +207,7 @@ class TopT:
         """Inserts the pending candidates. Triggers are then in order."""
         if self.best.device.type != "cpu":
             self._merge_whole()
-            self.best = in_order(self.best)
+            self.best = self.best.sort(1, descending=True).values
             return
         self._insert(self._pending_keys[: self._count].long(), self._pending[: self._count])
         self._count = 0
