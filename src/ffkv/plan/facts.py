@@ -233,12 +233,16 @@ def _sample(
     of = f"{len(documents):,} documents" if share == 1 else f"documents in {percent(share)} of the text"
     source = f"estimated from {count:,} of the {of}" if left else "counted"
     seconds = (read - start) + (time.process_time() - read) * float(sizes.sum() / sizes[chosen].sum())
-    whole = [
-        factor * tokens.sum(),
+    found = Split(
+        factor * float(tokens.sum()),
         factor * len(encoded.ids),
-        *(n / share for n in (len(documents), sizes.sum(), seconds)),
-    ]
-    return Split(*map(float, whole), source, error), list(encoded.text), share
+        len(documents) / share,
+        float(sizes.sum()) / share,
+        seconds / share,
+        source,
+        error,
+    )
+    return found, list(encoded.text), share
 
 
 def _read(corpus: Corpus, split: str, render: Render | None) -> tuple[list[Document], float]:
