@@ -92,14 +92,14 @@ def test_tables_without_a_single_value_still_make_a_page(write):
     assert "nothing to show" in page
     assert "no value to show" in page
     assert ">nan<" not in page.lower()
-    assert "None" not in page
+    assert "None" not in page.replace("\nNone.\n", "")  # a memory of table 2 has no negative trigger example
 
 
 def test_a_language_without_stop_words_has_no_sentence_about_them(write):
     folder = write(layers=2)
-    assert "a stop word" in load_figure("figure_8").caption(open(folder)).text
+    assert "a stop word" in load_figure("figure_8").caption(open(folder)).more
     blank(folder / "composition/figure_8_agreement_cases.csv", "stop_word", "stop_word_share", "base_stop_word_share")
-    text = load_figure("figure_8").caption(open(folder)).text
+    text = load_figure("figure_8").caption(open(folder)).more
     assert "stop word" not in text and "has fewer than 5 words" in text
 
 
