@@ -92,14 +92,14 @@ def test_tables_without_a_single_value_still_make_a_page(write):
     assert "nothing to show" in page
     assert "no value to show" in page
     assert ">nan<" not in page.lower()
-    assert "None" not in page
+    assert "None" not in page.replace("\nNone.\n", "")  # a memory of table 2 has no negative trigger example
 
 
 def test_a_language_without_stop_words_has_no_sentence_about_them(write):
     folder = write(layers=2)
-    assert "a stop word" in load_figure("figure_8").caption(open(folder)).text
+    assert "a stop word" in load_figure("figure_8").caption(open(folder)).more
     blank(folder / "composition/figure_8_agreement_cases.csv", "stop_word", "stop_word_share", "base_stop_word_share")
-    text = load_figure("figure_8").caption(open(folder)).text
+    text = load_figure("figure_8").caption(open(folder)).more
     assert "stop word" not in text and "has fewer than 5 words" in text
 
 
@@ -169,14 +169,13 @@ def test_tables_link_a_memory_to_its_card_else_to_its_page_else_tell_where_it_is
     shown = table.head(OPEN_ROWS)
     assert carded >= {*map(memory_name, shown["layer"], shown["memory"])}
     found = {"page": 0, "card": 0, "nowhere": 0}
-    for layer, memory in table[["layer", "memory"]].itertuples(index=False):
+    for place, (layer, memory) in enumerate(table[["layer", "memory"]].itertuples(index=False)):
         name = f"L{layer}.{memory}"
         where = "card" if name in carded else "page" if name == exported else "nowhere"
         address = {"page": f"memories/{name}.html", "card": f"#{name}", "nowhere": ""}[where]
-        for kind, text in (
-            ("", name),
-            (' class="number"', memory),
-        ):  # the table of the section, and the one with all columns
+        # the table of the section, and the one with all columns, of which the page has the first rows
+        cells = [("", name), (' class="number"', memory)]
+        for kind, text in cells[: 2 if place < 15 else 1]:
             told = f'<span title="ffkv explore shows {name} at /r/{run.name}/m/{layer}/{memory}">{text}</span>'
             cell = f'<a href="{address}">{text}</a>' if address else told
             assert f"<td{kind}>{cell}</td>" in page

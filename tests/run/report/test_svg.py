@@ -49,14 +49,14 @@ def test_figures_in_a_page_have_its_colours_and_their_texts_stay():
         alone = write_svg(figure, "x", "title", "description")
     page = in_colours_of_page(alone)
     assert "var(" not in alone and "stroke: #40498e" in alone
-    assert alone.count(name) == page.count(name) == 2  # the legend, and the values of its points
+    assert alone.count(name) == page.count(name) == 3  # in the legend, and in the values of two points
     colours = set(re.findall("#[0-9a-f]{6}", page.replace(name, "")))
     assert colours == {"#40498e", in_the_dark("#40498e")}  # the definition of its name
     assert set(re.findall(r"var\(--(\w+)\)", page)) == {"text", "line", "sheet", "c40498e"}
     assert "#262626" in re.findall("#[0-9a-f]{6}", alone)
 
 
-def drawn(layers: int, **replaced) -> str:
+def drawn(layers: int) -> str:
     """A panel of two lines over layers and the paper's, and one over another axis, with bars and points."""
     table = pd.DataFrame({"layer": range(layers), "value": np.linspace(0, 0.5, layers), "low": 0.0, "high": 1.0})
     with drawing.look():
