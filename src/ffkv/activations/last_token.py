@@ -9,11 +9,10 @@ from torch import Tensor
 
 from ffkv.activations.batches import blocks
 from ffkv.base.batching import batches, pad, tight_batches, to_device
-from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.identities import TOLERANCE
-from ffkv.model.tap.hooks import attention_mask, relative_error
+from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 ROWS_PER_SORT = 4096  # rows that are sorted by length together
@@ -123,12 +122,9 @@ def branches(loaded: LoadedModel, row: np.ndarray) -> bool:
         def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, o: Tensor, way: bool = way) -> None:
             found[int(way), numbers] = o.float().cpu()
 
-        try:
-            for_each_last_token(loaded, loaded.anatomy.layers[-1:], "o", rows, 2 * len(row), on_tensor, way)
-        except UserError:
-            raise
-        except Exception:  # the model's own code takes no mask or no positions
-            return False
+        last = loaded.anatomy.layers[-1:]
+        if tried(for_each_last_token, loaded, last, "o", rows, 2 * len(row), on_tensor, way):
+            return False  # the model's own code takes no mask or no positions
     return relative_error(found[1], found[0]) < TOLERANCE["float32"]
 
 

@@ -34,12 +34,9 @@ BEFORE = {"factor": 1}  # of a layer without a norm after it, for which the tap 
 def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws proper prefixes (1 <= position < length) of sentences, given by their lengths, none twice.
 
-    Args:
-        count: how many prefixes; if there are fewer, all are taken.
-        how: "sentence": a random sentence, then a random position in it; a sentence is drawn again only after each has
-            been drawn (the authors' code). "prefix": uniform over all prefixes (the paper's text).
-    Returns:
-        Sentence and position of each prefix, sorted by sentence and position [prefix].
+    `count`: how many prefixes; if there are fewer, all are taken. `how`: "sentence": a random sentence, then a random position in
+    it; a sentence is drawn again only after each has been drawn (the authors' code). "prefix": uniform over all prefixes (the
+    paper's text). Returns sentence and position of each prefix, sorted by sentence and position [prefix].
     """
     generator = random_stream(seed, Purpose.SAMPLED_PREFIXES)
     sentence = np.repeat(np.arange(len(lengths)), lengths - 1)

@@ -118,11 +118,9 @@ class TopT:
     def enter(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Lets the prefixes of a batch compete.
 
-        Args:
-            m: coefficients, 0 in the padding [sentence, token, key].
-            peaks: each sentence's largest coefficient, or its smallest if `sign` is -1 [sentence, key].
-            gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
-            places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
+        `m`: coefficients, 0 in the padding [sentence, token, key]. `peaks`: each sentence's largest coefficient, or its smallest if
+        `sign` is -1 [sentence, key]. `gate`: whether the gate is positive, of the shape of m; None if the layer has no gates.
+        `places`: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
         """
         if m.device.type != "cpu":
             return self.enter_whole(m, peaks, gate, places)

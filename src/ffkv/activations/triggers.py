@@ -114,12 +114,9 @@ def can_scan(device: torch.device) -> bool:
 def scan(found: Statistics, batch: Batch, m: Tensor, gate: Tensor | None, two_sided: bool) -> Tensor:
     """Adds the coefficients of one layer on one batch to its statistics; returns the best prefix of each sentence.
 
-    Args:
-        found: the statistics.
-        batch, m, gate: see `PassState.add`. Only prefixes that compete are read.
-        two_sided: whether negative coefficients are counted, and the lowest of each sentence are returned, too.
-    Returns:
-        Packed triggers, see `top_t`: of the highest coefficients, and of the lowest [1 or 2, sentence, key].
+    `batch`, `m`, `gate`: see `PassState.add`. Only prefixes that compete are read. `two_sided`: whether negative coefficients are
+    counted, and the lowest of each sentence are returned, too. Returns packed triggers, see `top_t`: of the highest coefficients,
+    and of the lowest [1 or 2, sentence, key].
     """
     from ffkv.activations.scan_kernel import kernel  # Triton is not on every machine
 
@@ -294,8 +291,7 @@ def _at_places(competing: CompetingPrefixes, starts: np.ndarray, place: np.ndarr
 
 @contextlib.contextmanager
 def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
-    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no
-    position.
+    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None: at none.
 
     Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
     """

@@ -216,6 +216,9 @@ class Anatomy:
         }
 
 
+_kind = cache(lambda: TypeAdapter(Anatomy))  # made once, and only if an anatomy is read
+
+
 def write_anatomy(folder: Path, anatomy: Anatomy) -> None:
     """Writes `anatomy.json` into the folder of the model step."""
     (folder / ANATOMY_FILE).write_text(json.dumps(asdict(anatomy), indent=1))
@@ -236,11 +239,6 @@ def read_anatomy(folder: Path | str) -> Anatomy:
     except (OSError, ValueError) as error:
         reason = ": ".join(problem_of(error)) if isinstance(error, ValidationError) else error
         raise UserError(f"{path} cannot be read ({reason}). Run `ffkv model` first, or again.") from error
-
-
-@cache
-def _kind() -> TypeAdapter[Anatomy]:
-    return TypeAdapter(Anatomy)
 
 
 def read_anatomy_to_run(folder: Path | str, trust_remote_code: bool) -> Anatomy:

@@ -4,7 +4,6 @@ Values are as they act in the residual stream. Keys are the rows of the first ma
 `keys` gives what a memory reads as one vector, `factors` gives both factors of a gated memory apart, of experts too.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,9 +26,8 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     around it, it is asked with all unit vectors. If a norm follows the layer, these are the values with the constant
     gain of the norm. Each token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
-    Returns:
-        Values [memory, d] and bias [d], float32, on the CPU. The bias is None if it depends on the token: experts with
-        biases, or a second matrix with a bias and a weight per token.
+    Values are [memory, d] and the bias [d], float32, on the CPU. The bias is None if it depends on the token: experts with
+    biases, or a second matrix with a bias and a weight per token.
     """
     v, b = values_in_place(model, layer)
     return v.cpu(), None if b is None else b.cpu()
@@ -81,7 +79,8 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
             weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
             plain = _plain_values(module, matrix.memories, for_zero)
-            asked = (module(units) - for_zero for units in _unit_vectors(matrix.memories, weight))
+            units = torch.arange(matrix.memories, device=weight.device).split(UNIT_VECTORS)
+            asked = (module(nn.functional.one_hot(some, matrix.memories).to(weight.dtype)) - for_zero for some in units)
             v = torch.cat([*asked]) if plain is None else plain
         bias = for_zero[0]
     scale = scale_of(matrix, v)
@@ -101,20 +100,11 @@ def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor 
     return None
 
 
-def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
-    for start in range(0, size, UNIT_VECTORS):
-        stop = min(start + UNIT_VECTORS, size)
-        yield nn.functional.one_hot(torch.arange(start, stop, device=like.device), size).to(like.dtype)
-
-
 def keys(model: nn.Module, layer: Layer) -> Tensor | None:
     """Returns the keys of a layer. With a gate, a key is what gate and up read, one behind the other.
 
-    A bias and the gain of a norm before the layer are left out.
-
-    Returns:
-        Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is not a plain
-        matrix, as in banks of experts.
+    A bias and the gain of a norm before the layer are left out. Keys are [memory, d] or, with a gate, [memory, 2 d], float32, on
+    the CPU; None if a first matrix is not a plain matrix, as in banks of experts.
     """
     parts = [_keys_of(model, matrix) for matrix in layer.second_matrices]
     found = [part for part in parts if part is not None]
@@ -134,15 +124,9 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
 def factors(model: nn.Module, layer: Layer, width: int) -> tuple[Tensor, Tensor]:
     """Returns what each memory of a layer reads: its key and its gate, m = act(gate) key; without a gate m = act(key).
 
-    A bias and the gain of a norm before the layer are left out.
-
-    Args:
-        model: the model.
-        layer: the layer.
-        width: d, the width of the residual stream.
-    Returns:
-        Keys and gates [memory, d], float32, on the CPU. A row is NaN where there is none: a memory without a gate; a first
-        matrix that is no plain matrix on the residual stream; a gate that the proof could not tell from the other factor.
+    A bias and the gain of a norm before the layer are left out. `width`: d, the width of the residual stream. Keys and gates are
+    [memory, d], float32, on the CPU. A row is NaN where there is none: a memory without a gate; a first matrix that is no plain
+    matrix on the residual stream; a gate that the proof could not tell from the other factor.
     """
     parts = [_factors_of(model, matrix, width) for matrix in layer.second_matrices]
     key, gate = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -58,15 +58,11 @@ class Parts(NamedTuple):
 
 
 def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_memory: Mapping[str, str]) -> Placement:
-    """Decides where a model lies.
+    """Decides where a model lies. Raises UserError if this machine does not have a GPU that `max_memory` names.
 
-    Args:
-        make_form: makes the model on torch's meta device, in the type that it will have.
-        device: the torch device of a model that is not spread, see `room_on`.
-        spreads: whether it is spread if it does not fit.
-        max_memory: the setting `model.max_memory`. If it is not empty, the model is spread over what it allows.
-    Raises:
-        UserError: this machine does not have a GPU that `max_memory` names.
+    `make_form`: makes the model on torch's meta device, in the type that it will have. `device`: the torch device of a model that
+    is not spread, see `room_on`. `spreads`: whether it is spread if it does not fit. `max_memory`: the setting
+    `model.max_memory`. If it is not empty, the model is spread over what it allows.
     """
     one = Placement(device, {"": device})
     if not max_memory and not spreads:

@@ -37,14 +37,9 @@ def describe_memories(
 ) -> pd.DataFrame:
     """Counts the active, agreeing and effective memories of one layer on each prefix.
 
-    Args:
-        m: memory coefficients [prefix, memory].
-        top_v: top(v_i) [memory].
-        top_y: top(y) [prefix].
-        norm: length of v_i [memory].
-        mass: share of the summed contribution that the effective memories carry.
-    Returns:
-        The columns of `BY_PREFIX` about memories, one row per prefix.
+    `m`: memory coefficients [prefix, memory]. `top_v`: top(v_i) [memory]. `top_y`: top(y) [prefix]. `norm`: length of v_i
+    [memory]. `mass`: share of the summed contribution that the effective memories carry. Returns the columns of `BY_PREFIX`
+    about memories, one row per prefix.
     """
     active, agrees = m > 0, top_v[None] == top_y[:, None]
     effective, participation = count_effective(m, norm, mass)

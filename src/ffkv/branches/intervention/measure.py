@@ -70,13 +70,8 @@ def keep(
 
     Prefixes of similar length run together. One pass of the unchanged model serves all layers.
 
-    Args:
-        layers: their numbers.
-        of_layer: gives a layer by its number, see `layer_model`.
-        kept: number and token ids of each prefix [prefix].
-        count: gets the number of prefixes after each pass.
-    Returns:
-        Rows of the table `KEPT`.
+    `layers`: their numbers. `of_layer`: gives a layer by its number, see `layer_model`. `kept`: number and token ids of each
+    prefix [prefix]. `count`: gets the number of prefixes after each pass. Returns rows of the table `KEPT`.
     """
     loaded, rows, rerun = running.loaded, list[dict](), rerunning_layers(running)
     models, lengths = [of_layer(number) for number in layers], np.array([len(ids) for _, ids in kept])
@@ -100,12 +95,8 @@ def keep(
 def changes_of_kept(numbers: Sequence[int], model: LayerModel, bases: Sequence[Unchanged], m: np.ndarray) -> Tensor:
     """Chooses the memories of a layer that are kept on prefixes; returns by what o changes if all others become their means.
 
-    Args:
-        numbers: which of the sampled prefixes these are [prefix].
-        bases: what the unchanged model does on them [prefix].
-        m: coefficients of the layer on them [prefix, memory].
-    Returns:
-        [prefix, choice, d].
+    `numbers`: which of the sampled prefixes these are [prefix]. `bases`: what the unchanged model does on them [prefix]. `m`:
+    coefficients of the layer on them [prefix, memory]. Returns [prefix, choice, d].
     """
     drawn = [random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number) for number in numbers]
     kept = choose_kept(m, model.norms, model.settings.top_k, drawn)
@@ -117,15 +108,10 @@ def changes_of_kept(numbers: Sequence[int], model: LayerModel, bases: Sequence[U
 def measure_kept(
     models: Sequence[LayerModel], numbers: Sequence[int], ends: Sequence[Sequence[Tensor]], predictions: Prediction
 ) -> list[dict]:
-    """Tells what it does to keep a few memories.
+    """Tells what it does to keep a few memories: rows of `KEPT`.
 
-    Args:
-        models: the layers whose other memories change.
-        numbers: which of the sampled prefixes these are [prefix].
-        ends: what the head reads then [layer][prefix][choice, d].
-        predictions: what the unchanged model predicts after the prefixes.
-    Returns:
-        Rows of `KEPT`.
+    `models`: the layers whose other memories change. `numbers`: which of the sampled prefixes these are [prefix]. `ends`: what
+    the head reads then [layer][prefix][choice, d]. `predictions`: what the unchanged model predicts after the prefixes.
     """
     its, rows = models[0].running, list[dict]()
     of_prefixes = torch.stack([torch.stack([*of_layer]) for of_layer in ends], 1)  # [prefix, layer, choice, d]

@@ -59,9 +59,8 @@ class Changes(NamedTuple):
     """Some changes of o on one prefix, all of one unit and of one kind."""
 
     unit_index: int  # number of the unit among those of the layer
-    about: dict[
-        str, Any
-    ]  # the columns that name unit and prefix: with the unit's coefficient, and the length of its contribution
+    # the columns that name unit and prefix: with the unit's coefficient, and the length of its contribution
+    about: dict[str, Any]
     tokens: dict[str, np.ndarray]  # ids of the tokens that are measured, by what they are: "top", "other", "next"
     source: str  # see `ffkv.branches.intervention.tables`
     labels: list[tuple[str, float]]  # of each change: ("scale", c) or ("mean", NaN) [change]; none of controls
@@ -107,11 +106,7 @@ def layer_model(running: Running, number: int, triggers: Triggers, settings: Int
 def intervene(
     model: LayerModel, triggers: Triggers, projections: Projections, train: Corpus
 ) -> tuple[list[dict], list[dict]]:
-    """Changes the coefficients of random memories of one layer.
-
-    Returns:
-        Rows of the tables `BY_PREFIX` and `BY_MEMORY` (without q-values).
-    """
+    """Changes the coefficients of random memories of one layer: rows of `BY_PREFIX` and of `BY_MEMORY`, without q-values."""
     number, settings = model.layer.index, model.settings
     units = sample_units(triggers, number, model.norms, settings, model.seed)
     top = projections.top_token[projections.layer == number][:, : settings.tokens].astype(np.int64)
@@ -123,18 +118,14 @@ def intervene(
     silent = _silent_places(model, units, places, [*ids.values()])
     tokens, other_tokens = [top[unit.memory] for unit in units], [top[unit.other] for unit in units]
     found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
-    by_prefix = [row for unit in found for row in unit.rows]
-    by_memory = [row for unit in found for row in compare_with_controls(unit)]
-    return by_prefix, by_memory
+    return [row for unit in found for row in unit.rows], [row for unit in found for row in compare_with_controls(unit)]
 
 
 def sample_units(triggers: Triggers, layer: int, norms: np.ndarray, settings: Intervention, seed: int) -> list[Unit]:
     """Draws memories of a layer among the living ones, and what they are compared with.
 
     A living memory has a trigger example, and a value that is not 0. The draws of one layer depend on no other layer.
-
-    Args:
-        norms: lengths of its values [memory].
+    `norms`: lengths of its values [memory].
     """
     rows = triggers.rows(layer)
     alive = np.flatnonzero((triggers.count[rows] > 0) & (norms > 0))
@@ -183,13 +174,9 @@ def choose_silent(own: np.ndarray, others: np.ndarray, share: float, count: int)
 
     Where the coefficient is exactly 0, as it mostly is with ReLU or experts, a removal changes nothing, so it shows nothing.
 
-    Args:
-        own: its coefficients on its own trigger examples [prefix].
-        others: its coefficients on other prefixes [other prefix].
-        share: largest size of a coefficient that counts as silent, as a share of the mean size of `own`.
-        count: how many are chosen at most.
-    Returns:
-        Numbers of other prefixes.
+    `own`: its coefficients on its own trigger examples [prefix]. `others`: those on other prefixes [other prefix]. `share`:
+    largest size of a coefficient that counts as silent, as a share of the mean size of `own`. `count`: how many are chosen
+    at most. Returns numbers of other prefixes.
     """
     sizes = np.abs(others.astype(np.float64))
     order = np.argsort(-sizes, kind="stable")
@@ -206,16 +193,11 @@ def measure_units(
     ids: dict[Place, np.ndarray],
     next_token: dict[Place, int],
 ) -> list[UnitResults]:
-    """Changes the coefficients of some memories of a layer on their trigger examples.
+    """Changes the coefficients of some memories of a layer on their trigger examples. Prefixes of similar length run together.
 
-    Prefixes of similar length run together.
-
-    Args:
-        tokens: ids of the top tokens of each unit's value [unit][token].
-        other_tokens: ids of the top tokens of its other memory [unit][token].
-        silent: prefixes on which each unit is silent [unit][prefix].
-        ids: token ids of each prefix, with what precedes every sentence.
-        next_token: the token that follows each prefix.
+    `tokens`: ids of the top tokens of each unit's value [unit][token]; `other_tokens`: those of its other memory. `silent`:
+    prefixes on which each unit is silent [unit][prefix]. `ids`: token ids of each prefix, with what precedes every sentence.
+    `next_token`: the token that follows each prefix.
     """
     its, found, all_places = model.running, [UnitResults() for _ in units], [*ids]
     lengths, read_as = np.array([len(row) for row in ids.values()], np.int64), its.loaded.anatomy.read_as

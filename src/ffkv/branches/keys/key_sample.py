@@ -24,10 +24,9 @@ class Examples(NamedTuple):
 
 
 def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.ndarray:
-    """Draws keys of a layer among those that have a trigger.
+    """Draws keys of a layer among those that have a trigger, all of them if there are no more than `count`.
 
-    Returns:
-        Numbers of the memories in the layer, ascending [key]; all living keys if there are no more than `count`.
+    Returns numbers of the memories in the layer, ascending [key].
     """
     alive = np.flatnonzero(triggers.count[triggers.rows(layer)])
     generator = random_stream(seed, Purpose.SAMPLED_KEYS, layer)
@@ -102,9 +101,8 @@ def trigger_prefixes(
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Returns the first `count` triggers of each of some keys of a layer [key], ordered by key and rank.
 
-    Returns:
-        The memory of each trigger, as a number in the layer [trigger]; its coefficient [trigger]; and its token ids
-        without BOS [trigger][token].
+    These are the memory of each trigger, as a number in the layer [trigger]; its coefficient [trigger]; and its token ids
+    without BOS [trigger][token].
     """
     rows = triggers.layer_offset[layer] + keys
     counts = np.minimum(triggers.count[rows], count)

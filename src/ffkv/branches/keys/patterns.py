@@ -92,11 +92,8 @@ def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) ->
 def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
     """Finds the patterns of the keys of one layer (paper section 3.2).
 
-    Args:
-        keys: words of the prefixes of each key [key][prefix][word]. All keys are tested together.
-    Returns:
-        The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
-        repetitions; then the topics, if the key has any.
+    `keys`: words of the prefixes of each key [key][prefix][word]. All keys are tested together. Returns the patterns of each
+    key [key][pattern]. Shallow patterns come first, ordered by significance and without repetitions; then topics, if any.
     """
     language = detector.pool.topics.language
     evidence = [[shallow_evidence(prefix, language) for prefix in key] for key in keys]
@@ -119,11 +116,9 @@ def detect_topics(
     Each key is one hypothesis of the Benjamini-Hochberg correction. The prefixes of a key with a topic that do not
     belong to it are tested again, as a key of their own among those of all such keys, until nothing more is found.
 
-    Args:
-        keys: words of the prefixes of each key [key][prefix][word].
-        explained: words of each key that count for no topic: those of its shallow patterns [key].
-    Returns:
-        The topics of each key, the first one found first; no two share a prefix [key][pattern].
+    `keys`: words of the prefixes of each key [key][prefix][word]. `explained`: words of each key that count for no topic:
+    those of its shallow patterns [key]. Returns the topics of each key, the first one found first; no two share a prefix
+    [key][pattern].
     """
     patterns: list[list[Pattern]] = [[] for _ in keys]
     # The prefixes without a topic, of each key to test.
@@ -167,11 +162,8 @@ def detect_shallow(
     The Benjamini-Hochberg correction counts every feature of the background and of the keys, for every key, as a
     hypothesis. Counting only the features that recur would choose the hypotheses by their result.
 
-    Args:
-        keys: features of the prefixes of each key [key][prefix].
-        minimum, rate: see `Detector`.
-    Returns:
-        The patterns of each key, in the order of their first occurrence [key][pattern].
+    `keys`: features of the prefixes of each key [key][prefix]. `minimum`, `rate`: see `Detector`. Returns the patterns of
+    each key, in the order of their first occurrence [key][pattern].
     """
     candidates = [
         (number, feature, members)

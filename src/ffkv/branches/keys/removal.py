@@ -79,11 +79,8 @@ def _coefficients(model: LoadedModel, layer: int, batch_tokens: int, branching: 
 def choose_positions(lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Chooses the tokens to remove from each prefix: the first, the last, and a random one between them.
 
-    Args:
-        lengths: number of tokens of each prefix, without BOS [prefix].
-    Returns:
-        Positions from 0 [prefix, `REMOVED`]; -1 if a removal is impossible. A removal must leave a token, so it needs
-        2 tokens; a token between the first and the last needs 3.
+    `lengths`: number of tokens of each prefix, without BOS [prefix]. Returns positions from 0 [prefix, `REMOVED`]; -1 if a
+    removal is impossible. A removal must leave a token, so it needs 2 tokens; a token between the first and the last needs 3.
     """
     between = generator.integers(1, np.maximum(lengths - 1, 2))
     positions = np.stack([np.zeros_like(lengths), lengths - 1, between], axis=1)
@@ -130,10 +127,8 @@ def relative_changes(
 def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[tuple[Any, ...]]:
     """Returns the rows of `REMOVAL` of a layer: the mean change over the triggers of each key.
 
-    Args:
-        keys: memories that were sampled [key].
-        memories: memory of each trigger [trigger].
-        changes: see `relative_changes` [trigger, `REMOVED`].
+    `keys`: memories that were sampled [key]. `memories`: memory of each trigger [trigger]. `changes`: see `relative_changes`
+    [trigger, `REMOVED`].
     """
     rows = []
     for memory in keys.tolist():
@@ -147,11 +142,9 @@ def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np
 def rescore(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, coefficients: Coefficients
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes the coefficients of the trigger examples of some keys [key] of a layer again.
+    """Computes the coefficients of the trigger examples of some keys [key] of a layer again, ordered by key and rank.
 
-    Returns:
-        The memory of each trigger example, its stored coefficient, and its new coefficient [trigger], ordered by key
-        and rank.
+    Returns the memory of each trigger example, its stored coefficient, and its new coefficient [trigger].
     """
     memories, stored, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
     rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
@@ -161,15 +154,11 @@ def rescore(
 def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
     """Measures how far the coefficients of a layer's trigger examples are from those in float32.
 
-    Args:
-        memories: memory of each trigger example, ordered by memory and rank [trigger].
-        coefficients: coefficients of the run, positive [trigger].
-        exact: coefficients in float32 [trigger].
-    Returns:
-        A row of `PRECISION`. error_median and error_largest are of |m - exact| / m. first_stays is the share of keys
-        whose highest trigger example is also the highest in float32. upper_half_stays is the share of the trigger
-        examples in the upper half of their key's list that are in the upper half in float32, too. A share of nothing
-        is NaN.
+    `memories`: memory of each trigger example, ordered by memory and rank [trigger]. `coefficients`: those of the run,
+    positive; `exact`: those in float32, both [trigger]. Returns a row of `PRECISION`. error_median and error_largest are of
+    |m - exact| / m. first_stays is the share of keys whose highest trigger example is also the highest in float32.
+    upper_half_stays is the share of the trigger examples in the upper half of their key's list that are in the upper half
+    in float32, too. A share of nothing is NaN.
     """
     starts = np.flatnonzero(np.diff(memories, prepend=-1))
     errors = np.abs(coefficients - exact) / coefficients

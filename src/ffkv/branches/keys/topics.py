@@ -127,10 +127,7 @@ def add_neighbours(vectors: np.ndarray) -> np.ndarray:
     In a text whose lines count as documents, neighbours are about the same. In a shuffled collection they are not, and
     their weight is about 0.
 
-    Args:
-        vectors: vectors of length 1 or 0, in the order of the corpus [passage, dimension].
-    Returns:
-        Vectors of length 1 or 0 [passage, dimension].
+    `vectors` are of length 1 or 0, in the order of the corpus, as are those that are returned [passage, dimension].
     """
     together, mean = vectors.copy(), vectors.mean(axis=0)
     chance = float(mean @ mean)
@@ -224,10 +221,8 @@ def place_prefixes(keys: Sequence[Prefixes], explained: Sequence[Collection[str]
 
     A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
 
-    Args:
-        keys: words of the prefixes of each key [key][prefix][word].
-        explained: words of each key that count for no topic, in lower case [key]. See `Topics.score`.
-        pool: what random prefixes say.
+    `keys`: words of the prefixes of each key [key][prefix][word]. `explained`: words of each key that count for no topic, in
+    lower case [key], see `Topics.score`. `pool`: what random prefixes say.
     """
     topics = pool.topics
     content = [content_words(prefix, topics.language) for key in keys for prefix in key]
@@ -274,12 +269,9 @@ def topic_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, seed: in
 def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[list[np.ndarray]]:
     """Makes `NULL_DRAWS` draws, in blocks.
 
-    The same seed draws the same prefixes into the same places, whatever the number of places.
-
-    Args:
-        places: number of places per length class; 0 for a class without a prefix in the pool [class].
-    Yields:
-        The sum of the scores in the first place, the first two places, and so on [class][place, draw, topic].
+    The same seed draws the same prefixes into the same places, whatever the number of places. `places`: their number per
+    length class; 0 for a class without a prefix in the pool [class]. Yields the sum of the scores in the first place, the
+    first two places, and so on [class][place, draw, topic].
     """
     draws = [_draw_prefixes(pool, number, count, seed) for number, count in enumerate(places.tolist())]
     for start in range(0, NULL_DRAWS, DRAWS_PER_BLOCK):
@@ -297,9 +289,7 @@ def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.
 def strongest(sums: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
     """Returns the highest sum of scores over all topics, of each draw [draw].
 
-    Args:
-        sums: a block of `draw_blocks`.
-        counts: number of prefixes per length class that are used, one or more in all [class].
+    `sums`: a block of `draw_blocks`. `counts`: number of prefixes per length class that are used, one or more in all [class].
     """
     used = [of_class[count - 1] for of_class, count in zip(sums, counts.tolist(), strict=True) if count]
     return np.sum(used, axis=0).max(axis=1)

@@ -119,11 +119,9 @@ def ignores_mean(head: Head, width: int, layer: int) -> bool:
 def make_readout(matrix: Tensor, counts: np.ndarray, share: float, centres: bool) -> Readout:
     """Makes the readout of the matrix of `read_matrix`, which is centred in place.
 
-    Args:
-        matrix: what each token's logit reads [d, vocabulary].
-        counts: how often each token occurs [vocabulary].
-        share: share of the d directions that counts as ignored. At least one does, and all that W writes nothing for.
-        centres: see `Readout`. The mean is then no direction.
+    `matrix`: what each token's logit reads [d, vocabulary]. `counts`: how often each token occurs [vocabulary]. `share`: of the
+    d directions, what counts as ignored; at least one does, and all that W writes nothing for. `centres`: see `Readout`; the
+    mean is then no direction.
     """
     matrix -= matrix.mean(1, keepdim=True)
     width = len(matrix)

@@ -6,8 +6,8 @@ prefixes.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import torch
@@ -41,7 +41,7 @@ def fit_maps(given: Given, settings: Translation = Translation(), seed: int = 0)
     weight, offset = np.zeros((*shape, anatomy.width), np.float32), np.zeros(shape, np.float32)
     rows = []
     for row, layer in enumerate(given.each_layer("maps")):
-        o = _read(given, partial(_output, layer=layer))
+        o = _read(given, lambda file, layer: read_layer(file, layer, "o").o, layer)
         fitted = dict(zip(READINGS, fit(o, target, fold, shuffled, head.device), strict=True))
         if settings.fit == "divergence":
             pairs = dict(zip(READINGS, (target, target[shuffled]), strict=True))
@@ -55,17 +55,12 @@ def fit_maps(given: Given, settings: Translation = Translation(), seed: int = 0)
     return maps, tables.frame(FIT, rows, given.sample_identity)
 
 
-def _output(file: h5py.File, layer: int) -> np.ndarray:
-    """Reads the block outputs of a layer [prefix, d]."""
-    return read_layer(file, layer, "o").o
-
-
-def _read(given: Given, read: Callable[[h5py.File], np.ndarray]) -> np.ndarray:
+def _read(given: Given, read: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
     """Reads an array of the train prefixes of all shards [prefix, ...]."""
     parts = []
     for path in given.files["states"]:
         with hdf5.open(path, KIND, given.identity) as file:
-            parts.append(read(file))
+            parts.append(read(file, *arguments))
     return np.concatenate(parts)
 
 
@@ -173,8 +168,5 @@ def _deviation(vectors: np.ndarray) -> np.ndarray:
 def _gradient(head: Head, vectors: Tensor, y: Tensor) -> Tensor:
     """Returns the gradient [n, d] of the mean of KL(head(y)‖head(vectors)) with respect to the vectors."""
     log_p = head.logits(y, head.read_as).log_softmax(-1)
-
-    def divergence(logits: Tensor) -> Tensor:
-        return torch.nn.functional.kl_div(logits.log_softmax(-1), log_p, reduction="batchmean", log_target=True)
-
-    return head.gradient(vectors, head.read_as, divergence).cpu()
+    divergence = partial(torch.nn.functional.kl_div, target=log_p, reduction="batchmean", log_target=True)
+    return head.gradient(vectors, head.read_as, lambda logits: divergence(logits.log_softmax(-1))).cpu()

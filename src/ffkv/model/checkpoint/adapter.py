@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,23 +40,12 @@ LACKS = "its file lacks {}, which adapter_config.json asks for. Fetch it again, 
 ROUNDING, ROUNDING_OF_HALF = 1e-3, 0.05
 
 
-class _Names(NamedTuple):
-    """Names of tensors that do not fit."""
-
-    missing: list[str]
-    unexpected: list[str]
-
-
 def merge_adapter(model: PreTrainedModel, commit: Commit, checkpoint: str) -> PreTrainedModel:
     """Merges a PEFT adapter into the weights of a model, in the model's type.
 
-    Args:
-        model: the model, whose weights change.
-        commit: the adapter: a local folder, or a commit on the hub.
-        checkpoint: the model's, as in the settings.
-    Raises:
-        UserError: the adapter cannot be read, is of another model, or cannot be merged; or the merged model computes
-            something else than the model with the adapter beside its weights.
+    `model`: the model, whose weights change. `commit`: the adapter: a local folder, or a commit on the hub. `checkpoint`: the
+    model's, as in the settings. Raises UserError if the adapter cannot be read, is of another model, or cannot be merged; or if
+    the merged model computes something else than the model with the adapter beside its weights.
     """
     from peft import PeftModel
 
@@ -64,11 +53,11 @@ def merge_adapter(model: PreTrainedModel, commit: Commit, checkpoint: str) -> Pr
     _check_config(commit.repository, source, checkpoint)
     refused = f"The adapter {commit.repository} cannot be merged into this {type(model).__name__}"
     try:
-        with listening("transformers", "peft"), _names_noted() as names:
+        with listening("transformers", "peft"), _names_noted() as (missing, unexpected):
             adapted: Any = PeftModel.from_pretrained(model, str(source), revision=commit.read_at)
         if not hasattr(adapted, "merge_and_unload"):
             raise UserError(f"{refused}: it changes the text or the layers that the model reads, not its weights.")
-        if problem := _misfit(model, names):
+        if problem := _misfit(model, missing, unexpected):
             raise UserError(f"{refused}: {problem}")
         ids, shared = _probe(model, adapted.eval()), _shared(adapted)
         unmerged = _logits(adapted, ids)
@@ -92,40 +81,38 @@ def merge_adapter(model: PreTrainedModel, commit: Commit, checkpoint: str) -> Pr
 
 
 @contextmanager
-def _names_noted() -> Iterator[_Names]:
+def _names_noted() -> Iterator[tuple[list[str], list[str]]]:
     """Notes the names that peft finds missing and unexpected, all of them: it returns none of them."""
     from peft import peft_model
 
-    found, original = _Names([], []), peft_model.set_peft_model_state_dict
+    missing, unexpected, original = list[str](), list[str](), peft_model.set_peft_model_state_dict
 
     def note(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         tensors = dict(args[0].named_parameters(remove_duplicate=False))
         read = {id(tensor) for name, tensor in tensors.items() if name not in result.missing_keys}
-        missing = (name for name in result.missing_keys if id(tensors.get(name)) not in read)
-        found.missing.extend(n for n in missing if f".{NAME}." in f"{n}." and not SHARED.search(n))
-        found.unexpected.extend(result.unexpected_keys)
+        unread = (name for name in result.missing_keys if id(tensors.get(name)) not in read)
+        missing.extend(n for n in unread if f".{NAME}." in f"{n}." and not SHARED.search(n))
+        unexpected.extend(result.unexpected_keys)
         return result
 
     with replaced((peft_model, "set_peft_model_state_dict", note)):
-        yield found
+        yield missing, unexpected
 
 
-def _misfit(model: PreTrainedModel, names: _Names) -> str:
-    """Says what of an adapter does not fit the model; "" if everything does."""
-    if names.unexpected:
+def _misfit(model: PreTrainedModel, missing: list[str], unexpected: list[str]) -> str:
+    """Says what of an adapter does not fit the model, by the names of its tensors; "" if everything does."""
+    if unexpected:
         layers = model.config.get_text_config(decoder=True).num_hidden_layers
-        numbers = [int(number) for name in names.unexpected for number in re.findall(r"\.(\d+)\.", name)]
+        numbers = [int(number) for name in unexpected for number in re.findall(r"\.(\d+)\.", name)]
         deeper = max(numbers, default=0) >= layers
         cause = (
             f"It is of a model with more than {layers} layers."
-            if deeper and not names.missing
+            if deeper and not missing
             else "It may be of another model, or of a release of transformers that has other names for the layers."
         )
-        return f"its file holds {_plain(names.unexpected)}, for which the model has no place. {cause}"
-    if names.missing:
-        return LACKS.format(_plain(names.missing))
-    return ""
+        return f"its file holds {_plain(unexpected)}, for which the model has no place. {cause}"
+    return LACKS.format(_plain(missing)) if missing else ""
 
 
 def _plain(names: list[str]) -> str:

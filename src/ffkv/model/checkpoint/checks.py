@@ -38,11 +38,7 @@ MEANINGS = {
 def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
     """Refuses a name that is neither a local folder nor a possible hub id, before the hub is asked.
 
-    Args:
-        checkpoint: the name.
-        gguf: the setting `model.gguf`.
-    Raises:
-        UserError: it is neither; says which of the two the name looks like.
+    The `UserError` says which of the two the name looks like. `gguf`: the setting `model.gguf`.
     """
     path, names = Path(checkpoint), list[str]()
     try:
@@ -78,8 +74,7 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
 def unpacking(config: dict[str, Any], checkpoint: str) -> dict[str, Any]:
     """Returns the arguments with which `from_pretrained` turns quantised weights into plain ones; {} for plain ones.
 
-    Raises:
-        UserError: the weights are quantised by a method that leaves them packed.
+    Raises UserError if the weights are quantised by a method that leaves them packed.
     """
     import transformers
 
@@ -98,13 +93,9 @@ def unpacking(config: dict[str, Any], checkpoint: str) -> dict[str, Any]:
 def refuse_other_forms(checkpoint: str, folder: Path, names: list[str], on_hub: bool = False) -> None:
     """Refuses a folder or repository that holds no model of its own, by the names of its files.
 
-    Args:
-        checkpoint: as in the settings.
-        folder: where its files are. One that does not exist is left to others.
-        names: names of its files, of which some may be elsewhere.
-        on_hub: whether it is a repository.
-    Raises:
-        UserError: it holds an adapter, a model in the GGUF form, or (a repository) no model; says what to do.
+    `checkpoint`: as in the settings. `folder`: where its files are; one that does not exist is left to others. `names`: names of
+    its files, of which some may be elsewhere. `on_hub`: whether it is a repository. Raises UserError if it holds an adapter, a
+    model in the GGUF form, or (a repository) no model; says what to do.
     """
     if "config.json" in names:
         return
@@ -129,12 +120,8 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str], on_hub: 
 def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
     """Refuses a file in the GGUF form that does not exist, or is only a part of a model.
 
-    Args:
-        checkpoint: as in the settings.
-        name: the setting `model.gguf`.
-        names: names of the files that the folder or repository has.
-    Raises:
-        UserError: see above; names the files that there are.
+    `checkpoint`: as in the settings. `name`: the setting `model.gguf`. `names`: names of the files that the folder or repository
+    has. The `UserError` names the files that there are.
     """
     if name not in names:
         there = shown(_gguf_files(names))[1:-1] or "none"

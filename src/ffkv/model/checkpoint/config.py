@@ -20,11 +20,7 @@ DEFAULT_CONTEXT = 2048  # tokens, if neither config nor tokenizer names a number
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Reads `config.json` in the model's folder.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Reads `config.json` in the model's folder. Raises UserError if the file is missing or damaged."""
     try:
         return read_json(folder / "config.json", object_pairs_hook=dict)  # as transformers does
     except (OSError, ValueError) as error:
@@ -67,10 +63,8 @@ def configured_activation(config: Any) -> str:
 def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str | None) -> Any:
     """Builds a causal language model on torch's current device.
 
-    Args:
-        config: its config, which may name code.
-        dtype: type of its parameters.
-        code_revision: commit of the code that the config names; None to run no such code.
+    `config`: its config, which may name code. `dtype`: type of its parameters. `code_revision`: commit of the code that the config
+    names; None to run no such code.
     """
     from transformers import AutoModelForCausalLM
 

@@ -115,13 +115,9 @@ def unpacking_seconds(path: Path, parameters: int) -> float:
 
 
 def compare_with_file(path: Path, model: PreTrainedModel) -> None:
-    """Names what a file in the GGUF form holds and the model does not use.
+    """Names what a file in the GGUF form holds and the `model` that transformers made from it does not use.
 
-    Args:
-        path: the file.
-        model: what transformers made from it.
-    Raises:
-        UserError: a tensor or an entry that changes what is computed was left out; names it.
+    Raises UserError if a tensor or an entry that changes what is computed was left out; names it.
     """
     reader = gguf.GGUFReader(path)
     architecture = str(reader.fields["general.architecture"].contents())
@@ -156,13 +152,9 @@ def _compare_tensors(path: Path, architecture: str, reader: gguf.GGUFReader, mod
 def compare_entries(file: str, architecture: str, entries: Mapping[str, Any], model: PreTrainedModel) -> None:
     """Refuses a file with an entry about its architecture that the model does not compute with.
 
-    Args:
-        file: its name.
-        architecture: what it says that it is.
-        entries: by name; lists that are long and not about the architecture may be missing.
-        model: what transformers made from it.
-    Raises:
-        UserError: see above; names the entry, its number and that of the model.
+    `file`: its name. `architecture`: what it says that it is. `entries`: by name; lists that are long and not about the
+    architecture may be missing. `model`: what transformers made from it. The `UserError` names the entry, its number and that of
+    the model.
     """
     given = {
         name.removeprefix(f"{architecture}."): value
@@ -285,8 +277,7 @@ def _shown(value: Any) -> str:
 def read_entries(path: Path) -> dict[str, Any]:
     """Reads what a file says of its tokenizer, without its lists.
 
-    Raises:
-        UserError: it splits texts in a way that nobody here knows, has a token twice, or an entry that nobody reads.
+    Raises UserError if it splits texts in a way that nobody here knows, has a token twice, or an entry that nobody reads.
     """
     fields = gguf.GGUFReader(path).fields
     said = {
@@ -319,12 +310,8 @@ def read_entries(path: Path) -> dict[str, Any]:
 def follow_file(name: str, said: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """Makes a tokenizer split, merge and begin texts as its file says.
 
-    Args:
-        name: the file's.
-        said: what the file says of it, see `read_entries`.
-        tokenizer: what transformers made from the file.
-    Raises:
-        UserError: the file puts a blank in front of a text, and the tokenizer does not.
+    `name`: the file's. `said`: what the file says of it, see `read_entries`. `tokenizer`: what transformers made from the file.
+    Raises UserError if the file puts a blank in front of a text, and the tokenizer does not.
     """
     _keep_own_tokens(tokenizer)
     backend, way = tokenizer.backend_tokenizer, str(said.get("ggml.pre", ""))

@@ -48,14 +48,10 @@ ALL_NAMES_TOLD = PreTrainedModel, "_adjust_missing_and_unexpected_keys", lambda 
 def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Placement = ON_CPU) -> PreTrainedModel:
     """Loads a causal language model from a local folder (also of a reader's form) or from the hub, in evaluation mode.
 
-    Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
-
-    Args:
-        settings: which model, and its type.
-        commit: the commit of a checkpoint on the hub that is read; None for the one that the hub names now.
-        placement: where its weights go, straight from the file.
-    Raises:
-        UserError: there is no such checkpoint, it is not a causal language model, or weights are missing or packed.
+    Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run. `settings`: which model, and
+    its type. `commit`: the commit of a checkpoint on the hub that is read; None for the one that the hub names now. `placement`:
+    where its weights go, straight from the file. Raises UserError if there is no such checkpoint, it is not a causal language
+    model, or weights are missing or packed.
     """
     with looks_told(settings.checkpoint, settings.adapter, hub_cache()):
         check_checkpoint(settings.checkpoint, settings.gguf)
@@ -152,12 +148,9 @@ def decide_type(settings: Model, commit: Commit) -> Model:
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
     """Builds the model of a checkpoint from its config alone. No weight is read.
 
-    Args:
-        settings: name the checkpoint and the type of its weights.
-        commit: see `load_checkpoint`.
-        device: "meta", which has no weights; or "cpu", with those that the model's class initialises.
-    Raises:
-        UserError: there is no such checkpoint, it cannot be reached, or it is not a causal language model.
+    `settings`: name the checkpoint and the type of its weights. `commit`: see `load_checkpoint`. `device`: "meta", which has no
+    weights; or "cpu", with those that the model's class initialises. Raises UserError if there is no such checkpoint, it cannot be
+    reached, or it is not a causal language model.
     """
     with looks_told(settings.checkpoint, hub_cache()):
         check_checkpoint(settings.checkpoint, settings.gguf)
@@ -314,12 +307,8 @@ def _source(settings: Model, commit: Commit) -> dict[str, str]:
 def read_unpacked(folder: Path | str, settings: Model, commit: Commit) -> Unpacked:
     """Returns what is read in the place of the file that the settings name.
 
-    Args:
-        folder: what `unpack` wrote.
-        settings: as they were given to `unpack`.
-        commit: the commit of the hub that was read.
-    Raises:
-        UserError: the folder was not written by `unpack`, or it was made from another file.
+    `folder`: what `unpack` wrote. `settings`: as they were given to `unpack`. `commit`: the commit of the hub that was read. Raises
+    UserError if the folder was not written by `unpack`, or it was made from another file.
     """
     path = Path(folder) / NOTE
     try:

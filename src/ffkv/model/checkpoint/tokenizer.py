@@ -32,13 +32,9 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of a checkpoint or of the model step's folder.
 
-    Args:
-        source: checkpoint or folder.
-        commit: the commit of a checkpoint on the hub that is read.
-        trust_remote_code: run the Python code that the checkpoint brings.
-        gguf: the setting `model.gguf`: the file that the tokenizer is read from.
-    Raises:
-        UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
+    `commit`: the commit of a checkpoint on the hub that is read. `trust_remote_code`: run the Python code that the checkpoint
+    brings. `gguf`: the setting `model.gguf`: the file that the tokenizer is read from. Raises UserError if there is none, or it is
+    not a fast one (a fast one knows the characters of each token).
     """
     with looks_told(source, hub_cache()):
         if not gguf and (reader := reader_of(source)):

@@ -34,11 +34,7 @@ def write_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerFast, anatomy: 
 
 
 def read_vocabulary(folder: Path | str) -> Sequence[str]:
-    """Returns the text of every id, from the model's folder.
-
-    Raises:
-        UserError: see `hdf5.open`.
-    """
+    """Returns the text of every id, from the model's folder. Raises UserError as `hdf5.open`."""
     with hdf5.open(Path(folder) / FILE, "vocabulary") as file:
         return datasets.read(file, Vocabulary).token
 
@@ -56,7 +52,10 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
     known = min(len(tokenizer), vocabulary)
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(range(known)))]
     unknown = [f"<id {number}>" for number in range(known, vocabulary)]
-    before = _ordinary_token(tokenizer, known)
+    # A token with a text of its own, if there is one.
+    candidates = (*reversed(tokenizer("a", add_special_tokens=False)["input_ids"]), *range(known))
+    ordinary = (number for number in candidates if number not in tokenizer.all_special_ids)
+    before = next((number for number in ordinary if str(tokenizer.decode([number])).strip(" \ufffd")), None)
     if before is None or isinstance(tokenizer.backend_tokenizer.model, WordLevel):
         return names + unknown
     pairs = [[before]] + [[before, number] for number in range(known)]
@@ -78,10 +77,3 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
         if "\ufffd" in own and number not in of_person and byte_of.keys() >= set(name):  # of a byte-level tokenizer
             names[number] = write_bytes(bytes(map(byte_of.__getitem__, name)))
     return [name if odd else own for odd, own, name in zip(unclear, added, names, strict=True)] + unknown
-
-
-def _ordinary_token(tokenizer: PreTrainedTokenizerFast, known: int) -> int | None:
-    """Returns a token with a text of its own; None if there is none."""
-    ids = tokenizer("a", add_special_tokens=False)["input_ids"]
-    candidates = [number for number in (*reversed(ids), *range(known)) if number not in tokenizer.all_special_ids]
-    return next((number for number in candidates if str(tokenizer.decode([number])).strip(" \ufffd")), None)

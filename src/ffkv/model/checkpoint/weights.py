@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -70,13 +70,9 @@ HOLDS: dict[str, Callable[[PreTrainedModel, Tensor], bool]] = {
 def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any], folder: Path) -> None:
     """Compares a model with the files that it was made from.
 
-    Args:
-        settings: name the checkpoint.
-        model: the model.
-        info: the names of tensors that `from_pretrained` returns, those that its class lists as harmless among them.
-        folder: the checkpoint's.
-    Raises:
-        UserError: tensors have another shape, are packed, missing, or left over though the computation needs them.
+    `info`: the names of tensors that `from_pretrained` returns, those that its class lists as harmless among them. `folder`: the
+    checkpoint's. Raises UserError if tensors have another shape, are packed, missing, or left over though the computation needs
+    them.
     """
     checkpoint = f"The checkpoint {settings.checkpoint}"
     if info["mismatched_keys"]:
@@ -108,9 +104,9 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any],
 
 def _check_files(checkpoint: str, folder: Path) -> None:
     """Refuses weights that are whole numbers and two tensors of one name, and names files of weights that are not read."""
-    files = weight_files(folder)
+    read, others = weight_files(folder)
     seen: dict[str, str] = {}
-    for file in files.read:
+    for file in read:
         for name, tensor in tensors_in(file).items():
             if name.endswith(".weight") and not tensor.is_floating_point():
                 raise UserError(
@@ -122,9 +118,9 @@ def _check_files(checkpoint: str, folder: Path) -> None:
                     f"{checkpoint} has the tensor {name} twice, in {seen[name]} and {file.name}: fetch it again."
                 )
             seen[name] = file.name
-    if files.others:
-        names = ", ".join(file.name for file in files.others)
-        remark(f"{checkpoint} has files of weights that are not read, {names}: {files.read[0].name} is.")
+    if others:
+        names = ", ".join(file.name for file in others)
+        remark(f"{checkpoint} has files of weights that are not read, {names}: {read[0].name} is.")
 
 
 def _compare_head(checkpoint: str, model: PreTrainedModel) -> None:
@@ -137,23 +133,19 @@ def _compare_head(checkpoint: str, model: PreTrainedModel) -> None:
         )
 
 
-class WeightFiles(NamedTuple):
-    """Files with weights."""
+def weight_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Finds the files of weights in the folder of a checkpoint: one, or the parts that its index names.
 
-    read: list[Path]  # those that transformers reads
-    others: list[Path]  # files of the same form beside them, which nothing reads
-
-
-def weight_files(folder: Path) -> WeightFiles:
-    """Finds the files of weights in the folder of a checkpoint: one, or the parts that its index names."""
+    Returns those that transformers reads, and files of the same form beside them, which nothing reads.
+    """
     first = next((folder / name for name in WEIGHTS if is_file(folder / name)), None)
     if first is None:
-        return WeightFiles([], [])
+        return [], []
     read = [first]
     if first.suffix == ".json":
         read = [folder / name for name in sorted({*json.loads(first.read_text())["weight_map"].values()})]
     stem = first.name.partition(".")[0]
-    return WeightFiles(read, sorted({*find(folder, f"{stem}*{read[0].suffix}")} - {*read}))
+    return read, sorted({*find(folder, f"{stem}*{read[0].suffix}")} - {*read})
 
 
 def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:
@@ -187,7 +179,7 @@ def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:
 def stored_tensors(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
     """Reads tensors of a checkpoint, each by the name that transformers has for it, which may begin otherwise in the file."""
     found: dict[str, Tensor] = {}
-    for file in weight_files(folder).read:
+    for file in weight_files(folder)[0]:
         stored = {own: name for own in tensors_in(file) for name in names if _same_end(own, name)}
         found |= {stored[own]: tensor for own, tensor in tensors_in(file, {*stored}).items()}
     return found
@@ -210,13 +202,9 @@ def check_finite(settings: Model, model: PreTrainedModel) -> None:
 def sort_out(files: str, names: Collection[str], model: PreTrainedModel, read: Read) -> None:
     """Names what is left over and harmless in remarks, one for each kind.
 
-    Args:
-        files: what holds the tensors, in words, such as "The checkpoint gpt2".
-        names: of the tensors that no one uses.
-        model: the model that was made from the files.
-        read: reads tensors by name.
-    Raises:
-        UserError: leaving out one of them changes what the model computes; names it and the likely cause.
+    `files`: what holds the tensors, in words, such as "The checkpoint gpt2". `names`: of the tensors that no one uses. `model`: the
+    model that was made from the files. `read`: reads tensors by name. Raises UserError if leaving out one of them changes what
+    the model computes; names it and the likely cause.
     """
     given = read(names) if names else {}
     kinds = {name: _kind(model, name, given.get(name)) for name in sorted(names)}

@@ -17,7 +17,7 @@ from ffkv.base.batching import pad
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.identities import TOLERANCE
-from ffkv.model.tap.hooks import type_name
+from ffkv.model.tap.hooks import tried, type_name
 from ffkv.model.tap.tap import tap
 
 BOUNDARY = re.compile("window|chunk|original|max_pos|n_positions|local_att")  # in names of config fields
@@ -76,11 +76,8 @@ class _Comparison:
     def holds(self, run: Any, rows: Sequence[np.ndarray]) -> bool:
         """Tells whether rows that are read together have the known coefficients; notes those at the end of the first."""
         self.errors, self.found = list[Tensor](), dict[int, Tensor]()
-        try:
-            run(pad(rows, self.device), partial(self._compare, rows))
-        except UserError:
-            raise
-        except Exception as raised:  # a model's own code may raise anything
+        raised = tried(run, pad(rows, self.device), partial(self._compare, rows))
+        if isinstance(raised, Exception):
             why = f"{type(raised).__name__}: {raised}"
             raise UserError(f"it does not run on a row of {len(rows[0]):,} tokens: {why}") from raised
         if self.positions:

@@ -17,7 +17,7 @@ from ffkv.model.experts import layout_of, record_experts
 from ffkv.model.head.head import Head
 from ffkv.model.identities import IDENTITIES, TOLERANCE
 from ffkv.model.keys_and_values import in_residual, values
-from ffkv.model.tap.hooks import after, blocks_beside, by_name, forward, known_state, relative_error, type_name
+from ffkv.model.tap.hooks import after, blocks_beside, by_name, forward, known_state, relative_error, tried, type_name
 from ffkv.model.tap.tap import Quantity, tap
 
 REMEDY = "Use model.dtype float32."
@@ -71,12 +71,9 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
 
 
 def _check_logits(model: nn.Module, ids: Tensor) -> None:
-    try:
-        logits = forward(model, ids).logits
-    except UserError:
-        raise
-    except Exception as error:  # a model's own code may raise anything
-        raise UserError(f"it does not run on {tuple(ids.shape)} tokens: {type(error).__name__}: {error}") from error
+    logits = tried(lambda: forward(model, ids).logits)
+    if isinstance(logits, Exception):
+        raise UserError(f"it does not run on {tuple(ids.shape)} tokens: {type(logits).__name__}: {logits}") from logits
     if not torch.isfinite(logits).all():
         raise UserError(f"it overflows in {type_name(model)}: its logits are not finite. {REMEDY}")
 

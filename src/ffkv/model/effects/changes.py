@@ -30,12 +30,8 @@ def set_to(m: float, factor: float, new: float) -> np.ndarray:
 def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
     """Removes, in place of a contribution s m_i v_i, one of equal length along other vectors [direction, d].
 
-    It has the sign of m_i, so that another memory's value is treated as the memory's own value would be.
-
-    Args:
-        m: s m_i.
-        size: |s m_i| ‖v_i‖.
-        directions: vectors of any length, but not 0 [direction, d].
+    It has the sign of m_i, so that another memory's value is treated as the memory's own value would be. `m`: s m_i. `size`:
+    |s m_i| ‖v_i‖. `directions`: vectors of any length, but not 0 [direction, d].
     """
     return -math.copysign(size, m) * directions / directions.norm(dim=1, keepdim=True)
 
@@ -45,14 +41,9 @@ def similar_memories(
 ) -> np.ndarray:
     """Draws other memories whose contributions on a prefix are about as long as that of a memory.
 
-    Args:
-        own: the memory.
-        m: coefficients of all memories of the layer [memory].
-        norms: lengths of their values [memory].
-        difference: largest relative difference of |m_j| ‖v_j‖ from |m_i| ‖v_i‖.
-        count: how many are drawn at most.
-    Returns:
-        Numbers of the memories, ascending; none if no memory is like it.
+    `own`: the memory. `m`: coefficients of all memories of the layer [memory]. `norms`: lengths of their values [memory].
+    `difference`: largest relative difference of |m_j| ‖v_j‖ from |m_i| ‖v_i‖. `count`: how many are drawn at most. Returns
+    numbers of the memories, ascending; none if no memory is like it.
     """
     sizes = np.abs(m.astype(np.float64)) * norms
     near = np.abs(sizes - sizes[own]) <= difference * sizes[own]
@@ -66,15 +57,10 @@ def choose_kept(
 ) -> np.ndarray:
     """Chooses the sets of memories that are kept on some prefixes.
 
-    Args:
-        m: coefficients [prefix, memory].
-        norms: lengths of the values [memory].
-        counts: sizes of the sets.
-        generators: what draws memories [prefix].
-    Returns:
-        Whether a memory is kept [prefix, set, memory]. The sets: those with the largest |m_j| ‖v_j‖, of equal ones the first,
-        for each size; random ones among those with m_j ≠ 0, for each size; and all. Where a layer, or its active memories, are
-        fewer than a size, all of them are kept.
+    `m`: coefficients [prefix, memory]. `norms`: lengths of the values [memory]. `counts`: sizes of the sets. `generators`: what
+    draws memories [prefix]. Returns whether a memory is kept [prefix, set, memory]. The sets: those with the largest
+    |m_j| ‖v_j‖, of equal ones the first, for each size; random ones among those with m_j ≠ 0, for each size; and all. Where a
+    layer, or its active memories, are fewer than a size, all of them are kept.
     """
     place = np.arange(m.shape[1], dtype=np.int32)
     ranks = np.full((len(m), 2, m.shape[1]), m.shape[1], np.int32)  # by contribution, and as drawn
@@ -92,12 +78,8 @@ def choose_kept(
 def keep_few(m: Tensor, mean: Tensor, values: Tensor, factor: Tensor, kept: Tensor) -> Tensor:
     """m_j := its mean for all memories but a few, for each set of those that are kept [prefix, set, d].
 
-    Args:
-        m: coefficients [prefix, memory].
-        mean: mean coefficients over the corpus [memory].
-        values: v [memory, d].
-        factor: s [prefix, 1].
-        kept: whether a memory keeps its coefficient [prefix, set, memory].
+    `m`: coefficients [prefix, memory]; `mean`: their means over the corpus [memory]. `values`: v [memory, d]. `factor`: s
+    [prefix, 1]. `kept`: whether a memory keeps its coefficient [prefix, set, memory].
     """
     change = (factor * (mean - m))[:, None].masked_fill(kept, 0)
     return (change.flatten(0, 1) @ values).unflatten(0, kept.shape[:2])

@@ -28,6 +28,7 @@ from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.placement import running_in_float32
 from ffkv.model.tap.change import resumed, with_output
+from ffkv.model.tap.hooks import tried
 from ffkv.model.tap.tap import tap
 
 # How many times o changes by a change at each of the last tokens of some prefixes [prefix][change, token]; None: once, at the
@@ -45,12 +46,9 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
     The fastest way that is right for the model is taken: `read_on`, `row_by_row`, `from_the_start`. A way is right for a
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
 
-    Args:
-        layer: the layer that changes.
-        batch_tokens: maximum number of tokens per pass, padding included. A pass makes one change at least.
-        keep: whether the model keeps keys and values of the prefixes, see `keeps`. Then only the last token can change.
-    Raises:
-        UserError: no way is right.
+    `layer`: the layer that changes. `batch_tokens`: maximum number of tokens per pass, padding included. A pass makes one change
+    at least. `keep`: whether the model keeps keys and values of the prefixes, see `keeps`. Then only the last token can change.
+    Raises UserError if no way is right.
     """
     ways: list[Way] = [*[read_on] * keep, row_by_row, from_the_start]
 
@@ -59,7 +57,7 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
         for parts in _passes(ways[0] is read_on, bases, changes, batch_tokens):
             own = [bases[n] for n, _ in parts]
             times = None if along is None else [along[n][rows] for n, rows in parts]
-            found = _tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
+            found = tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
             if isinstance(found, Exception) or not _proves(found, own):
                 _next_way(ways, loaded, layer, found)
                 return rerun(bases, changes, along)
@@ -91,15 +89,6 @@ def _passes(
     sizes = [1 + rows.stop - rows.start for _, rows in parts]
     groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
-
-
-def _tried(way: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor] | Exception:
-    try:
-        return way(*arguments)
-    except UserError:
-        raise
-    except Exception as error:  # the model's own code refuses such arguments, in a way of its own
-        return error
 
 
 def _reason(found: object) -> str:
@@ -208,14 +197,9 @@ class Running(NamedTuple):
 def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Running]:
     """Loads the model of a model folder. Inside the `with` statement, it computes in float32.
 
-    A contribution is small beside the residual, so that 16 bits would round it away.
-
-    Args:
-        model: folder of the model step.
-        work: the device, and the number of tokens per pass.
-        whole: prefixes are read whole, because more than their last tokens change: no keys and values are kept.
-    Raises:
-        UserError: as `load`.
+    A contribution is small beside the residual, so that 16 bits would round it away. `model`: folder of the model step. `work`:
+    the device, and the number of tokens per pass. `whole`: prefixes are read whole, because more than their last tokens change:
+    no keys and values are kept. Raises UserError as `load`.
     """
     loaded = load(model, work.device, work.max_memory, work.trust_remote_code)
     head = load_head(Path(model), work.device, trust_remote_code=work.trust_remote_code)
@@ -244,12 +228,8 @@ def changed_ends(
         if last or reach == "direct":
             counts, end = [*map(len, changes)], torch.stack([base.end for base in bases])
             own = to_device(np.repeat(np.arange(len(bases)), counts), str(end.device))
-            each = (
-                torch.cat([*changes])
-                if along is None
-                else torch.cat([n[:, -1:] for n in along]) * torch.cat([*changes])
-            )
-            found[reach] = (end[own] + each.to(end.device)).split(counts)
+            times = 1 if along is None else torch.cat([n[:, -1:] for n in along])
+            found[reach] = (end[own] + (times * torch.cat([*changes])).to(end.device)).split(counts)
         else:
             found[reach] = rerun(bases, changes, along)
     return dict.fromkeys(reaches, found[reaches[0]]) if last else found
@@ -273,7 +253,7 @@ def rerunning_layers(its: Running) -> Callable[..., list[Sequence[Tensor]]]:
         if not alone and len(many) > 1:
             flat_bases = [base for of_layer in bases[: len(many)] for base in of_layer]
             flat = [change for of_layer in changes[: len(many)] for change in of_layer]
-            ends = _tried(read_on, loaded, [layer for layer in many for _ in bases[0]], flat_bases, flat)
+            ends = tried(read_on, loaded, [layer for layer in many for _ in bases[0]], flat_bases, flat)
             if isinstance(ends, Exception) or not _proves(ends, flat_bases):
                 alone = True
                 say(f"Not all layers change in one pass ({_reason(ends)}), but each in its own.")
@@ -306,12 +286,9 @@ def patched_ends(
     In each copy, o of the layers changes at the last tokens by what `edit` says of the coefficients that the copy has there: a
     layer sees what the layers before it did.
 
-    Args:
-        layers: the layers that change, ascending.
-        bases: the prefixes, see `run_unchanged`. Without `keep` only one.
-        copies: number of copies of each prefix.
-        keep: whether the model keeps keys and values, see `keeps`. Without them each copy reads the whole prefix.
-        tokens: number of tokens at its end that change. With `keep` it is 1.
+    `layers`: those that change, ascending. `bases`: the prefixes, see `run_unchanged`; without `keep` only one. `copies`: number
+    of copies of each prefix. `keep`: whether the model keeps keys and values, see `keeps`. Without them each copy reads the
+    whole prefix. `tokens`: number of tokens at its end that change. With `keep` it is 1.
     """
     final = loaded.anatomy.layers[-1]
     if keep:

@@ -13,11 +13,10 @@ from torch.nn.functional import pad as pad_end
 from transformers import DynamicCache
 
 from ffkv.base.batching import pad, tight_batches, to_device
-from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.change import noting_returns
-from ffkv.model.tap.hooks import attention_mask, relative_error
+from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e-6; a wrong way is off by more than 1e-2
@@ -46,13 +45,10 @@ class Unchanged(NamedTuple):
 def run_unchanged(
     loaded: LoadedModel, layers: Sequence[Layer], rows: Sequence[np.ndarray], keep: bool = False
 ) -> list[list[Unchanged]]:
-    """Runs the model on some prefixes, those of similar length side by side, and reads some layers.
+    """Runs the model on some prefixes, those of similar length side by side, and reads some layers [layer][prefix].
 
-    Args:
-        rows: token ids of each prefix, with what precedes every sentence. All of them, padded to the longest one, fit a batch.
-        keep: whether the model keeps keys and values, see `keeps`.
-    Returns:
-        What it does [layer][prefix].
+    `rows`: token ids of each prefix, with what precedes every sentence. All of them, padded to the longest one, fit a batch.
+    `keep`: whether the model keeps keys and values, see `keeps`.
     """
     lengths = np.array([len(row) for row in rows])
     groups = tight_batches(lengths, int(len(rows) * lengths.max()), loaded.device)
@@ -125,13 +121,8 @@ def keeps(loaded: LoadedModel) -> bool:
     """Tells whether the model computes the same when it keeps keys and values, as in generation. It is tried on some tokens."""
     final, row = loaded.anatomy.layers[-1], np.arange(TRIED) % loaded.anatomy.vocabulary
     ((plain,),) = run_unchanged(loaded, [final], [row])
-    try:
-        ((kept,),) = run_unchanged(loaded, [final], [row], keep=True)
-    except UserError:
-        raise
-    except Exception:  # the model's own code takes no cache, or another kind of cache
-        return False
-    return relative_error(kept.o, plain.o) < TOLERANCE
+    kept = tried(run_unchanged, loaded, [final], [row], True)  # its code may take no cache, or another kind of cache
+    return not isinstance(kept, Exception) and relative_error(kept[0][0].o, plain.o) < TOLERANCE
 
 
 def behind(

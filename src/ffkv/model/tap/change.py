@@ -25,14 +25,9 @@ def scaled(
     """Inside the `with` statement, some coefficients are multiplied by factors when the second matrix reads them.
 
     All that comes after the second matrix, a norm too, works on what it then returns. A tap inside the statement reads
-    the changed coefficients.
-
-    Args:
-        model: a proven model whose experts keep records (`record_experts`).
-        layers: all layers of the model.
-        factors: the factor of each memory that changes. A layer that runs several times changes in its own repeat only.
-        token: the only token at which they change, as a position; the model may then run on one sentence at a time.
-            None: every token.
+    the changed coefficients. `model`: a proven model whose experts keep records (`record_experts`). `layers`: all of the model.
+    `factors`: the factor of each memory that changes; a layer that runs several times changes in its own repeat only. `token`:
+    the only token at which they change, as a position; the model may then run on one sentence at a time. None: every token.
     """
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
@@ -139,11 +134,8 @@ def resumed(
     Only the block of a layer that continues after o runs, too: a norm at its end reads o. The later blocks must read
     nothing but o of the layer, and a block that some sentences skip must take fewer of them: whoever calls must try this.
 
-    Args:
-        layers: all of the model.
-        own: the layer of each sentence, ascending. If it continues after o, it is the same one for all [sentence].
-        states: o of these layers [sentence, token, d].
-        returns: what the blocks return, from `noting_returns`.
+    `layers`: all of the model. `own`: the layer of each sentence, ascending; if it continues after o, it is the same one for all
+    [sentence]. `states`: o of these layers [sentence, token, d]. `returns`: what the blocks return, from `noting_returns`.
     """
     numbers, layer = [each.index for each in own], own[0]
     skipping = layers[: numbers[-1] + (not layer.sum_module)]

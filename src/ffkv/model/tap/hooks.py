@@ -152,6 +152,19 @@ def forward(
         return model(input_ids=ids, use_cache=False, **arguments)
 
 
+def tried(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what a function that runs a model returns, or what it raised: a model's own code may raise anything.
+
+    Raises UserError if the function does.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        return error
+
+
 @contextlib.contextmanager
 def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
     """Inside the `with` statement, an error about memory becomes a `UserError`. `weights` tells the weights' bytes."""
