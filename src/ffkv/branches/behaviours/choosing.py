@@ -121,9 +121,8 @@ class Subjects:
             for subject in self.subjects
         ]
         rises = np.zeros((len(weights), len(self.subjects), len(self.all)), np.float32)
-        exact = (
-            type_name(self.subjects[0].loaded.model) == "float32"
-        )  # as `patch` computes, so its runs are not made again
+        # As `patch` computes, so its runs are not made again.
+        exact = type_name(self.subjects[0].loaded.model) == "float32"
         for numbers, found, differences in screen(*zip(*states, strict=True)):
             for number, own, difference in zip(numbers, found, differences.tolist(), strict=True):
                 state, n = divmod(number, len(self.subjects))

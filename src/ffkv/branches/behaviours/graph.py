@@ -52,9 +52,7 @@ def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
             )
             made = make_graph(its, choosing, telling, settings, seed, given.name)
     return tuple(
-        tables.identify(
-            each.frame(made.get(each.name, pd.DataFrame()).assign(behaviour=given.name)), given.train_identity
-        )
+        tables.frame(each, made.get(each.name, pd.DataFrame()).assign(behaviour=given.name), given.train_identity)
         for each in GRAPHS
     )
 

@@ -80,8 +80,7 @@ def summarize_effects(
     rows = []
     for each in candidates.to_dict("records"):
         own = effects[(effects["layer"] == each["layer"]) & (effects["memory"] == each["memory"])]
-        for reach in REACHES:
-            rows.append(each | {"reach": reach} | _effect(own[own["reach"] == reach], group))
+        rows += [each | {"reach": reach} | _effect(own[own["reach"] == reach], group) for reach in REACHES]
     table = pd.DataFrame(rows)
     if not len(table):
         return table
@@ -190,16 +189,9 @@ def summarize_behaviour(
     accuracy, groups = stored.accuracy_of(answers), group.loc[answers["prompt"]].nunique()
     low, high = (np.nan, np.nan) if np.isnan(accuracy) else wilson(accuracy * groups, groups)
     every = of_sets[of_sets["choice"] == ALL].to_dict("records") if len(of_sets) else []
-    names = {
-        "by_memories": "completeness",
-        "by_memories_low": "completeness_low",
-        "by_memories_high": "completeness_high",
-    }
+    shares = {f"by_memories{end}": every[0][f"completeness{end}"] if every else np.nan for end in ("", "_low", "_high")}
     smallest = memories["smallest_p"].iloc[0]
-    counts = {
-        "significant": (memories["q_value"] <= SIGNIFICANT).sum(),
-        "screened": (memories["screen_q"] <= SIGNIFICANT).sum(),
-    }
+    able = 1.0 if smallest <= SIGNIFICANT else np.nan
     return {
         "prompts": len(answers),
         "groups": groups,
@@ -211,8 +203,9 @@ def summarize_behaviour(
         "patch_difference": answers["patch_difference"].mean(),
         "probability": answers["probability"].mean(),
         "smallest_p": smallest,
-        **{name: count if smallest <= SIGNIFICANT else np.nan for name, count in counts.items()},
-        **{name: every[0][column] if every else np.nan for name, column in names.items()},
+        "significant": able * (memories["q_value"] <= SIGNIFICANT).sum(),
+        "screened": able * (memories["screen_q"] <= SIGNIFICANT).sum(),
+        **shares,
         "pearson": correlation(of_memories, "screen_measured"),
         "frozen_pearson": correlation(of_memories, "frozen_measured"),
     }

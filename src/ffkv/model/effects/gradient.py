@@ -278,17 +278,11 @@ def why_not_held(loaded: LoadedModel, ids: Tensor) -> str:
 
 
 def _off(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    """A hook after a module: it writes zeros."""
     return hooks.replace_hidden_state(output, torch.zeros_like(hooks.known_state(output)))
 
 
 def _told(model: nn.Module, mixing: set[str], curved: dict[str, tuple[nn.Module | None, Tensor, Any]]) -> str:
-    """Says which of the modules that are not linear is attention or a norm; "" if none is.
-
-    Args:
-        mixing: names of modules that pass something on between tokens.
-        curved: by name the module, if it is right in a block, what it reads, and all that it is given.
-    """
+    """Says which of the modules that are not linear is attention or a norm; "" if none is. Arguments: see `why_not_held`."""
     for name, (part, state, given) in curved.items():
         kind = f"{name} ({type(model.get_submodule(name)).__name__})"
         if name in mixing:

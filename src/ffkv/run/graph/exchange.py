@@ -51,7 +51,6 @@ def plain_told(graph: Drawn) -> str:
 
 
 def _as_text(graph: Drawn) -> str:
-    """Returns the graph for a person: what it keeps, its memories, its largest edges."""
     names = {**graph.nodes["name"], ANSWER: "answer"}
     edges = graph.edges.head(SHOWN)
     tables = {
@@ -122,7 +121,6 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
 
 
 def _memories(graph: Graph) -> list[dict[str, Any]]:
-    """Returns the nodes of memories."""
     sizes = graph.nodes["effect"].abs().to_numpy(float)
     order = np.argsort(-sizes, kind="stable")
     influence = np.zeros(len(sizes))

@@ -127,7 +127,6 @@ def write_coefficients(
 def _frames(
     run: Run, texts: Iterable[str | int], memories: str | Iterable[str] | None, device: str
 ) -> Iterator[pd.DataFrame]:
-    """Yields what `coefficients` returns, some texts at a time."""
     check_texts(run, texts)
     layer_of, memory_of = choose_memories(run.files, as_names(memories))
     names = pd.Index(map(memory_name, layer_of.tolist(), memory_of.tolist()), name="memory")

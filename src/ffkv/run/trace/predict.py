@@ -68,7 +68,6 @@ def predict(run: Run, texts: Iterable[str | int], *, device: str = "auto", **opt
 
 
 def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping[Place, float]) -> pd.DataFrame:
-    """Returns what `predict` returns about some texts."""
     bos, nothing = np.asarray(run.corpus("train").bos, np.int64), np.zeros(0, np.int64)
     first = max(0, len(bos) - 1)  # the first token behind which something is predicted
     rows = [np.concatenate([bos, text.ids]) for text in piece]
