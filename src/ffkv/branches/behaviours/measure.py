@@ -239,10 +239,7 @@ def choose_sets(
 
 def _inside(sets: Sequence[MemorySet], memories: int) -> Tensor:
     """Tells which memories are in each set [set, memory]."""
-    inside = np.zeros((len(sets), memories), bool)
-    for row, each in zip(inside, sets, strict=True):
-        row[each.memories] = True
-    return torch.from_numpy(inside)
+    return torch.from_numpy(np.stack([np.isin(np.arange(memories), each.memories) for each in sets]))
 
 
 def _patched(

@@ -60,7 +60,7 @@ def output_gradients(
     model, layers = loaded.model, loaded.anatomy.layers
     model.requires_grad_(False)  # gradients with respect to weights would take as long again
     rows = torch.arange(len(ids))
-    zeros: list[Tensor] = []
+    zeros = [torch.empty(0)] * len(layers)
     ends: list[Tensor] = []
     seen: dict[str, Tensor] = {}  # of the layer that runs
 
@@ -82,7 +82,6 @@ def output_gradients(
 
     with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
-            zeros.append(torch.empty(0))
             stack.enter_context(with_output(model, layer, partial(add_zeros, number)))
         run = stack.enter_context(tap(model, layers, {*quantities, *("ms" if edit else ""), loaded.anatomy.end}))
         run(ids, receive, gradients=True)

@@ -59,10 +59,7 @@ def predict_layers(run: Run, lens: Lens, states: States, top: int) -> tuple[np.n
 
 
 def _top(logits: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top].
-
-    The first one is top(h).
-    """
+    """Returns the ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top]. The first one is top(h)."""
     extremes = highest(logits, top)
     ids = extremes.ids.clone()
     # Of equal logits the lowest id comes first. It may stand further behind, or be none of those found.
