@@ -199,7 +199,6 @@ def choose_graphs(
 
 def _together(searches: Iterable[Search]) -> Search:
     """Goes on with all searches at a time, each as far as it can; returns what they return."""
-    searches = [*searches]
     open_searches, found = dict(enumerate(searches)), dict[int, Any]()
     while open_searches:
         asked: list[Asked] = []

@@ -67,13 +67,8 @@ def summarize(
 def summarize_effects(
     effects: pd.DataFrame, memories: pd.DataFrame, group: pd.Series, top_tokens: Callable[[pd.DataFrame], list[str]]
 ) -> pd.DataFrame:
-    """Returns the rows of the table `OF_MEMORIES` of one behaviour.
-
-    Args:
-        effects: the table `EFFECTS` of all shards; empty if no effect was measured.
-        memories: the table `MEMORIES`.
-        group: the group of each prompt, by its number.
-        top_tokens: gives the top token of the value of each row's memory, see `Given.top_token_texts`.
+    """Returns the rows of the table `OF_MEMORIES` of one behaviour, from `EFFECTS` of all shards (empty if no effect was measured) and
+    `MEMORIES`. `group`: of each prompt, by its number. `top_tokens`: see `summarize`.
     """
     candidates = memories[memories["by_contrast"] | memories["by_screen"]]
     candidates = candidates.assign(token=top_tokens(candidates))
@@ -134,12 +129,8 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
 
     The behaviour is by how much the logit difference is above the floor: that on the patch prompts; without these, and where memories
     are patched to something else, that with all memories patched. Then all memories carry all of it by construction, which is not told.
-    Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0.
-
-    Args:
-        sets: the table `SETS` of all shards.
-        answers: the table `ANSWERS`.
-        group: the group of each prompt, by its number.
+    Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0. `sets`: the table `SETS`
+    of all shards. `answers`: `ANSWERS`. `group`: of each prompt, by its number.
     """
     answers = answers.set_index("prompt")
     prompts = sets["prompt"].drop_duplicates().to_numpy()

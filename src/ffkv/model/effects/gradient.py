@@ -92,18 +92,14 @@ def output_gradients(
 
 def _differentiated(loaded: LoadedModel, end: Tensor, zeros: list[Tensor], along: Tensor) -> list[Tensor]:
     """Returns the gradient of the sum of the end times `along`, with respect to the zeros of each layer. Raises: see above."""
+    refusal = f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened"
     try:
         found = torch.autograd.grad(end, zeros, along.to(end), allow_unused=True)
     except RuntimeError as error:
-        raise UserError(
-            f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened: {str(error)[:200]}"
-        ) from error
+        raise UserError(f"{refusal}: {str(error)[:200]}") from error
     missing = [layer.index for layer, gradient in zip(loaded.anatomy.layers, found, strict=True) if gradient is None]
     if missing:
-        raise UserError(
-            f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened: no gradient comes from the"
-            f" end of the model to layer {missing[0]}."
-        )
+        raise UserError(f"{refusal}: no gradient comes from the end of the model to layer {missing[0]}.")
     return [gradient for gradient in found if gradient is not None]
 
 

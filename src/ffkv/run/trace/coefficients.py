@@ -238,11 +238,9 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
     starts = np.cumsum([0, *counts])
     following = np.concatenate([nothing, *(np.append(row[first + 1 :], NONE) for row in rows)])
     passes = [{}, factors] if factors else [{}]
-    found = {
-        f"{prefix}{name}": np.empty(len(following), kind)
-        for prefix, _ in zip(PASSES, passes)
-        for name, kind in COLUMNS.items()
-    } | ({"divergence": np.empty(len(following))} if factors else {})
+    kinds = {f"{prefix}{name}": kind for prefix, _ in zip(PASSES, passes) for name, kind in COLUMNS.items()}
+    kinds |= {"divergence": float} if factors else {}
+    found = {name: np.empty(len(following), kind) for name, kind in kinds.items()}
     for numbers in batches(np.array([len(row) for row in rows], np.int64), run.settings.batches.tokens):
         ids = pad([rows[number] for number in numbers], model.device)
         read = torch.arange(ids.shape[1]) >= first

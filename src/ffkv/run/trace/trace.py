@@ -92,10 +92,8 @@ def split_layers(
 ) -> list[LayerParts]:
     """Splits y of every layer at the chosen token into contributions.
 
-    Args:
-        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first
-            order.
-        changed: memories to list in any case.
+    Listed are those with the largest size, and those with the largest effect on the logit of `token` to first order, `memories` of each
+    per layer; and those that `changed`.
     """
     gradient = model.head.token_gradient(states.end, token, model.anatomy.read_as)
     own = [[memory for number, memory in changed if number == layer.index] for layer in model.anatomy.layers]
