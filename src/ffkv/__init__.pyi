@@ -14,7 +14,7 @@ from ffkv.run.results.collect import note as note
 from ffkv.run.trace.trace import trace as trace
 from ffkv.run.trace.result import Trace as Trace
 from ffkv.run.trace.trace import trace_all as trace_all
-from ffkv.run.trace.predict import predict as predict
+from ffkv.run.trace.coefficients import predict as predict
 from ffkv.run.trace.coefficients import coefficients as coefficients
 from ffkv.run.trace.coefficients import write_coefficients as write_coefficients
 from ffkv.run.graph.of_prompt import graph as graph

@@ -58,7 +58,7 @@ def test_factors_of_1_change_no_number(traced):
 def test_pieces_change_nothing_but_rounding(traced, monkeypatch):
     run = traced("gpt2")
     whole = ffkv.predict(run, TEXTS, off="L1.3", device="cpu")
-    monkeypatch.setattr("ffkv.run.trace.predict.PIECE_TOKENS", 1)
+    monkeypatch.setattr("ffkv.run.trace.coefficients.PIECE_TOKENS", 1)
     parts = ffkv.predict(run, TEXTS, off="L1.3", device="cpu")
     np.testing.assert_allclose(parts["changed_loss"], whole["changed_loss"], **ROUNDING)
     assert parts["token"].tolist() == whole["token"].tolist()

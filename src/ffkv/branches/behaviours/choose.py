@@ -20,9 +20,7 @@ PERSISTENCE = 0.9  # of rank-biased overlap: the first 10 ranks have some 86 % o
 LEAST_OF_LABEL = 3  # prompts that a label must have to be compared with others
 
 
-def choose_memories(
-    given: Given, settings: Behaviour, seed: int = 0
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def choose_memories(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
     """Tests the contrast of every memory on one half of the prompts, estimates it on the other, and chooses candidates.
 
     Returns the tables `MEMORIES`, `ANSWERS` and `STABILITY`.
@@ -40,23 +38,16 @@ def choose_memories(
     drawn = Drawn(frame["positive"].to_numpy(bool), frame["group"].to_numpy(str))
     pairs = stored.kind_of(frame) == words.PAIRS
     measured = np.isin(states.prompt, stored.first(frame, words.ESTIMATE, settings.effect_prompts)["prompt"])
-    memories = measure_memories(states, part, drawn, measured, pairs, settings, seed).assign(behaviour=given.name)
+    memories = measure_memories(states, part, drawn, measured, pairs, settings, seed)
     answers = frame[["prompt", "label", "part"]].assign(
-        behaviour=given.name,
         difference=states.difference,
         patch_difference=states.patch_difference,
         floor=states.patch_difference if settings.baseline == "patch" else np.nan,
         probability=states.probability,
     )
-    stability = pd.DataFrame(measure_stability(states, part, drawn, labels, settings, seed)).assign(
-        behaviour=given.name
-    )
-    answers = answers[part != words.REFERENCE]
-    return (
-        tables.frame(MEMORIES, memories, states.attributes),
-        tables.frame(ANSWERS, answers, states.attributes),
-        tables.frame(STABILITY, stability, states.attributes),
-    )
+    stability = pd.DataFrame(measure_stability(states, part, drawn, labels, settings, seed))
+    made = (MEMORIES, memories), (ANSWERS, answers[part != words.REFERENCE]), (STABILITY, stability)
+    return tuple(tables.frame(each, own.assign(behaviour=given.name), states.attributes) for each, own in made)
 
 
 def measure_memories(
@@ -126,7 +117,7 @@ def measure_stability(
         count = min(settings.candidates, values.shape[1])
         generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, int(name == words.BY_SCREEN))
 
-        def top(rows: np.ndarray, name: str = name, values: np.ndarray = values, count: int = count) -> np.ndarray:
+        def top(rows: np.ndarray, values: np.ndarray = values, count: int = count) -> np.ndarray:
             mean = weights_of(positive[rows]) @ values[rows].astype(np.float64)
             return largest(np.abs(mean), count)
 
@@ -135,16 +126,14 @@ def measure_stability(
         pairs = [(words.BOOTSTRAPS, "", "", one, other) for one, other in zip(again[::2], again[1::2])]
         everything = np.arange(len(part))
         pairs.append((words.HALVES, "", "", top(everything[first]), top(everything[part == words.ESTIMATE])))
-        named = [
-            label for label in dict.fromkeys(labels.tolist()) if label and (labels == label).sum() >= LEAST_OF_LABEL
-        ]
-        named = [label for label in named if not lists or len({*positive[labels == label].tolist()}) == 2]
-        tops = {label: top(everything[labels == label]) for label in named[:20]}
+        named = {label: labels == label for label in dict.fromkeys(labels.tolist()) if label}
+        known = [own for own in named.items() if own[1].sum() >= LEAST_OF_LABEL]
+        known = [own for own in known if not lists or len({*positive[own[1]].tolist()}) == 2]
+        tops = {label: top(everything[own]) for label, own in known[:20]}
         pairs += [(words.LABELS, one, other, tops[one], tops[other]) for one, other in itertools.combinations(tops, 2)]
         moved = np.flatnonzero(np.abs(values[first]).any(0))
-        for _ in range(settings.bootstraps // 2):
-            one, other = (generator.permutation(moved)[:count] for _ in range(2))
-            pairs.append((words.RANDOM, "", "", one, other))
+        random = [generator.permutation(moved)[:count] for _ in range(settings.bootstraps // 2 * 2)]
+        pairs += [(words.RANDOM, "", "", one, other) for one, other in zip(random[::2], random[1::2])]
         rows += [
             {
                 "ranking": name,
@@ -190,14 +179,9 @@ def rank_biased_overlap(first: np.ndarray, second: np.ndarray, persistence: floa
 def resampled(
     values: np.ndarray, drawn: Drawn, count: int, times: int, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Returns the memories with the largest contrast over groups of prompts that are drawn again with replacement [time][rank].
+    """Returns the `count` memories with the largest contrast over groups of prompts that are drawn again so many times [time][rank].
 
-    Args:
-        values: [prompt, memory].
-        drawn: how the prompts were drawn. Groups of one list, of the other one, and of both are drawn again by themselves.
-        count: number of memories.
-        times: number of draws.
-        generator: of the draws.
+    Groups of one list, of the other one, and of both are drawn again, with replacement, by themselves. `values`: [prompt, memory].
     """
     weights = np.zeros((times, len(values)))
     cells = cells_of(drawn)

@@ -121,9 +121,8 @@ class Subjects:
             for subject in self.subjects
         ]
         rises = np.zeros((len(weights), len(self.subjects), len(self.all)), np.float32)
-        exact = (
-            type_name(self.subjects[0].loaded.model) == "float32"
-        )  # as `patch` computes, so its runs are not made again
+        # As `patch` computes, so its runs are not made again.
+        exact = type_name(self.subjects[0].loaded.model) == "float32"
         for numbers, found, differences in screen(*zip(*states, strict=True)):
             for number, own, difference in zip(numbers, found, differences.tolist(), strict=True):
                 state, n = divmod(number, len(self.subjects))
@@ -200,7 +199,6 @@ def choose_graphs(
 
 def _together(searches: Iterable[Search]) -> Search:
     """Goes on with all searches at a time, each as far as it can; returns what they return."""
-    searches = [*searches]
     open_searches, found = dict(enumerate(searches)), dict[int, Any]()
     while open_searches:
         asked: list[Asked] = []

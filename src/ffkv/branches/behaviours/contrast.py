@@ -111,10 +111,7 @@ def smallest_p(drawn: Drawn, most: int) -> float:
 def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
     """Yields what a contrast is compared with, in rounds: weights of the cells' sums [assignment, cell], float32.
 
-    All assignments there are, if these are no more than `most`; else random ones.
-
-    Args:
-        most: number of assignments of the last round, together with those before.
+    All assignments there are, if these are no more than `most`; else random ones: so many in all rounds together.
     """
     if cells.all <= most:
         yield from _all_assignments(cells)
@@ -144,11 +141,7 @@ def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.G
 
     It is the share of assignments with a contrast as large, the memory's own one among them. Of all assignments there are, the share is
     exact. Of random ones, a memory with `ENOUGH` as large takes no further round (Besag and Clifford 1991), so p-values of other memories
-    are more exact. A memory whose values are all 0 has 1.
-
-    Args:
-        values: of each prompt, float32 [prompt, memory].
-        most: as in `assignments`.
+    are more exact. A memory whose values are all 0 has 1. `values`: of each prompt, float32 [prompt, memory]. `most`: see `assignments`.
     """
     cells = cells_of(drawn)
     sums = ((cells.number == np.arange(len(cells.prompts))[:, None]) @ values.astype(np.float64)).astype(np.float32)

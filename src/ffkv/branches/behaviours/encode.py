@@ -88,13 +88,8 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
         for row, (text, own) in zip([row for row in rows if row["part"]], drawn):
             ids = own.clean.tolist()
             # With the answers of a prompt. The other prompt of a pair is the prefix itself, as no contrast of it is asked for.
-            more = {
-                "prompt": len(rows),
-                "clean": ids,
-                "patch": ids if kind == words.PAIRS else [],
-                "tokens": own.tokens,
-            }
-            rows.append({**row, **text, **more})
+            other = ids if kind == words.PAIRS else []
+            rows.append({**row, **text, "prompt": len(rows), "clean": ids, "patch": other, "tokens": own.tokens})
     frame = pd.DataFrame(rows).assign(behaviour=given.name, grouped_by=grouped_by)
     return tables.identify(PROMPTS.frame(frame), given.train.attributes)
 
@@ -234,12 +229,12 @@ def groups_of(prompts: Sequence[Prompt], used: np.ndarray) -> tuple[str, list[st
     """
     if prompts[0].group:
         return words.BY_FIELD, [prompt.group for prompt in prompts]
-    groups, own = [""] * len(prompts), np.flatnonzero(used).tolist()
+    own = np.flatnonzero(used).tolist()
     clean = [str(prompts[number].clean) for number in own]
     patch = [str(prompts[number].patch or prompts[number].clean) for number in own]
-    for number, group in zip(own, group_by_words(clean, patch), strict=True):
-        groups[number] = group
-    return words.BY_PROMPT if prompts[0].patch is None else words.BY_WORDS, groups
+    groups = dict(zip(own, group_by_words(clean, patch), strict=True))
+    by = words.BY_PROMPT if prompts[0].patch is None else words.BY_WORDS
+    return by, [groups.get(number, "") for number in range(len(prompts))]
 
 
 def draw(
@@ -370,12 +365,12 @@ def draw_prefixes(
     found = []
     for n in drawn:
         ids = corpus.prefix_ids(sentence[n], position[n])
-        row: dict[str, object] = {
+        row: dict[str, object] = {"label": "", "positive": False, "part": words.REFERENCE, "order": -1}
+        row |= {
             "line": f"sentence {sentence[n]}, token {position[n]}",
-            "group": f"sentence {sentence[n]} of the validation split",
+            "text": corpus.prefix_text(sentence[n], position[n]),
         }
-        row |= {"label": "", "positive": False, "part": words.REFERENCE, "order": -1}
-        row["text"] = corpus.prefix_text(sentence[n], position[n])
+        row["group"] = f"sentence {sentence[n]} of the validation split"
         tokens = len(ids) - len(corpus.bos) if whole else 1
         found.append((row, Encoded(ids, ids[:0], int(following[n]), NO_TOKEN, "", tokens, n)))
     return found

@@ -52,9 +52,7 @@ def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
             )
             made = make_graph(its, choosing, telling, settings, seed, given.name)
     return tuple(
-        tables.identify(
-            each.frame(made.get(each.name, pd.DataFrame()).assign(behaviour=given.name)), given.train_identity
-        )
+        tables.frame(each, made.get(each.name, pd.DataFrame()).assign(behaviour=given.name), given.train_identity)
         for each in GRAPHS
     )
 
@@ -172,11 +170,8 @@ def describe_edges(
 ) -> pd.DataFrame:
     """Returns all edges of a graph, the largest effect first.
 
-    Edges lead to later layers, at the same token or a later one. `shown` are the fewest whose sizes are a share of all.
-
-    Args:
-        weights: of the means over prompts, the first row of all prompts [1 + group, prompt].
-        again: how many times each prompt counts when groups are drawn again [draw, prompt].
+    Edges lead to later layers, at the same token or a later one. `shown` are the fewest whose sizes are a share of all. `weights`: of
+    the means over prompts, the first row of all prompts [1 + group, prompt]. `again`: see `describe_graph`.
     """
     if not len(members):
         return pd.DataFrame({"source": [0], "target": 0, "change": 0.0, "effect": 0.0, "shown": True})[:0]

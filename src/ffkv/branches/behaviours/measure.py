@@ -42,9 +42,7 @@ class Candidate(NamedTuple):
     directions: Tensor  # random directions [direction, d]
 
 
-def measure_behaviour(
-    given: Given, settings: Behaviour, seed: int = 0
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def measure_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
     """Patches candidates, and sets of memories, on prompts of the second half, beside controls of equal length.
 
     The model computes in float32. Nothing is measured of two lists, nor of a behaviour that the model does not have: its accuracy
@@ -65,11 +63,10 @@ def measure_behaviour(
         others = [drawn[n][1] for n in stored.rows_of_shard(len(drawn), given.work.part)]
         with given.running(whole) as its:
             made = measure(its, chosen, stored.encoded(own), others, mean, settings, seed, given.name)
-    effects, of_sets, side_effects = (
-        tables.identify(table.frame(pd.DataFrame(rows).assign(behaviour=given.name)), given.train_identity)
+    return tuple(
+        tables.frame(table, pd.DataFrame(rows).assign(behaviour=given.name), given.train_identity)
         for table, rows in made.items()
     )
-    return effects, of_sets, side_effects
 
 
 def measure(
@@ -122,7 +119,6 @@ def _side_by_side(running: Running, prompts: Sequence[Encoded]) -> Iterator[list
 
 
 def _candidates(running: Running, memories: pd.DataFrame, settings: Behaviour, seed: int) -> dict[int, list[Candidate]]:
-    """Returns the candidates of each layer, with their controls."""
     found, anatomy = {}, running.loaded.anatomy
     for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer"):
         values, _ = values_in_place(running.loaded.model, anatomy.layers[layer])
@@ -190,13 +186,8 @@ def _changes(values: Tensor, candidate: Candidate) -> Tensor:
     """Returns by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]."""
     value, size = values[candidate.memory], float(values[candidate.memory].norm())
     controls = values[torch.from_numpy(candidate.controls).to(values.device)]
-    return torch.cat(
-        [
-            -value[None],
-            as_long_as_removed(1.0, size, controls),
-            as_long_as_removed(1.0, size, candidate.directions.to(values.device)),
-        ]
-    )
+    others = torch.cat([controls, candidate.directions.to(values.device)])
+    return torch.cat([-value[None], as_long_as_removed(1.0, size, others)])
 
 
 def _rows(prompt: int, layer: int, candidates: Sequence[Candidate], reach: str, falls: list[float]) -> list[dict]:
@@ -248,10 +239,7 @@ def choose_sets(
 
 def _inside(sets: Sequence[MemorySet], memories: int) -> Tensor:
     """Tells which memories are in each set [set, memory]."""
-    inside = np.zeros((len(sets), memories), bool)
-    for row, each in zip(inside, sets, strict=True):
-        row[each.memories] = True
-    return torch.from_numpy(inside)
+    return torch.from_numpy(np.stack([np.isin(np.arange(memories), each.memories) for each in sets]))
 
 
 def _patched(
@@ -262,11 +250,8 @@ def _patched(
     A last copy, of which nothing is patched, proves each pass: it gives the unchanged model's own end. Where it does not behind
     keys and values that are kept, each copy reads its whole prompt. A pass has up to `running.batch_tokens` tokens.
 
-    Args:
-        patched: which memories are patched in each copy [copy, memory].
-        base: what the coefficient of each memory becomes, see `read_base` [prompt, token, memory].
-    Raises:
-        UserError: the model cannot be changed while it runs.
+    `patched`: which memories are patched [copy, memory]. `base`: as in `measure_candidates`. Raises UserError if the model cannot be
+    changed while it runs.
     """
     loaded, offset = running.loaded, running.loaded.anatomy.layer_offset
     layers = loaded.anatomy.layers
@@ -315,11 +300,9 @@ def _patched(
 
 
 def measure_sets(running: Running, sets: Sequence[MemorySet], prompts: Sequence[Encoded], base: Tensor) -> list[dict]:
-    """Patches each set, and all memories but it, on each prompt; returns rows of the table `SETS`, without the behaviour.
+    """Patches each set, and all memories but it, on prompts of similar length; returns rows of the table `SETS`, without the behaviour.
 
-    Args:
-        prompts: prompts of similar length.
-        base: what the coefficient of each memory becomes, see `read_base` [prompt, token, memory].
+    `base`: as in `measure_candidates`.
     """
     inside, rows = _inside(sets, base.shape[-1]), list[dict]()
     patched = torch.cat([inside, ~inside])  # in each copy: the set, then all but it [copy, memory]
@@ -339,11 +322,9 @@ def measure_sets(running: Running, sets: Sequence[MemorySet], prompts: Sequence[
 def measure_side_effects(
     running: Running, sets: Sequence[MemorySet], prefixes: Sequence[Encoded], base: Tensor
 ) -> list[dict]:
-    """Patches each set on prefixes of other text; returns rows of the table `SIDE_EFFECTS`, without the behaviour.
+    """Patches each set on prefixes of other text, of similar length; returns rows of the table `SIDE_EFFECTS`, without the behaviour.
 
-    Args:
-        prefixes: prefixes of similar length, with the token that follows as their answer.
-        base: what the coefficient of each memory becomes, see `read_base` [prefix, token, memory].
+    The answer of a prefix is the token that follows. `base`: as in `measure_candidates`.
     """
     rows, read_as = list[dict](), running.loaded.anatomy.read_as
     for few, bases, ends in _patched(running, _inside(sets, base.shape[-1]), prefixes, base):
@@ -360,5 +341,4 @@ def measure_side_effects(
 
 
 def _named(each: MemorySet) -> dict:
-    """Returns the columns that name a set."""
     return {"choice": each.choice, "draw": each.draw, "size": each.size, "memories": len(each.memories)}

@@ -16,7 +16,9 @@ from ffkv.branches.behaviours.words import LISTS, PAIRS, PROMPTS
 KIND = "behaviour states"
 NO_TOKEN = -1
 BLOCK = 32  # prompts whose batches are made together, so that shards change no number
-OF_MEMORIES = {"unit": "1", "chunks": {"prompt": 64, "memory": "largest_layer"}}
+OF_PROMPT: dict[str, Any] = {"dimensions": "prompt", "dtype": "float32", "unit": "1", "odd": True}
+CHUNKS = {"prompt": 64, "memory": "largest_layer"}
+OF_MEMORY: dict[str, Any] = {"dimensions": "prompt memory", "dtype": "float32", "unit": "1", "chunks": CHUNKS}
 
 
 class Encoded(NamedTuple):
@@ -80,43 +82,26 @@ class PromptStates:
     norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
     prompt: np.ndarray = dataset("prompt", "int32", unit="1", about="number of the prompt in `prompts.parquet`")
     difference: np.ndarray = dataset(
-        "prompt",
-        "float32",
-        unit="1",
-        about="logit of the answer minus that of the wrong answer; NaN in lists",
-        odd=True,
+        **OF_PROMPT, about="logit of the answer minus that of the wrong answer; NaN in lists"
     )
     patch_difference: np.ndarray = dataset(
-        "prompt", "float32", unit="1", about="the same on the other prompt of the pair; NaN without one", odd=True
+        **OF_PROMPT, about="the same on the other prompt of the pair; NaN without one"
     )
-    probability: np.ndarray = dataset(
-        "prompt", "float32", unit="1", about="probability of the answer; NaN in lists", odd=True
-    )
+    probability: np.ndarray = dataset(**OF_PROMPT, about="probability of the answer; NaN in lists")
     contribution: np.ndarray = dataset(
-        "prompt memory",
-        "float32",
-        about="s m ‖v‖, clean - patch; without pairs clean - mean; in lists clean alone",
-        **OF_MEMORIES,
+        **OF_MEMORY, about="s m ‖v‖, clean - patch; without pairs clean - mean; in lists clean alone"
     )
-    coefficient: np.ndarray = dataset("prompt memory", "float32", about="the same of m alone", **OF_MEMORIES)
+    coefficient: np.ndarray = dataset(**OF_MEMORY, about="the same of m alone")
     change: np.ndarray = dataset(
-        "prompt memory",
-        "float32",
-        about="by how much s m changes when the memory is patched, s held, without its sign; 0 in lists",
-        **OF_MEMORIES,
+        **OF_MEMORY, about="by how much s m changes when the memory is patched, s held, without its sign; 0 in lists"
     )
     screen: np.ndarray = dataset(
-        "prompt memory",
-        "float32",
-        about="by how much `difference` falls when the memory is patched, if all is linear; 0 in lists",
-        **OF_MEMORIES,
+        **OF_MEMORY, about="by how much `difference` falls when the memory is patched, if all is linear; 0 in lists"
     )
     frozen_screen: np.ndarray = dataset(
-        "prompt memory",
-        "float32",
+        **OF_MEMORY,
         about="the same with factors of norms and patterns of attention held; NaN if the model cannot hold them, or `frozen` is false; 0 in lists",
         odd=True,
-        **OF_MEMORIES,
     )
     attributes: dict[str, Any]  # the attributes of the file
 

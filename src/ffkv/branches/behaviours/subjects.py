@@ -67,10 +67,9 @@ def read_prompts(
 ) -> list[Subject]:
     """Reads the coefficients of prompts, and what they are patched to.
 
+    A pass has one changed copy at least. Other arguments: see `states.read_states`.
+
     Args:
-        mean: mean coefficients over the train split [memory].
-        baseline: "mean" or "zero", or "patch": what coefficients are on `prompt.patch`.
-        batch_tokens: maximum number of tokens per pass. A pass has one changed copy at least.
         keep: whether the model keeps keys and values (`ffkv.model.effects.rerun.keeps`), and memories are patched at the last
             token alone. Then a copy reads one token.
     """

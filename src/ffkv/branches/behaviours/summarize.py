@@ -67,21 +67,15 @@ def summarize(
 def summarize_effects(
     effects: pd.DataFrame, memories: pd.DataFrame, group: pd.Series, top_tokens: Callable[[pd.DataFrame], list[str]]
 ) -> pd.DataFrame:
-    """Returns the rows of the table `OF_MEMORIES` of one behaviour.
-
-    Args:
-        effects: the table `EFFECTS` of all shards; empty if no effect was measured.
-        memories: the table `MEMORIES`.
-        group: the group of each prompt, by its number.
-        top_tokens: gives the top token of the value of each row's memory, see `Given.top_token_texts`.
+    """Returns the rows of the table `OF_MEMORIES` of one behaviour, from `EFFECTS` of all shards (empty if no effect was measured) and
+    `MEMORIES`. `group`: of each prompt, by its number. `top_tokens`: see `summarize`.
     """
     candidates = memories[memories["by_contrast"] | memories["by_screen"]]
     candidates = candidates.assign(token=top_tokens(candidates))
     rows = []
     for each in candidates.to_dict("records"):
         own = effects[(effects["layer"] == each["layer"]) & (effects["memory"] == each["memory"])]
-        for reach in REACHES:
-            rows.append(each | {"reach": reach} | _effect(own[own["reach"] == reach], group))
+        rows += [each | {"reach": reach} | _effect(own[own["reach"] == reach], group) for reach in REACHES]
     table = pd.DataFrame(rows)
     if not len(table):
         return table
@@ -135,12 +129,8 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
 
     The behaviour is by how much the logit difference is above the floor: that on the patch prompts; without these, and where memories
     are patched to something else, that with all memories patched. Then all memories carry all of it by construction, which is not told.
-    Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0.
-
-    Args:
-        sets: the table `SETS` of all shards.
-        answers: the table `ANSWERS`.
-        group: the group of each prompt, by its number.
+    Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0. `sets`: the table `SETS`
+    of all shards. `answers`: `ANSWERS`. `group`: of each prompt, by its number.
     """
     answers = answers.set_index("prompt")
     prompts = sets["prompt"].drop_duplicates().to_numpy()
@@ -190,16 +180,9 @@ def summarize_behaviour(
     accuracy, groups = stored.accuracy_of(answers), group.loc[answers["prompt"]].nunique()
     low, high = (np.nan, np.nan) if np.isnan(accuracy) else wilson(accuracy * groups, groups)
     every = of_sets[of_sets["choice"] == ALL].to_dict("records") if len(of_sets) else []
-    names = {
-        "by_memories": "completeness",
-        "by_memories_low": "completeness_low",
-        "by_memories_high": "completeness_high",
-    }
+    shares = {f"by_memories{end}": every[0][f"completeness{end}"] if every else np.nan for end in ("", "_low", "_high")}
     smallest = memories["smallest_p"].iloc[0]
-    counts = {
-        "significant": (memories["q_value"] <= SIGNIFICANT).sum(),
-        "screened": (memories["screen_q"] <= SIGNIFICANT).sum(),
-    }
+    able = 1.0 if smallest <= SIGNIFICANT else np.nan
     return {
         "prompts": len(answers),
         "groups": groups,
@@ -211,8 +194,9 @@ def summarize_behaviour(
         "patch_difference": answers["patch_difference"].mean(),
         "probability": answers["probability"].mean(),
         "smallest_p": smallest,
-        **{name: count if smallest <= SIGNIFICANT else np.nan for name, count in counts.items()},
-        **{name: every[0][column] if every else np.nan for name, column in names.items()},
+        "significant": able * (memories["q_value"] <= SIGNIFICANT).sum(),
+        "screened": able * (memories["screen_q"] <= SIGNIFICANT).sum(),
+        **shares,
         "pearson": correlation(of_memories, "screen_measured"),
         "frozen_pearson": correlation(of_memories, "frozen_measured"),
     }

@@ -13,7 +13,7 @@ GROUP = "group"  # where a group may be
 READ = (*FIELDS[PAIRS], *FIELDS[PROMPTS], *FIELDS[LISTS], *LABEL_FIELDS, GROUP)  # all fields
 REFERENCE = "reference"  # prefixes of other text, with which prompts are compared
 # Why a prompt is not used.
-SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
+REASONS = SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "an answer has several tokens",
     "an answer and the prompt make one token",
     "both answers are the same token",
@@ -24,12 +24,10 @@ SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "it is there twice",
     "it was not drawn",
 )
-REASONS = (SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN)
 BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside a graph
 ANSWER = -1  # stands for the answer among the targets of edges
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
-OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed
-SOURCES = (OWN, MEMORIES, DIRECTIONS)
+SOURCES = OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed

@@ -152,16 +152,13 @@ def _rows(loaded: LoadedModel, seen: Pass, targets: pd.DataFrame) -> tuple[pd.Da
 
     Columns: those of `targets`, target, factor, constant (what the first matrix adds), pre_activation.
     """
-    found, read_by = [], []
-    for layer in (read.layer for read in seen.reads.values()):
-        own = targets[targets["layer"] == layer.index]
-        for row, factor, u, constant, a in _factors_of(loaded, seen.reads[layer.index], own):
-            found.append(
-                {"target": row, "factor": factor, **targets.loc[row], "constant": constant, "pre_activation": a}
-            )
-            read_by.append(u)
-    order = sorted(range(len(found)), key=lambda place: found[place]["target"])
-    return pd.DataFrame([found[place] for place in order]), torch.stack([read_by[place] for place in order])
+    found = [
+        ({"target": row, "factor": factor, **targets.loc[row], "constant": constant, "pre_activation": a}, u)
+        for read in seen.reads.values()
+        for row, factor, u, constant, a in _factors_of(loaded, read, targets[targets["layer"] == read.layer.index])
+    ]
+    rows, read_by = zip(*sorted(found, key=lambda each: each[0]["target"]), strict=True)
+    return pd.DataFrame([*rows]), torch.stack(read_by)
 
 
 def _factors_of(

@@ -60,7 +60,7 @@ def output_gradients(
     model, layers = loaded.model, loaded.anatomy.layers
     model.requires_grad_(False)  # gradients with respect to weights would take as long again
     rows = torch.arange(len(ids))
-    zeros: list[Tensor] = []
+    zeros = [torch.empty(0)] * len(layers)
     ends: list[Tensor] = []
     seen: dict[str, Tensor] = {}  # of the layer that runs
 
@@ -82,7 +82,6 @@ def output_gradients(
 
     with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
-            zeros.append(torch.empty(0))
             stack.enter_context(with_output(model, layer, partial(add_zeros, number)))
         run = stack.enter_context(tap(model, layers, {*quantities, *("ms" if edit else ""), loaded.anatomy.end}))
         run(ids, receive, gradients=True)
@@ -93,18 +92,14 @@ def output_gradients(
 
 def _differentiated(loaded: LoadedModel, end: Tensor, zeros: list[Tensor], along: Tensor) -> list[Tensor]:
     """Returns the gradient of the sum of the end times `along`, with respect to the zeros of each layer. Raises: see above."""
+    refusal = f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened"
     try:
         found = torch.autograd.grad(end, zeros, along.to(end), allow_unused=True)
     except RuntimeError as error:
-        raise UserError(
-            f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened: {str(error)[:200]}"
-        ) from error
+        raise UserError(f"{refusal}: {str(error)[:200]}") from error
     missing = [layer.index for layer, gradient in zip(loaded.anatomy.layers, found, strict=True) if gradient is None]
     if missing:
-        raise UserError(
-            f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened: no gradient comes from the"
-            f" end of the model to layer {missing[0]}."
-        )
+        raise UserError(f"{refusal}: no gradient comes from the end of the model to layer {missing[0]}.")
     return [gradient for gradient in found if gradient is not None]
 
 
@@ -278,17 +273,11 @@ def why_not_held(loaded: LoadedModel, ids: Tensor) -> str:
 
 
 def _off(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-    """A hook after a module: it writes zeros."""
     return hooks.replace_hidden_state(output, torch.zeros_like(hooks.known_state(output)))
 
 
 def _told(model: nn.Module, mixing: set[str], curved: dict[str, tuple[nn.Module | None, Tensor, Any]]) -> str:
-    """Says which of the modules that are not linear is attention or a norm; "" if none is.
-
-    Args:
-        mixing: names of modules that pass something on between tokens.
-        curved: by name the module, if it is right in a block, what it reads, and all that it is given.
-    """
+    """Says which of the modules that are not linear is attention or a norm; "" if none is. Arguments: see `why_not_held`."""
     for name, (part, state, given) in curved.items():
         kind = f"{name} ({type(model.get_submodule(name)).__name__})"
         if name in mixing:

@@ -8,9 +8,9 @@ import click
 
 from ffkv.base.errors import UserError
 from ffkv.base.options import FOLDER, WRITABLE, all_threads_option, allowing, setting, takes
-from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
-from ffkv.base.terminal import announce, emit, say
+from ffkv.base.terminal import emit, say
+from ffkv.run.trace.commands import open_with_model
 from ffkv.run.trace.settings import GraphOptions
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ def graph(
     from ffkv.run.graph.exchange import add_to_list, name_for_viewer, plain_told, written
     from ffkv.run.results.run import open
 
-    run, for_viewer = open(results, **allowed), format_name == "graph"
+    for_viewer = format_name == "graph"
     slug = name_for_viewer(output) if for_viewer and output is not None else ""
     found: Drawn
     if behaviour is not None:
         from ffkv.run.graph.result import behaviour_graph
 
+        run = open(results, **allowed)
         found = behaviour_graph(run, behaviour)
     else:
-        announce(f"Loading the model of {results}")
-        torch_with(threads)
+        run = open_with_model(results, threads, allowed)
         from ffkv.run.graph import of_prompt
 
         found = of_prompt.graph(run, str(text), device=device, **options.model_dump())

@@ -54,12 +54,10 @@ def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] |
     columns = [WIDE if column in {*at.tolist()} else NARROW for column in range(len(labels))]
     lefts = LEFT + np.concatenate([[0], np.cumsum(columns)])
     rows, heights, bottom = _rows(nodes, at)
-    end = lefts[-2] + 12, 24.0
+    end, floor = (lefts[-2] + 12, 24.0), TOP + bottom
     needed = end[0] + 11 + _wide(graph._words.end.striptags(), 13), LEFT + _wide(graph.note, 12)
-    width, height = max(lefts[-1], *needed) + 10, TOP + bottom + 30
-    floor = TOP + bottom
-    x = lefts[at] + 12
-    y = floor - rows
+    width, height = max(lefts[-1], *needed) + 10, floor + 30
+    x, y = lefts[at] + 12, floor - rows
     parts = [STYLE] if alone else []
     for layer, (low, high) in heights.items():
         parts.append(TEXT.format(LEFT - 12, floor - (low + high) / 2 + 4, "soft", 11, "end", f"L{layer}"))
@@ -122,8 +120,7 @@ def _columns(graph: Drawn) -> tuple[np.ndarray, list[str]]:
 
 
 def _rows(nodes: pd.DataFrame, at: np.ndarray) -> tuple[np.ndarray, dict[int, tuple[float, float]], float]:
-    """Returns how high each node is, the lower and upper end of each layer, and the height of all. Nodes of a layer and a column stand
-    on each other."""
+    """Returns how high each node is, the lower and upper end of each layer, and the height of all."""
     rows, heights, low = np.zeros(len(nodes)), dict[int, tuple[float, float]](), 10.0
     for layer, own in nodes.groupby("layer"):
         stack = own.groupby(at[own.index]).cumcount().to_numpy()
@@ -145,9 +142,8 @@ def _edge(graph: Drawn, row: Any, start: tuple[float, float], end: tuple[float, 
     target = "the answer" if row.target == ANSWER else graph.nodes["name"].iloc[row.target]
     share = abs(row.effect) / largest if largest else 0.0
     middle = (start[1] + end[1]) / 2
-    bow = (
-        min(60.0, (start[1] - end[1]) / 4) if start[0] == end[0] else 0.0
-    )  # so that edges of one token do not cover each other
+    # So that edges of one token do not cover each other.
+    bow = min(60.0, (start[1] - end[1]) / 4) if start[0] == end[0] else 0.0
     return Markup(
         '<path d="M{:.0f} {:.0f}C{:.0f} {:.0f} {:.0f} {:.0f} {:.0f} {:.0f}" fill="none" stroke="var(--{})" stroke-width="{:.1f}"'
         ' stroke-opacity="{:.2f}"{} data-ends="{} {}"><title>{} to {}: {} logits{}</title></path>'
@@ -164,12 +160,10 @@ def _stability(row: Any) -> str:
 
 
 def _node(row: Any, x: float, y: float, strongest: float, link: str) -> Markup:
-    """Draws a node: a mark as large as its effect, and its label."""
     radius = 2.5 + 4 * (abs(row.effect) / strongest) ** 0.5 if strongest else 2.5
     above = "" if hasattr(row, "position") else " above what it is patched to"
-    coefficient = (
-        f", coefficient {number(row.coefficient)}{above}" if row.coefficient == row.coefficient else ""
-    )  # or not known
+    known = row.coefficient == row.coefficient
+    coefficient = f", coefficient {number(row.coefficient)}{above}" if known else ""
     told = f"{row.name}: {row.pattern or 'no pattern'}{f', pushes towards {short(row.pushes)}' if row.pushes else ''}."
     told += f" Effect {number(row.effect)} logits{_stability(row)}{coefficient}."
     parts = Markup("<title>{}</title>{}{}").format(

@@ -51,25 +51,15 @@ def plain_told(graph: Drawn) -> str:
 
 
 def _as_text(graph: Drawn) -> str:
-    """Returns the graph for a person: what it keeps, its memories, its largest edges."""
     names = {**graph.nodes["name"], ANSWER: "answer"}
     edges = graph.edges.head(SHOWN)
+    nodes, ends = graph.nodes, {end: edges[end].map(names) for end in ("source", "target")}
+    of_nodes, of_edges = ({name: own[name].map(number) for name in NUMBERS if name in own} for own in (nodes, edges))
+    patterns = [plain(shortened(text, LONGEST)) for text in nodes["pattern"]]
+    said = {"pattern": patterns, "pushes": nodes["pushes"].map(plain_token)}
     tables = {
-        "Memories": pd.DataFrame(
-            {
-                "name": graph.nodes["name"],
-                **{name: graph.nodes[name].map(number) for name in NUMBERS if name in graph.nodes},
-                "pattern": [plain(shortened(text, LONGEST)) for text in graph.nodes["pattern"]],
-                "pushes": graph.nodes["pushes"].map(plain_token),
-            }
-        ),
-        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame(
-            {
-                "source": edges["source"].map(names),
-                "target": edges["target"].map(names),
-                **{name: edges[name].map(number) for name in NUMBERS if name in edges},
-            }
-        ),
+        "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
+        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
     }
     subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
     return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)
@@ -122,7 +112,6 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
 
 
 def _memories(graph: Graph) -> list[dict[str, Any]]:
-    """Returns the nodes of memories."""
     sizes = graph.nodes["effect"].abs().to_numpy(float)
     order = np.argsort(-sizes, kind="stable")
     influence = np.zeros(len(sizes))

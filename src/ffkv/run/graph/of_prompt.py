@@ -14,7 +14,7 @@ from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
 from ffkv.run.graph.result import NOTHING, Graph, named
-from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.prompt import Prompt, check_prompt, read_prompt
@@ -60,8 +60,7 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
         >>> graph.to_networkx().has_node("answer")
         True
     """
-    check_run(run)
-    check_prompt(text)
+    check_prompt(run, text)
     asked = section(GraphOptions, **options)
     given = {
         name: find_token(run.files, each) for name in ("answer", "wrong") if (each := getattr(asked, name)) is not None

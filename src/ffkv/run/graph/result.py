@@ -32,7 +32,7 @@ NOT_RAISED = (
 )
 # What a notebook shows of a node: heads, columns, and what writes their cells.
 Cells = tuple[tuple[str, str, Callable[[Any], Any]], ...]
-NAME: Cells = (("memory", "name", str),)
+NUMBERS: Cells = (("memory", "name", str), ("coefficient", "coefficient", number), ("effect", "effect", number))
 WORDS: Cells = (("pattern", "pattern", visible), ("pushes towards", "pushes", token))
 
 
@@ -156,17 +156,10 @@ class Graph(Drawn):
     edges: pd.DataFrame
     sets: pd.DataFrame
 
-    _cells = (
-        *NAME,
-        ("coefficient", "coefficient", number),
-        ("effect", "effect", number),
-        ("loss", "loss", number),
-        *WORDS,
-    )
+    _cells = (*NUMBERS, ("loss", "loss", number), *WORDS)
 
     @property
     def _words(self) -> Words:
-        """What is said of it."""
         end = Markup("{} <tspan fill='var(--soft)'>rather than</tspan> {}").format(
             short(self.answer, ANSWERED), short(self.wrong, ANSWERED)
         )
@@ -202,18 +195,10 @@ class BehaviourGraph(Drawn):
     paths: pd.DataFrame
     sets: pd.DataFrame
 
-    _cells = (
-        *NAME,
-        ("coefficient", "coefficient", number),
-        ("effect", "effect", number),
-        ("loss", "loss", percent),
-        ("stability", "stability", percent),
-        *WORDS,
-    )
+    _cells = (*NUMBERS, ("loss", "loss", percent), ("stability", "stability", percent), *WORDS)
 
     @property
     def _words(self) -> Words:
-        """What is said of it."""
         end, name = Markup("answer <tspan fill='var(--soft)'>rather than wrong answer</tspan>"), self.behaviour
         return Words(f"the behaviour {name}", f"Graph of {name} in {self.run}", end, {"behaviour": name})
 

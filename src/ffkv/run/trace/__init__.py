@@ -5,8 +5,8 @@ off or scaled. `states` runs it. `trace` reads r, y and o out, splits each layer
 tables, connects the strongest memories, puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
 number.
 
-Many texts run in batches: `predict` compares the predictions behind all tokens with and without changes,
-`coefficients` computes memories on every token, and the logits of values.
+Many texts run in batches, in `coefficients`: memories on every token, and the predictions behind all tokens with and
+without changes; and the logits of values.
 
 `generate` writes text.
 """

@@ -16,7 +16,7 @@ from ffkv.model.effects.rerun import TOLERANCE, keeps
 from ffkv.model.tap.change import Place, scaled
 from ffkv.model.tap.hooks import forward, relative_error
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
 from ffkv.run.trace.prompt import check_prompt, read_changes, read_prompt
 from ffkv.run.trace.settings import GenerateOptions
@@ -44,8 +44,7 @@ def generate(run: Run, prompt: str, *, device: str = "auto", **options: Any) -> 
         >>> texts["changes"].tolist(), texts["tokens"].tolist()
         (['', 'L1.17 x 0'], [5, 5])
     """
-    check_run(run)
-    check_prompt(prompt)
+    check_prompt(run, prompt)
     asked = section(GenerateOptions, **options)
     factors = read_changes(asked.off, asked.scale, run.files)
     model = run.model(device)
@@ -106,7 +105,6 @@ def write_tokens(
 
 
 def _choose(logits: Tensor, options: GenerateOptions, generator: torch.Generator) -> int:
-    """Returns the next token from logits [vocabulary]."""
     if options.temperature == 0:
         return int(logits.argmax())
     below = logits.double() - logits.max()  # divided by any number above 0, it has a softmax

@@ -32,12 +32,9 @@ class Prompt(NamedTuple):
     note: str  # see `Trace.note`
 
 
-def check_prompt(text: Any) -> None:
-    """Refuses a prompt that is no text, before the model is loaded.
-
-    Raises:
-        UserError: it is none.
-    """
+def check_prompt(run: Run, text: Any) -> None:
+    """Refuses what is no run, and a prompt that is no text, before the model is loaded. Raises UserError if it is none."""
+    check_run(run)
     if not isinstance(text, str):
         raise UserError(f"The prompt is {text!r}. Write it as text.")
 

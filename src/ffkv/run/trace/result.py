@@ -111,12 +111,8 @@ class Trace:
     changed: "Trace | None" = None
 
     def __repr__(self) -> str:
-        facts = [
-            f"position {self.position}",
-            *filter(None, [self.when, self.told_reading]),
-            f"deviation {self.deviation:.0e}",
-        ]
-        return f"<Trace of {self.text!r} in {self.run}: {', '.join(facts)}>"
+        facts = [f"position {self.position}", self.when, self.told_reading, f"deviation {self.deviation:.0e}"]
+        return f"<Trace of {self.text!r} in {self.run}: {', '.join(filter(None, facts))}>"
 
     @property
     def when(self) -> str:
@@ -130,8 +126,7 @@ class Trace:
 
     def strongest(self, count: int = 10) -> pd.DataFrame:
         """Returns the memories of all layers that change the chosen token's logit most, as rows of `contributions`."""
-        order = self.contributions["logit"].abs().sort_values(ascending=False, kind="stable").index
-        return self.contributions.loc[order[:count]].reset_index(drop=True)
+        return largest(self.contributions, self.contributions["logit"], count)
 
     def strongest_edges(self, count: int = 10) -> pd.DataFrame:
         """Returns the edges with the largest total, as rows of `edges`, or with the largest direct change where the former is NaN.
@@ -141,9 +136,7 @@ class Trace:
         """
         if self.edges is None:
             raise UserError("This trace has no edges. Ask for those between the 20 strongest memories with edges=20.")
-        strength = self.edges["total"].fillna(self.edges["direct"]).abs()
-        order = strength.sort_values(ascending=False, kind="stable").index
-        return self.edges.loc[order[:count]].reset_index(drop=True)
+        return largest(self.edges, self.edges["total"].fillna(self.edges["direct"]), count)
 
     @property
     def without_effect(self) -> str:
@@ -206,6 +199,12 @@ class Trace:
             ),
             table(f"Layers{when}{read_as}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
         )
+
+
+def largest(table: pd.DataFrame, values: pd.Series, count: int) -> pd.DataFrame:
+    """Returns the rows of a table with the largest sizes of a value [row], the largest first."""
+    order = values.abs().sort_values(ascending=False, kind="stable").index[:count]
+    return table.loc[order].reset_index(drop=True)
 
 
 def as_plain(value: Any) -> Any:

@@ -20,11 +20,11 @@ from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.indexes import pushed_tokens, token_texts
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.readings import lens_of
-from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.prompt import check_prompt, check_texts, place, read_changes, read_prompt
-from ffkv.run.trace.result import POINTS, Trace
+from ffkv.run.trace.result import POINTS, Trace, largest
 from ffkv.run.trace.settings import TraceOptions
 from ffkv.run.trace.states import States, residual_deviations, run_prompt
 
@@ -59,10 +59,7 @@ def predict_layers(run: Run, lens: Lens, states: States, top: int) -> tuple[np.n
 
 
 def _top(logits: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top].
-
-    The first one is top(h).
-    """
+    """Returns the ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top]. The first one is top(h)."""
     extremes = highest(logits, top)
     ids = extremes.ids.clone()
     # Of equal logits the lowest id comes first. It may stand further behind, or be none of those found.
@@ -95,10 +92,8 @@ def split_layers(
 ) -> list[LayerParts]:
     """Splits y of every layer at the chosen token into contributions.
 
-    Args:
-        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first
-            order.
-        changed: memories to list in any case.
+    Listed are those with the largest size, and those with the largest effect on the logit of `token` to first order, `memories` of each
+    per layer; and those that `changed`.
     """
     gradient = model.head.token_gradient(states.end, token, model.anatomy.read_as)
     own = [[memory for number, memory in changed if number == layer.index] for layer in model.anatomy.layers]
@@ -269,7 +264,6 @@ def trace_all(run: Run, texts: Iterable[str], *, device: str = "auto", **options
 
 
 def _tables(trace: Trace, prefix: str = "") -> dict[str, pd.DataFrame]:
-    """Returns the tables of a trace by name, and those with changes behind them."""
     own = {f"{prefix}{name}": value for name, value in vars(trace).items() if isinstance(value, pd.DataFrame)}
     return own if trace.changed is None else {**own, **_tables(trace.changed, "changed_")}
 
@@ -298,8 +292,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         >>> trace.changed.contributions.query("name == 'L1.17'")["coefficient"].item()  # the states after the change
         0.0
     """
-    check_run(run)
-    check_prompt(text)
+    check_prompt(run, text)
     asked = section(TraceOptions, **options)
     factors = read_changes(asked.off, asked.scale, run.files)
     wanted = asked.token_id if asked.token is None else asked.token
@@ -355,16 +348,9 @@ def _describe(
 def _describe_edges(
     model: RunModel, ids: Tensor, position: int, contributions: pd.DataFrame, count: int, batch_tokens: int
 ) -> dict[str, Any]:
-    """Returns the attributes `edges`, `parts` and `edge_notes` of `Trace`, of the unchanged model.
-
-    Args:
-        ids: the prompt [1, token].
-        position: the chosen token.
-        contributions: those of the trace; the `count` memories with the largest change of the logit are connected.
-        batch_tokens: maximum number of tokens per pass.
-    """
-    order = contributions["logit"].abs().sort_values(ascending=False, kind="stable").index[:count]
-    memories = contributions.loc[order].sort_values(["layer", "memory"], ignore_index=True).assign(position=position)
+    """Returns the attributes `EDGES` of `Trace`: of the `count` memories with the largest change of the logit. `ids`: [1, token]."""
+    memories = largest(contributions, contributions["logit"], count).sort_values(["layer", "memory"], ignore_index=True)
+    memories = memories.assign(position=position)
     found = effects.edges(model, ids, memories, memories, batch_tokens=batch_tokens)
     names = memories["name"].to_numpy()
     named = {name: names[found.edges[name]] for name in ("source", "target")}
