@@ -72,7 +72,7 @@ class SecretKey(Stored):
 
 def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
     """Writes a sheet and its secret key into `annotations/<run>`. Returns the file of the sheet."""
-    path = _sheet_file(folder, sheet.name)
+    path = folder / SHEETS / f"{sheet.name}.json"
     # The key first: a sheet without a key would be of no use.
     for model, place in ((secret, folder / SECRET / path.name), (sheet, path)):
         with atomic(place, summed=False) as temporary:
@@ -84,13 +84,9 @@ def _content(model: Sheet | SecretKey) -> bytes:
     return f"{model.model_dump_json(indent=1)}\n".encode()
 
 
-def _sheet_file(folder: Path, name: str) -> Path:
-    return folder / SHEETS / f"{name}.json"
-
-
 def is_begun(folder: Path, sheet: Sheet) -> bool:
     """Tells whether a start that was interrupted has written a sheet. Raises UserError if another one has its name."""
-    path = _sheet_file(folder, sheet.name)
+    path = folder / SHEETS / f"{sheet.name}.json"
     if exists(path) and not (is_file(path) and path.read_bytes() == _content(sheet)):
         raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
     return exists(path)
@@ -112,7 +108,7 @@ def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, Any] | None = N
             f"There is no sheet {name!r} in {folder}. "
             + (f"Choose one of: {', '.join(names)}." if names else "Make some with `ffkv annotate sheets`.")
         )
-    return _read(_sheet_file(folder, name), Sheet, belongs_to)
+    return _read(folder / SHEETS / f"{name}.json", Sheet, belongs_to)
 
 
 def read_secret(folder: Path, name: str, belongs_to: Mapping[str, Any] | None = None) -> SecretKey:

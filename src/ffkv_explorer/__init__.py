@@ -8,9 +8,7 @@ A page is a module: `page_run`, `page_memory` (one memory, two side by side, and
 bars, a histogram, the scale of colours.
 
 It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`. torch and scipy are
-imported in the background, by one thread at a time, and the model is loaded when a page asks for it. A page of a memory
-reads only what it shows. Kept in memory, each made once: statistics of all memories, top and bottom tokens of all
-values, places and patterns of the trigger examples, 64 MiB of coefficients of sampled prefixes, the colours of the last
-64 memories, what is similar to the last 256, the cells of the maps, and the last traces. Files stay open, so a run that
-is made again shows its old numbers until the explorer is started again.
+imported in the background, by one thread at a time, and the model is loaded when a page asks for it. `shelf.Held` says
+what is kept in memory. Files stay open, so a run that is made again shows its old numbers until the explorer is
+started again.
 """

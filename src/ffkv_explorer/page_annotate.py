@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -42,11 +43,8 @@ def overview(shelf: Shelf, sheet: str = "") -> Response:
     if sheet and len(sheets) == 1:
         return RedirectResponse(address(*sheets[0]), 303)
     found = [(held.name, name, address(held, name)) for held, name in sheets]
-    return render(
-        "annotate_sheets.html",
-        sheets=found,
-        folders=[shlex.quote(str(each.run.folder)) for each in shelf.runs.values()],
-    )
+    folders = [shlex.quote(str(each.run.folder)) for each in shelf.runs.values()]
+    return render("annotate_sheets.html", sheets=found, folders=folders)
 
 
 def people(held: Held, sheet: str) -> HTMLResponse:
@@ -97,18 +95,16 @@ def _item(held: Held, sheet: str, annotator: str, number: int, patterns: str, pr
     found = _sheet(held, sheet, annotator, number)
     order, said = found.orders[annotator], _said(held, found, annotator)
     shown, record = found.items[order[number - 1]], said.get(order[number - 1])
+    values: dict[str, Any] = {"sheet": found, "annotator": annotator, "number": number, "id": order[number - 1]}
+    values |= {"item": shown, "texts": [with_marked_end(text) for text in shown.prefixes], "record": record}
+    values["places"] = [
+        (place, address(held, sheet, annotator, place), each in said and said[each].done)
+        for place, each in enumerate(order, 1)
+    ]
     slots = max(SLOTS, len(record.patterns) if record else 0, _small(patterns))
-    return render(
-        "annotate_item.html",
-        sends=True, status=400 if problem else 200, problem=problem, sheet=found, annotator=annotator, number=number,
-        id=order[number - 1], item=shown, texts=[with_marked_end(text) for text in shown.prefixes], record=record,
-        slots=min(slots, MOST_PATTERNS), most=MOST_PATTERNS, here=address(held, sheet, annotator, number),
-        places=[
-            (place, address(held, sheet, annotator, place), each in said and said[each].done)
-            for place, each in enumerate(order, 1)
-        ],
-        done=sum(each.done for each in said.values()),
-    )  # fmt: skip
+    values |= {"slots": min(slots, MOST_PATTERNS), "most": MOST_PATTERNS, "problem": problem}
+    values |= {"here": address(held, sheet, annotator, number), "done": sum(each.done for each in said.values())}
+    return render("annotate_item.html", sends=True, status=400 if problem else 200, **values)
 
 
 def _small(text: str) -> int:
@@ -150,7 +146,6 @@ def keep(held: Held, sheet: str, annotator: str, number: int, body: bytes) -> Re
 
 
 def _next(held: Held, sheet: Sheet, annotator: str, number: int, sent: Mapping[str, str]) -> str:
-    """Returns the address that a page leads to."""
     go, last = sent.get("go", ""), len(sheet.orders[annotator])
     if go == "more":
         more = min(_small(sent.get("slots", "")) + 1, MOST_PATTERNS)

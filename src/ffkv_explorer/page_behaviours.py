@@ -1,6 +1,6 @@
 """Behaviours that a person asks of a run: a form for a file of prompts, how far the answer is, and the answer.
 
-Each has a folder in `annotations/<run>/behaviours/` that only the person can read: the prompts, what `ffkv behaviour` says, and
+Each has a folder in `annotations/<run>/behaviours/` that only the person can read: the prompts, what `ffkv causes` says, and
 what it writes. The command is a process of its own: it can be stopped, and no page waits for it.
 """
 
@@ -108,18 +108,14 @@ def ask(held: Held, shelf: Shelf, body: bytes, kind: str) -> Response:
     stem = Path((parts["file"].get_filename() if "file" in parts else "") or "prompts").stem
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", sent.get("name") or stem).strip("-._")[:40] or "prompts"
     try:
+        found = {field: sent[field] for field in FIELDS if sent.get(field)}
+        numbers = {field: whole(text, field) for field, text in found.items() if isinstance(FIELDS[field].default, int)}
+        pairs = (each.partition("=") for each in sent.get("fields", "").split(",") if each.strip())
+        options = {**found, **numbers, "fields": {own.strip(): theirs.strip() for own, _, theirs in pairs}}
         with shelf.starting:
-            return _begin(held, shelf, name, prompts, _options(sent))
+            return _begin(held, shelf, name, prompts, options)
     except UserError as error:
         return _form(held, shelf, sent, str(error), 429 if isinstance(error, Busy) else 400)
-
-
-def _options(sent: Mapping[str, str]) -> dict[str, Any]:
-    """Returns settings of a behaviour as a form has them. Raises UserError if a number is none."""
-    found = {name: sent[name] for name in FIELDS if sent.get(name)}
-    numbers = {name: whole(text, name) for name, text in found.items() if isinstance(FIELDS[name].default, int)}
-    pairs = (each.partition("=") for each in sent.get("fields", "").split(",") if each.strip())
-    return {**found, **numbers, "fields": {own.strip(): theirs.strip() for own, _, theirs in pairs}}
 
 
 def _begin(held: Held, shelf: Shelf, name: str, prompts: bytes, options: dict[str, Any]) -> Response:
@@ -140,7 +136,7 @@ def _begin(held: Held, shelf: Shelf, name: str, prompts: bytes, options: dict[st
         shutil.rmtree(folder)
         raise UserError(str(error).replace(str(path), path.name)) from error
     # -P: no module of the folder where the explorer was started
-    words = [sys.executable, "-P", "-m", "ffkv", "behaviour", f"--output={folder / FOUND}"]
+    words = [sys.executable, "-P", "-m", "ffkv", "causes", f"--output={folder / FOUND}"]
     words += [f"--annotations={run.files.annotations}", *["--trust-remote-code"] * run.trust_remote_code]
     words += [*shlex.split(command_line({"behaviours": options}, "behaviours")), "--", str(run.folder), str(path)]
     with (folder / LOG).open("wb") as log:
@@ -175,9 +171,8 @@ def archive(held: Held, shelf: Shelf, key: str) -> Response:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         for path in find(folder, "**/[!.]*.*"):
             file.write(path, path.relative_to(folder.parent))
-    return Response(
-        packed.getvalue(), 200, {"Content-Disposition": f'attachment; filename="{key}.zip"'}, "application/zip"
-    )
+    headers = {"Content-Disposition": f'attachment; filename="{key}.zip"'}
+    return Response(packed.getvalue(), 200, headers, "application/zip")
 
 
 def change(held: Held, shelf: Shelf, key: str, body: bytes) -> Response:

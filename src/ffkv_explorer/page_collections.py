@@ -1,37 +1,25 @@
 """Lists of memories and notes: their page, and what keeps them. Other pages show them beside a memory."""
 
-from typing import NamedTuple
-
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ffkv.base.errors import UserError
-from ffkv.run.results.collections import STARRED, Event, append_event, members, person, read_kept
+from ffkv.run.results.collections import STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_name import memory_name
 from ffkv_explorer.pages import LIVE, error_page, read_form, render
 from ffkv_explorer.shelf import Held
 
 
-class Shown(NamedTuple):
-    """What people keep of a run, as pages show it."""
+def read(held: Held) -> Kept:
+    """Reads what people keep of a run: the stars first, then lists by name.
 
-    lists: dict[str, dict[str, Event]]  # as in `Kept`; the stars first, then by name
-    notes: dict[str, dict[str, Event]]  # as in `Kept`
-    problems: list[str]  # what could not be read
-    person: str  # whose notes can be changed
-
-    def of(self, memory: str) -> list[str]:
-        """Returns the lists that a memory is in."""
-        return [name for name, own in self.lists.items() if memory in own]
-
-
-def read(held: Held) -> Shown:
-    """Reads what people keep of a run. What cannot be read is a problem and not an error: the page shows all else."""
+    What cannot be read is among the lines that are `torn`, and no error: the page shows all else.
+    """
     try:
         kept = read_kept(held.run.files)
     except UserError as error:
-        return Shown({}, {}, [str(error)], person())
+        return Kept({}, {}, [str(error)])
     lists = {name: kept.lists[name] for name in sorted(kept.lists, key=lambda name: (name != STARRED, name))}
-    return Shown(lists, kept.notes, kept.torn, person())
+    return kept._replace(lists=lists)
 
 
 def overview(held: Held) -> HTMLResponse:

@@ -19,7 +19,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.report.cards import Card, choose, pattern_numbers
 from ffkv.run.results import indexes
-from ffkv.run.results.collections import expand
+from ffkv.run.results.collections import expand, person
 from ffkv.run.results.depth import pair_layers
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
@@ -154,7 +154,8 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     shown = values(held, layer, index, LIVE, coloured_by, "all" in query, sought)
     if shown["card"].sought is None and not shown["memory"].sampled:
         held.prepare_to_seek()
-    return render("memory.html", held=held, sends=True, runs=[*shelf.runs], kept=page_collections.read(held), **shown)
+    kept: dict[str, Any] = {"kept": page_collections.read(held), "person": person()}  # whose notes can be changed
+    return render("memory.html", held=held, sends=True, runs=[*shelf.runs], **kept, **shown)
 
 
 def values(
@@ -178,13 +179,12 @@ def values(
         end: rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held)))
         for end in ("top", "bottom")
     }
-    return {
-        "memory": memory, "card": card, "numbers": facts(card), "coloured": coloured_by is not None, "every": every,
-        "sides": [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]],
-        "strengths": strengths(held, memory), "neighbours": neighbours(held, layer, index, links), **tokens, **rows,
-        "explanations": [(row["annotator"], row["label"], scores_of(row)) for row in rows["explanations"]],
-        "python": f"import ffkv\n\nmemory = {opened}.memory({memory.name!r})",
-    }  # fmt: skip
+    shown = {"memory": memory, "card": card, "numbers": facts(card), "strengths": strengths(held, memory)}
+    shown |= {"coloured": coloured_by is not None, "every": every, **tokens, **rows}
+    shown["sides"] = [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]]
+    shown["neighbours"] = neighbours(held, layer, index, links)
+    shown["explanations"] = [(row["annotator"], row["label"], scores_of(row)) for row in rows["explanations"]]
+    return shown | {"python": f"import ffkv\n\nmemory = {opened}.memory({memory.name!r})"}
 
 
 def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
@@ -313,13 +313,12 @@ def compare(shelf: Shelf, query: Mapping[str, str]) -> Response:
     depths: list[dict[str, Any]] = [
         {"depth": depth, "layers": [table[at] for table, at in zip(tables, pair)]} for depth, *pair in pairs
     ]
-    return render(
-        "compare.html",
-        status=400 if problems else 200, names=names, runs=runs, asked=asked, problems=problems,
-        columns=[] if problems else columns, depths=depths,
-        alike=runs[0].run.anatomy.architecture == runs[1].run.anatomy.architecture and runs[0].sizes == runs[1].sizes,
-        statistics=[each for each in page_run.COLUMNS if any(each.name in row for row in depths[0]["layers"])],
-    )  # fmt: skip
+    shown: dict[str, Any] = {"names": names, "runs": runs, "asked": asked, "problems": problems, "depths": depths}
+    shown["columns"] = [] if problems else columns
+    shapes = [(held.run.anatomy.architecture, held.sizes) for held in runs]
+    shown["alike"] = shapes[0] == shapes[1]
+    shown["statistics"] = [each for each in page_run.COLUMNS if any(each.name in row for row in depths[0]["layers"])]
+    return render("compare.html", status=400 if problems else 200, **shown)
 
 
 def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours: bool) -> list[Path]:

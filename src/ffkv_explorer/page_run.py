@@ -5,7 +5,7 @@ The map has a row per layer with its memories in cells, from pale to dark, that 
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ def comparison(shelf: Shelf, name: str) -> Response:
     found = find_comparisons(shelf)
     if name not in found:
         raise NoSuch(
-            "There is no comparison of this name whose first and last run are open and whose report is written."
+            "No comparison of this name has a report that is written, and a first and a last run that are open."
         )
     page, first, last = found[name]
     return drawn(with_links(_read_report(page, page.parent).decode(errors="replace"), first, last))
@@ -299,9 +299,9 @@ def quantity_of(files: RunFiles, quantity: str) -> np.ndarray:
     if quantity == "effect":
         return indexes.effects(files).reindex(range(files.anatomy.layer_offset[-1])).to_numpy(float)
     table = indexes.values_by_memory(files)
-    return (
-        table["norm"].to_numpy() if quantity == "norm" else np.where(table["next_token"] >= 0, table["agrees"], np.nan)
-    )
+    if quantity == "norm":
+        return table["norm"].to_numpy()
+    return np.where(table["next_token"] >= 0, table["agrees"], np.nan)
 
 
 def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
@@ -333,25 +333,25 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     colours = shades((cell.mean for row in cells for cell in row), quantity == "effect")
     looks = {colours.look(cell.mean) for row in cells for cell in row}
     short = percent if about.write is percent else lambda mean: f"{mean:.3g}".replace("-", MINUS)
+    rows = [
+        {
+            "cells": [
+                (colours.look(cell.mean), cell.span, *_link(layer, cell, about, order, held.asks)) for cell in row
+            ],
+            "known": sum(cell.known for cell in row),
+            "columns": sum(cell.span for cell in row),
+            "address": with_query("memories", {**held.asks, "layer": layer, "sort": about.column}),
+        }
+        for layer, row in enumerate(cells)
+    ]
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "asked_order": asked_order,
         "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
-        "rows": [_row(layer, row, about, order, colours, held.asks) for layer, row in enumerate(cells)],
+        "rows": rows,
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
         "legend": [(look, short(mean)) for mean in colours.legend if (look := colours.look(mean)) in looks],
     }  # fmt: skip
-
-
-def _row(
-    layer: int, cells: Sequence[Cell], about: Quantity, order: str, colours: Shades, asks: dict[str, str]
-) -> dict[str, Any]:
-    return {
-        "cells": [(colours.look(cell.mean), cell.span, *_link(layer, cell, about, order, asks)) for cell in cells],
-        "known": sum(cell.known for cell in cells),
-        "columns": sum(cell.span for cell in cells),
-        "address": with_query("memories", {**asks, "layer": layer, "sort": about.column}),
-    }
 
 
 def _link(layer: int, cell: Cell, about: Quantity, order: str, asks: dict[str, str]) -> tuple[str, str]:

@@ -96,18 +96,20 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         rows.insert(0, "lists", [", ".join(kept.of(name)) for name in rows["name"]])
     if "added" in rows:
         rows["added"] = rows["added"].str[:16].str.replace("T", " ")
-    return render(
-        "memories.html",
-        held=held, sends=True, kept=kept, status=400 if problem else 200, fields=FIELDS, asked=asked,
-        ranged=any(name.startswith(("min_", "max_")) for name in asked), problem=problem, rows=rows.to_dict("records"),
-        columns=_columns(rows, asked.get("sort", "")), forms={name: _form(rows[name]) for name in rows}, words=WORDS,
-        total=total, page=page, pages=pages, first=(page - 1) * PER_PAGE,
-        sortable=[*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
-        limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
-        layers=len(held.run.anatomy.layers),
-        roles={name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
-        address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
-    )  # fmt: skip
+    form: dict[str, Any] = {
+        "fields": FIELDS,
+        "ranged": any(name.startswith(("min_", "max_")) for name in asked),
+        "sortable": [*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
+        "limits": [name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
+        "layers": len(held.run.anatomy.layers),
+        "roles": {name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
+    }
+    shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": _columns(rows, asked.get("sort", ""))}
+    shown |= {"forms": {name: _form(rows[name]) for name in rows}, "words": WORDS, "kept": kept}
+    shown |= {"total": total, "page": page, "pages": pages, "first": (page - 1) * PER_PAGE}
+    about: dict[str, Any] = {"held": held, "asked": asked, "problem": problem, "status": 400 if problem else 200}
+    about["address"] = lambda **changed: LIVE.run(held, "memories", **{**asked, **changed})
+    return render("memories.html", sends=True, **about, **form, **shown)
 
 
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
@@ -120,7 +122,6 @@ def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
 
 
 def _form(values: pd.Series) -> str:
-    """Returns the way in which the page writes a column."""
     name = str(values.name)
     if name in PERCENT:
         return "percent"

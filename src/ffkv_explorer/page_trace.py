@@ -7,7 +7,6 @@ Prompts may be private. Those of the last traces lie in `annotations/<run>/trace
 import shlex
 from collections.abc import Iterable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -23,7 +22,6 @@ from ffkv_explorer.pages import LIVE, check_query, error_page, real, render, tok
 from ffkv_explorer.shelf import Busy, Held, Shelf, import_model_code
 
 if TYPE_CHECKING:  # needs torch, which takes seconds to import
-    from ffkv.run.graph.result import Graph
     from ffkv.run.trace.result import Trace
 
 FOLDER = "traces"
@@ -61,21 +59,19 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
     asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
     if off := ", ".join(filter(None, query.getlist("off"))):  # a box that is ticked names one more memory
         asked["off"] = off
-    if "prompt" not in query:
-        held.load_in_background()
-        try:
-            check_query(query, *FIELDS)
-        except UserError as error:
-            return _page(held, shelf, asked, {}, str(error), 400)
-        return _page(held, shelf, asked)
-    asked.setdefault("prompt", "")
     json = query.get("format") == "json"
     answers: dict[str, Any] = {}  # as far as there are any
     try:
         check_query(query, *FIELDS)
+        if "prompt" not in query:
+            held.load_in_background()
+            return _page(held, shelf, asked, answers)
+        asked.setdefault("prompt", "")
         answers["found"] = found = _compute(held, shelf, asked)
         if "graph" in asked:
-            answers["graph"] = _graph(held, shelf, asked, found)
+            if found.position != len(found.tokens) - 1:
+                raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
+            answers["graph"] = _once(shelf, held, "graph", asked["prompt"], _options(asked, found))
         if "tokens" in asked:
             answers["texts"] = _continue(held, shelf, asked)
     except (Damaged, Foreign):
@@ -163,14 +159,6 @@ def _continue(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> list[dict[s
     return texts
 
 
-def _graph(held: Held, shelf: Shelf, asked: Mapping[str, str], found: "Trace") -> "Graph":
-    """Computes the graph of a prediction. Raises Busy, and UserError as `ffkv.graph`."""
-    if found.position != len(found.tokens) - 1:
-        raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
-    made: Graph = _once(shelf, held, "graph", asked["prompt"], _options(asked, found))
-    return made
-
-
 def _options(asked: Mapping[str, str], found: "Trace") -> dict[str, str]:
     """Returns the options of a graph: of `ffkv.graph`, and of the command of this name."""
     return {"answer": found.token, **{each: asked[each].replace("␣", " ") for each in GRAPHED[1:] if each in asked}}
@@ -197,12 +185,7 @@ def _once(shelf: Shelf, held: Held, what: str, prompt: str, options: Mapping[str
 
 
 def _page(
-    held: Held,
-    shelf: Shelf,
-    asked: dict[str, str],
-    answers: Mapping[str, Any] = MappingProxyType({}),
-    problem: str = "",
-    status: int = 200,
+    held: Held, shelf: Shelf, asked: dict[str, str], answers: Mapping[str, Any], problem: str = "", status: int = 200
 ) -> Response:
     """Returns the page. `answers`: what was computed, `found`, `graph` and `texts`."""
     found, graph = answers.get("found"), answers.get("graph")
@@ -224,18 +207,20 @@ def _page(
 
 
 def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the template shows of a trace."""
     point, when, sort = asked.get("point", "output"), asked.get("when", "after"), asked.get("sort", "")
     shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
+    tables = {"tokens": found.tokens, "layers": shown.layers, "deviations": shown.sums}
+    tables |= {"strongest": shown.strongest(STRONGEST)}
+    tables |= {} if found.edges is None else {"edges": found.strongest_edges(MOST_EDGES)}
     return {
-        "point": point, "sort": sort, "shown": shown, "other_when": next(each for each in WHEN if each != when),
-        "tokens": found.tokens.to_dict("records"), "map": _map(shown, other or found, point), "here": _here(shown),
-        "layers": shown.layers.to_dict("records"), "strongest": shown.strongest(STRONGEST).to_dict("records"),
+        **{name: table.to_dict("records") for name, table in tables.items()},
+        **{"point": point, "sort": sort, "shown": shown, "other_when": "before" if when == "after" else "after"},
+        "map": _map(shown, other or found, point),
+        "here": _here(shown),
         "by_layer": _by_layer(shown, sort == "logit", asked.get("layer", str(len(shown.layers) - 1))),
         "listed": shown.contributions["layer"].value_counts(),
-        "edges": [] if found.edges is None else found.strongest_edges(MOST_EDGES).to_dict("records"),
-        "deviations": shown.sums.to_dict("records"), "changed": partial(_changed, found),
-    }  # fmt: skip
+        "changed": partial(_changed, found),
+    }
 
 
 def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:

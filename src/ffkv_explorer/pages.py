@@ -3,6 +3,7 @@
 Colours are classes of the style sheet: pages may not set styles themselves.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -123,20 +124,14 @@ def static(name: str) -> str:
 
 
 def render(
-    template: str,
-    *,
-    held: Held | None = None,
-    links: Live = LIVE,
-    status: int = 200,
-    sends: bool = False,
-    **values: Any,
+    template: str, *, held: Held | None = None, status: int = 200, sends: bool = False, **values: Any
 ) -> HTMLResponse:
     """Returns a page as an answer. `held`: the run that it is about, for its head and foot; `sends`: it has a form that
     sends something to be kept.
     """
     # A browser names the page that sends a form only if the page allows it, and the guard asks for the name.
     headers = {"Referrer-Policy": "same-origin"} if sends else {}
-    return HTMLResponse(write(template, held=held, links=links, sends=sends, **values), status, headers)
+    return HTMLResponse(write(template, held=held, sends=sends, **values), status, headers)
 
 
 def write(template: str, *, held: Held | None = None, links: Live = LIVE, **values: Any) -> str:
@@ -169,21 +164,17 @@ def check_query(query: Iterable[str], *known: str) -> None:
 
 def whole(text: str, name: str) -> int:
     """Returns a whole number that a user wrote. `name`: what it is. Raises UserError if it is none."""
-    try:
+    with contextlib.suppress(ValueError):
         return int(text)
-    except ValueError as error:
-        raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.") from error
+    raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.")
 
 
 def real(text: str, name: str) -> float:
     """Returns a number that a user wrote. `name`: what it is. Raises UserError if it is none."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
-    return number
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(text)):
+            return number
+    raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
 
 
 def token_of(text: str) -> str | int:

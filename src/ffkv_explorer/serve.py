@@ -72,8 +72,10 @@ def listen_socket(path: Path) -> socket.socket:
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.is_socket() and not _answers(path):  # of an explorer that was killed
-            path.unlink()
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(str(path)):  # nobody answers: it is of an explorer that was killed
+                    path.unlink()
         listener.bind(str(path))
     except OSError as error:
         listener.close()
@@ -82,11 +84,6 @@ def listen_socket(path: Path) -> socket.socket:
     path.chmod(0o600)
     listener.listen()
     return listener
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return not probe.connect_ex(str(path))
 
 
 def serve(application: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> None:

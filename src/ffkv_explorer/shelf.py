@@ -77,8 +77,11 @@ class Sample(NamedTuple):
     next_token: np.ndarray  # id of the token that follows [prefix]
 
 
-def _trace_rows(trace: Any) -> int:
-    return len(trace.predictions) + (len(trace.changed.predictions) if trace.changed else 0)
+def _answers() -> dict[str, LruCache]:
+    def rows(trace: Any) -> int:
+        return sum(len(each.predictions) for each in (trace, trace.changed) if each)
+
+    return {"trace": LruCache(TRACE_ROWS, rows), "graph": LruCache(16), "generate": LruCache(64)}
 
 
 @dataclass
@@ -94,13 +97,7 @@ class Held:
     # Cells of maps, by quantity and order; pages with them, by what these asked; the drawings of the claims.
     maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
-    answers: dict[str, LruCache] = field(
-        default_factory=lambda: {
-            "trace": LruCache(TRACE_ROWS, _trace_rows),
-            "graph": LruCache(16),
-            "generate": LruCache(64),
-        }
-    )
+    answers: dict[str, LruCache] = field(default_factory=_answers)
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
     measuring: threading.Thread | None = None  # what measures chance before anybody seeks patterns
 
@@ -203,9 +200,8 @@ class Shelf:
     history: bool = True  # whether traces are kept, so that pages lead back to them
     model: threading.Lock = field(default_factory=threading.Lock)  # held by what runs a model: one request at a time
     starting: threading.Lock = field(default_factory=threading.Lock)  # held by what starts a process
-    asking: dict[Path, subprocess.Popen] = field(
-        default_factory=dict
-    )  # processes, by the file of prompts that each is asked
+    # processes, by the file of prompts that each is asked
+    asking: dict[Path, subprocess.Popen] = field(default_factory=dict)
 
     @property
     def running(self) -> Path | None:

@@ -119,7 +119,7 @@ def test_it_tells_how_far_it_is_then_shows_the_page_with_links(visitor):
     assert re.fullmatch(r"/r/small/behaviours/the-behaviour-..-is-\w+", address)
     run = visitor.shelf.runs["small"].run
     folder = run.files.annotations / "behaviours" / address.rpartition("/")[2]
-    assert visitor.words[:5] == [sys.executable, "-P", "-m", "ffkv", "behaviour"]
+    assert visitor.words[:5] == [sys.executable, "-P", "-m", "ffkv", "causes"]
     assert {"--controls", "19", "--positions", "all", "answer=answer"} <= {*visitor.words}
     assert visitor.words[-3:] == ["--", str(run.folder), str(folder / "the-behaviour-..-is.jsonl")]
     assert "--trust-remote-code" not in visitor.words

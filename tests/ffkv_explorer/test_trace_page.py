@@ -279,7 +279,7 @@ def test_a_memory_is_shown_with_the_token_that_its_coefficient_pushes_towards(vi
     table = found.contributions.assign(coefficient=sign * found.contributions["coefficient"])
     made_up = replace(found, contributions=table.assign(**pushed_tokens(run.files, table)))
     monkeypatch.setattr(ffkv, "trace", lambda *_, **options: replace(trace(run, prompt, off=own), changed=made_up))
-    page = ask(visitor, prompt=prompt, off=own)
+    page = ask(visitor, prompt=prompt, off=own, layer="all")
     assert "pushes towards" in page and ">promotes<" not in page
     rows = [(name, text_of(row)) for row in page.split("<tr")[1:] for name in re.findall(r"/m/([0-9]+/[0-9]+)", row)]
     for row in made_up.contributions.itertuples():

@@ -217,7 +217,9 @@ class Endpoint:
             return None
         told["problem"] = f"the model refuses: {refusal}" if refusal and not content else ""
         hidden = {name: self._without_key(text or "") for name, text in told.items()}
-        usage = _usage(found.get("usage"))
+        reported = found.get("usage")
+        counts: dict[str, Any] = {name: reported.get(name) for name in USAGE} if isinstance(reported, dict) else {}
+        usage = counts if all(type(count) is int and count >= 0 for count in counts.values()) else {}
         answer = {"content": self._hidden(content or ""), **hidden, "usage": usage}
         return Reply(answer, sum(usage.values()) if usage else None)
 
@@ -228,12 +230,6 @@ class Endpoint:
     def _without_key(self, text: object) -> str:
         """Returns one short line for a message, without the key."""
         return " ".join(self._hidden(str(text)).split())[:SHOWN_BODY]
-
-
-def _usage(found: object) -> dict[str, int]:
-    """The counts of tokens, if the endpoint reports both."""
-    counts: dict[str, Any] = {name: found.get(name) for name in USAGE} if isinstance(found, dict) else {}
-    return counts if all(type(count) is int and count >= 0 for count in counts.values()) else {}
 
 
 def retry_after(text: str | None) -> float | None:

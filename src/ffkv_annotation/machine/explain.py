@@ -196,7 +196,6 @@ def other_labels(labels: dict[Place, str]) -> dict[Place, str]:
 
 
 def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> list[Asked]:
-    """Returns all questions but those for labels."""
     others = other_labels(labels) if task.baseline else {}
     asked: list[Asked] = []
     for place, each in texts.items():
@@ -232,7 +231,6 @@ def _shuffled(
 
 
 def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFrame:
-    """Returns one row per memory, score and label."""
     groups: dict[tuple[Place, str, str], list[tuple[Asked, Answered]]] = {}
     for each, answered in zip(asked, answers, strict=True):
         groups.setdefault((each.place, each.question.kind, each.label), []).append((each, answered))

@@ -4,7 +4,6 @@ Fields: `neuron_explainer/activations/activations.py`; encoding: `neuron_explain
 openai/automated-interpretability.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,27 +19,25 @@ PER_QUANTILE = 5
 
 def neuron_record(record: Record, side: str, generator: np.random.Generator) -> dict[str, Any]:
     """Makes a NeuronRecord; on the side "negative", one of the memory's coefficients times -1."""
-    sign = 1 if side == "positive" else -1
-    write = partial(_activation_record, sign=sign)
-    top = record.positive if sign > 0 else record.negative
-    flipped = [Example(each.text, sign * each.values, each.position) for each in record.sample]
+    sign, top = (1, record.positive) if side == "positive" else (-1, record.negative)
+    sample = [Example(each.text, sign * each.values, each.position) for each in record.sample]
     return {
         "dataclass_name": "NeuronRecord",
         "neuron_id": {"dataclass_name": "NeuronId", "layer_index": record.layer, "neuron_index": record.memory},
-        "random_sample": [write(example) for example in draw(record.sample, RANDOM, generator)],
+        "random_sample": list(map(_activation_record, draw(sample, RANDOM, generator))),
         "random_sample_by_quantile": [
-            [write(example, sign=1) for example in group] for group in by_quantile(flipped, PER_QUANTILE, generator)
+            list(map(_activation_record, group)) for group in by_quantile(sample, PER_QUANTILE, generator)
         ],
         "quantile_boundaries": [*QUANTILES],
         "mean": number(sign * record.statistics["mean_coefficient"]),
         "variance": None,
         "skewness": None,
         "kurtosis": None,
-        "most_positive_activation_records": [write(example) for example in top],
+        "most_positive_activation_records": [_activation_record(example, sign) for example in top],
     }
 
 
-def _activation_record(example: Example, sign: int) -> dict[str, Any]:
+def _activation_record(example: Example, sign: int = 1) -> dict[str, Any]:
     return {
         "dataclass_name": "ActivationRecord",
         "tokens": example.text.tokens,

@@ -17,7 +17,6 @@ import pyarrow as pa
 from ffkv.run.export.selection import NONE
 from ffkv.run.export.store import Store
 from ffkv.run.results import indexes
-from ffkv.run.results.indexes import key_statistics
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 
@@ -166,7 +165,7 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
     with run.files.open_triggers() as file:
-        statistics = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
+        statistics = {name: own.to_numpy()[rows] for name, own in indexes.key_statistics(file).items()}
     kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
     vocabulary, bounds = run.vocabulary, store.sample_start[1:]
 

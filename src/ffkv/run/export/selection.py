@@ -103,7 +103,6 @@ def _trigger_sentences(
 
 
 def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps the first trigger example of each sentence."""
     sentences = np.full((len(sentence), examples), NONE, np.int32)
     positions = np.zeros_like(sentences)
     for row, own in enumerate(sentence):

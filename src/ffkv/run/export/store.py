@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -98,12 +98,15 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
             ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
             on_coefficients = partial(write, blocks[number])
             for_each_coefficient(model, layers, corpus.bos, ids, run.settings.batches.tokens, on_coefficients)
-            _save(store, key, number + 1)
+            for name in store.sizes:
+                with (store.folder / name).open("rb+") as file:
+                    os.fsync(file.fileno())
+            with atomic(store.folder / "blocks.json", summed=False) as temporary:  # how many are on the disk
+                temporary.write_text(json.dumps({"key": key, "done": number + 1}))
             bar.update(tokens[number])
 
 
 def _blocks_done(store: Store, key: str) -> int:
-    """Returns the number of blocks whose coefficients are in the files."""
     try:
         state = read_json(store.folder / "blocks.json")
         whole = all((store.folder / name).stat().st_size == size for name, size in store.sizes.items())
@@ -113,7 +116,6 @@ def _blocks_done(store: Store, key: str) -> int:
 
 
 def _check_room(store: Store) -> None:
-    """Refuses an export whose coefficients the disk cannot hold."""
     existing = next(folder for folder in store.folder.absolute().parents if exists(folder))
     needed, free = sum(store.sizes.values()), shutil.disk_usage(existing).free
     if needed > free:
@@ -124,7 +126,6 @@ def _check_room(store: Store) -> None:
 
 
 def _make_files(store: Store) -> None:
-    """Makes the files with room for all coefficients."""
     shutil.rmtree(store.folder, ignore_errors=True)
     try:
         store.folder.mkdir(parents=True)
@@ -133,15 +134,6 @@ def _make_files(store: Store) -> None:
                 file.truncate(size)
     except OSError as error:
         raise UserError(f"{store.folder.parent} cannot be written: {error.strerror}. Name another folder.") from error
-
-
-def _save(store: Store, key: str, done: int) -> None:
-    """Notes how many blocks are on the disk."""
-    for name in store.sizes:
-        with (store.folder / name).open("rb+") as file:
-            os.fsync(file.fileno())
-    with atomic(store.folder / "blocks.json", summed=False) as temporary:
-        temporary.write_text(json.dumps({"key": key, "done": done}))
 
 
 def _writer(store: Store) -> "Callable[[np.ndarray, np.ndarray, Layer, Tensor], None]":
@@ -164,8 +156,9 @@ def _writer(store: Store) -> "Callable[[np.ndarray, np.ndarray, Layer, Tensor], 
         pairs = np.concatenate([order[low:high] for low, high in zip(first, last)])
         lines = np.repeat(np.arange(len(sentences)), last - first)
         target, token = store.open("examples.f32"), np.arange(m.shape[1])
-        for part in _pieces(len(pairs), m.shape[1]):
-            pair, line = pairs[part], lines[part]
+        size = max(1, PIECE // max(1, m.shape[1]))
+        for begin in range(0, len(pairs), size):
+            pair, line = (each[begin : begin + size] for each in (pairs, lines))
             values = m[line, :, selection.memory[pair // columns]].float().cpu().numpy()
             real = token < lengths[sentences[line], None]
             target[(start[pair, None] + token)[real]] = values[real]
@@ -177,8 +170,3 @@ def _writer(store: Store) -> "Callable[[np.ndarray, np.ndarray, Layer, Tensor], 
             target[low:high, own.start : own.stop] = values
 
     return write
-
-
-def _pieces(count: int, tokens: int) -> Iterator[slice]:
-    size = max(1, PIECE // max(1, tokens))
-    return (slice(start, start + size) for start in range(0, count, size))

@@ -95,20 +95,19 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
+    metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": scan, "transcoder_list": []}
+    metadata |= {"prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1}
     info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
+    metadata["info"] = {"generator": {"name": "ffkv", "version": __version__}, **info}
     return {
-        "metadata": {
-            "slug": slug or _slug(graph), "scan": scan, "transcoder_list": [],
-            "prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1,
-            "info": {"generator": {"name": "ffkv", "version": __version__}, **info},
-        },
+        "metadata": metadata,
         "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""},
         "nodes": [*embeddings, *memories, answer],
         "links": [
             {"source": names[row.source], "target": names[row.target], "weight": float(row.effect)}
             for row in graph.edges.itertuples()
         ],
-    }  # fmt: skip
+    }
 
 
 def _memories(graph: Graph) -> list[dict[str, Any]]:
@@ -116,25 +115,22 @@ def _memories(graph: Graph) -> list[dict[str, Any]]:
     order = np.argsort(-sizes, kind="stable")
     influence = np.zeros(len(sizes))
     influence[order] = np.cumsum(sizes[order]) / max(sizes.sum(), np.finfo(float).tiny)
-    return [
-        _node(
-            f"{row.layer}_{row.memory}_{row.position}", str(row.layer), row.position, "cross layer transcoder",
-            feature_number(row.layer, row.memory), label(row, write=str),
-            influence=float(share), activation=float(row.coefficient),
-        )
-        for row, share in zip(graph.nodes.itertuples(), influence, strict=True)
-    ]  # fmt: skip
+    nodes = []
+    for row, share in zip(graph.nodes.itertuples(), influence, strict=True):
+        place = f"{row.layer}_{row.memory}_{row.position}", str(row.layer), row.position
+        what = "cross layer transcoder", feature_number(row.layer, row.memory), label(row, write=str)
+        nodes.append(_node(*place, *what, influence=float(share), activation=float(row.coefficient)))
+    return nodes
 
 
 def _answer(graph: Graph, layer: int) -> dict[str, Any]:
     """Returns the node of the answer, above the last layer."""
     last, above = int(graph.tokens["position"].iloc[-1]), str(layer)
     # The viewers read the probability behind the first "(p=".
-    told = f'Output "{graph.answer}" rather than "{graph.wrong}"'.replace("(p=", "(p =")
-    return _node(
-        f"{above}_{graph.answer_id}_{last}", above, last, "logit", graph.answer_id,
-        f"{told} (p={graph.probability:.3f})", token_prob=graph.probability, is_target_logit=True,
-    )  # fmt: skip
+    words = f'Output "{graph.answer}" rather than "{graph.wrong}"'.replace("(p=", "(p =")
+    told = f"{words} (p={graph.probability:.3f})"
+    place = f"{above}_{graph.answer_id}_{last}", above, last
+    return _node(*place, "logit", graph.answer_id, told, token_prob=graph.probability, is_target_logit=True)
 
 
 def name_for_viewer(file: Path) -> str:
@@ -177,9 +173,7 @@ def _slug(graph: Graph) -> str:
 
 
 def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: str, **others: Any) -> dict[str, Any]:
-    return {
-        "node_id": name, "feature": int(feature), "layer": layer, "ctx_idx": int(position), "feature_type": kind,
-        "token_prob": 0.0, "is_target_logit": False, "run_idx": 0, "reverse_ctx_idx": 0, "jsNodeId": name,
-        "clerp": clerp.replace("<", "‹"),  # viewers write it into their pages as HTML
-        "influence": None, "activation": None, **others,
-    }  # fmt: skip
+    node: dict[str, Any] = {"node_id": name, "feature": int(feature), "layer": layer, "ctx_idx": int(position)}
+    node |= {"feature_type": kind, "token_prob": 0.0, "is_target_logit": False, "run_idx": 0, "reverse_ctx_idx": 0}
+    node |= {"jsNodeId": name, "clerp": clerp.replace("<", "‹")}  # viewers write it into their pages as HTML
+    return node | {"influence": None, "activation": None, **others}

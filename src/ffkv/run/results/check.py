@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,17 +110,18 @@ def _seconds(path: Path) -> float:
     return PATIENCE + (os.path.getsize(path) if os.path.exists(path) else 0) / SLOWEST  # noqa: PTH110, PTH202
 
 
-def _missing(folder: Path) -> list[Problem]:
-    try:
-        names: Sequence[str] = list(expected_files(read_settings(folder)))
-    except (UserError, OSError):  # what is wrong with it is said anyway
-        names = ["settings.json"]
-    gone = (folder / name for name in names if _is_gone(folder / name))
-    return [Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.") for path in gone]
+def _missing(folder: Path) -> Iterator[Problem]:
+    names = ["settings.json"]
+    with contextlib.suppress(UserError, OSError):  # what is wrong with it is said anyway
+        names = expected_files(read_settings(folder))
+    for name in names:
+        with contextlib.suppress(OSError):  # the folder above it may not be entered, which is said anyway
+            if not exists(folder / name):
+                reason = "does not exist: it was deleted, or its step has not ended yet."
+                yield Problem(folder / name, "missing", reason)
 
 
 def _earlier(folder: Path) -> Iterator[Problem]:
-    """Yields what an earlier ffkv did not write."""
     with contextlib.suppress(UserError, OSError):  # what is wrong with a file is said anyway
         for name, columns in unmeasured(folder, read_settings(folder)).items():
             what = f"has no {', '.join(columns)}" if columns else "is not there"
@@ -140,18 +141,8 @@ def _requests(folder: Path) -> Iterator[Problem]:
             yield Problem(folder / "settings.json", "trust", reason)
 
 
-def _is_gone(path: Path) -> bool:
-    try:
-        return not exists(path)
-    except OSError:  # the folder above it may not be entered, which is said anyway
-        return False
-
-
 def _is_output(path: Path) -> bool:
-    """Tells whether a step wrote this.
-
-    Of folders, only those that were written as a whole: a file in them may be missing.
-    """
+    """Tells whether a step wrote this; of folders, only as a whole: a file in them may be missing."""
     if is_dir(path):
         return exists(sum_path(path))
     return not path.name.startswith(".") and (path.suffix in READERS or exists(sum_path(output_of(path))))

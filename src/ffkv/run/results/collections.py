@@ -67,6 +67,10 @@ class Kept(NamedTuple):
     notes: dict[str, dict[str, Event]]  # memory: by each person the latest note
     torn: list[str]  # a sentence per line that is not whole and was left out
 
+    def of(self, memory: str) -> list[str]:
+        """Returns the lists that a memory is in."""
+        return [name for name, own in self.lists.items() if memory in own]
+
 
 def replay(events: Iterable[Event]) -> Kept:
     """Returns what events leave, which come in the order of their times. A list without memories is none."""
@@ -84,11 +88,8 @@ def replay(events: Iterable[Event]) -> Kept:
             elif event.action == "note":
                 notes.setdefault(memory, {})[event.person] = event
     said = {memory: {who: note for who, note in by.items() if note.text} for memory, by in notes.items()}
-    return Kept(_not_empty(lists), _not_empty(said), [])
-
-
-def _not_empty(of_each: dict[str, dict[str, Event]]) -> dict[str, dict[str, Event]]:
-    return {name: events for name, events in of_each.items() if events}
+    lists, notes = ({name: own for name, own in each.items() if own} for each in (lists, said))
+    return Kept(lists, notes, [])
 
 
 def read_kept(files: RunFiles) -> Kept:
@@ -157,7 +158,6 @@ def expand(files: RunFiles, names: Sequence[str]) -> list[str]:
 
 
 def _named(files: RunFiles, name: str) -> Iterable[str]:
-    """Returns the memories of a list, or of a behaviour."""
     if not name.startswith(BEHAVIOUR):
         return members(files, name)
     found = indexes.candidates(files, name.removeprefix(BEHAVIOUR))

@@ -12,7 +12,6 @@ from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.base.errors import UserError
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results import indexes
-from ffkv.run.results.indexes import key_statistics, trigger_places, value_statistics
 from ffkv.run.results.memory_columns import example_columns, prediction_columns, with_columns
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.readings import READINGS
@@ -252,9 +251,9 @@ class Memory:
         if table is not None:
             return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
         with files.open_triggers() as file:
-            key = key_statistics(file, slice(self._row, self._row + 1))
+            key = indexes.key_statistics(file, slice(self._row, self._row + 1))
         by_memory = files.memory_rows(f"{READINGS[files.reading].branch}/by_memory", self.layer, self.memory)
-        value = value_statistics(indexes.in_reading(by_memory), files.vocabulary)
+        value = indexes.value_statistics(indexes.in_reading(by_memory), files.vocabulary)
         frames = [key, value]
         if indexes.has_roles(files):
             frames.append(indexes.role_statistics(files.memory_rows("roles/by_memory", self.layer, self.memory)))
@@ -324,7 +323,7 @@ def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     """Finds the memories that share the most trigger examples (the same prefix) with memory `row`."""
-    places = trigger_places(files)
+    places = indexes.trigger_places(files)
     sentence, position = places.sentence[row], places.position[row]
     exists = sentence >= 0
     shared = np.zeros(len(places.sentence), np.int64)

@@ -347,11 +347,8 @@ class RunFiles:
         found = []
         for path in find(folder, "**/*.tsv"):
             name = path.relative_to(folder)
-            parts = (
-                self.settings.shards
-                if path.parent.name in ("triggers", "sampled_prefixes")
-                else self.settings.layer_groups
-            )
+            of_shards = path.parent.name in ("triggers", "sampled_prefixes")
+            parts = self.settings.shards if of_shards else self.settings.layer_groups
             if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
                 continue
             try:

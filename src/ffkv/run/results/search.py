@@ -27,7 +27,6 @@ from ffkv.base.settings.section import LONGEST, compile_expression
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.run.results import indexes
 from ffkv.run.results.collections import collected
-from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import check_memory, whole_number
 from ffkv.run.results.run_files import RunFiles, unknown
 from ffkv.run.results.tokens import find_spellings
@@ -236,7 +235,7 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
     row = np.flatnonzero(kept.any(1))
     rank = kept[row].argmax(1)
     found = {
-        "token": token_texts(tokens[row, rank], files.vocabulary),
+        "token": indexes.token_texts(tokens[row, rank], files.vocabulary),
         "rank": rank,
         "probability": np.exp(log_probability[row, rank].astype(float)),
     }

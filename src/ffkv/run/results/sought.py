@@ -79,7 +79,6 @@ def kept_file(files: RunFiles, layer: int, memory: int) -> Path:
 
 
 def _examples(files: RunFiles, layer: int, memory: int) -> Examples:
-    """Returns the trigger examples in which patterns are sought."""
     row = files.anatomy.layer_offset[layer] + memory
     stored = stored_examples(files, row, "positive", ["sentence", "position"])
     ranks = first_of_each(stored["sentence"])[: files.settings.keys.pattern_triggers]
