@@ -27,6 +27,10 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import column, number, percent, rounded, visible
 
 LABEL = 0.1  # the share of a logarithmic axis that a label takes
+MORE = (  # tables below the graphs: anchor, heading, text and name
+    ("side-effects", "Side effects", "side", "behaviour_side_effects"),
+    ("stability", "Stability", "stability", "behaviour_stability"),
+)
 
 
 def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
@@ -151,14 +155,9 @@ def _tables(run: Run) -> list[TableBlock]:
             for number, name in enumerate(words.asked(run)["behaviour"])
         ),
         *_graphs(run),
-        TableBlock(
-            "behaviour-side-effects",
-            "Side effects",
-            note(__package__, "side"),
-            data_table(run, "behaviour_side_effects"),
-        ),
-        TableBlock(
-            "behaviour-stability", "Stability", note(__package__, "stability"), data_table(run, "behaviour_stability")
+        *(
+            TableBlock(f"behaviour-{anchor}", heading, note(__package__, text), data_table(run, table))
+            for anchor, heading, text, table in MORE
         ),
     ]
 
@@ -181,7 +180,6 @@ def _graphs(run: Run) -> list[TableBlock]:
 
 
 def _nodes(graph: BehaviourGraph) -> PageTable:
-    """Returns the memories of a graph."""
     nodes = graph.nodes
     numbers = {
         "coefficient": column(nodes["coefficient"]),

@@ -1,6 +1,7 @@
 """What the page says about behaviours: on which prompts they were measured, what memories carry, and what the control gives beside."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,19 @@ def having(control: Run | None, name: str) -> Run | None:
     return control if control is not None and name in control.settings.behaviours else None
 
 
-def _by_name(tell: Callable[[Run, str], str], run: Run, control: Run | None) -> tuple[str, str]:
-    """Returns what `tell` says of each behaviour of a run; and of its control, if that was asked for them, with a space in front."""
-    names = asked(run)["behaviour"].tolist()
-    own = " ".join(f"{name}: {tell(run, name)}." for name in names)
-    beside = [f"{name}: {tell(its, name)}." for name in names if (its := having(control, name))]
-    return own, f" In grey {name_control(control)}: {' '.join(beside)}" if control and beside else ""
+def _caption(run: Run, tell: Callable[[Run, str], str], name: str, description: str) -> Caption:
+    """Returns the words of a figure: what `tell` says of each behaviour; and of the control, if that was asked for them."""
+    control, names = open_control(run), asked(run)["behaviour"].tolist()
+    own = " ".join(f"{each}: {tell(run, each)}." for each in names)
+    its = " ".join(f"{each}: {tell(beside, each)}." for each in names if (beside := having(control, each)))
+    found = {each: POSITIONS[settings.positions] for each, settings in run.settings.behaviours.items()}
+    where = ", ".join(f"{each} {place}" for each, place in found.items())  # by behaviour, if they differ
+    words = {
+        "where": where if len({*found.values()}) > 1 else next(iter(found.values())),
+        "beside": f" In grey {name_control(control)}: {its}" if control and its else "",
+    }
+    text, more = (note(__package__, each, **words) for each in (name, f"{name}_more"))
+    return Caption(own, text, description, more)
 
 
 def candidates(run: Run, name: str) -> tuple[pd.DataFrame, str, str]:
@@ -93,23 +101,12 @@ def tell_candidates(run: Run, name: str) -> str:
 
 def caption_layers(run: Run) -> Caption:
     """Returns the words of the figure of layers."""
-    control = open_control(run)
-    told, beside = _by_name(tell_candidates, run, control)
+    own = _caption(run, tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")
     floors = []  # no test is counted if no effect was measured
     for name in asked(run)["behaviour"]:
         tests = int(candidates(run, name)[0]["effect"].notna().sum())
         floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
-    words = {"where": _where(run), "beside": beside}
-    text, more = (note(__package__, name, **words) for name in ("layers", "layers_more"))
-    told = " ".join(filter(None, [told, *floors]))
-    return Caption(told, text, "Points by layer and effect, a panel per behaviour.", more)
-
-
-def _where(run: Run) -> str:
-    """Returns at which tokens memories are patched, by behaviour if they differ."""
-    found = {name: POSITIONS[its.positions] for name, its in run.settings.behaviours.items()}
-    differ = len({*found.values()}) > 1
-    return ", ".join(f"{name} {where}" for name, where in found.items()) if differ else next(iter(found.values()))
+    return replace(own, shows=" ".join(filter(None, [own.shows, *floors])))
 
 
 def _tell_sets(run: Run, name: str) -> str:
@@ -126,18 +123,13 @@ def _tell_sets(run: Run, name: str) -> str:
 
 
 def _interval(row: pd.Series, name: str) -> str:
-    """Writes a share with its interval, which may be empty."""
     ends = row[f"{name}_low"], row[f"{name}_high"]
     return percent(row[name]) + ("" if np.isnan(ends).any() else f" ({percent(ends[0])} to {percent(ends[1])})")
 
 
 def caption_sets(run: Run) -> Caption:
     """Returns the words of the figure of sets."""
-    control = open_control(run)
-    told, beside = _by_name(_tell_sets, run, control)
-    words = {"where": _where(run), "beside": beside}
-    text, more = (note(__package__, name, **words) for name in ("sets", "sets_more"))
-    return Caption(told, text, "Lines by number of memories, a panel per behaviour.", more)
+    return _caption(run, _tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
 
 
 def main_numbers(run: Run) -> dict[str, str]:

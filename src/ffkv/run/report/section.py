@@ -89,8 +89,9 @@ def figure_of_lines(
         drawing.legend(figure, axes[0])
         return figure
 
-    tables = dict.fromkeys(line.table for panel in panels for line in panel.lines if line.curve)
-    curves = [curve for place, panel in enumerate(panels) for curve in panel.curves(place)]
+    shown = [(place, line) for place, panel in enumerate(panels) for line in panel.lines if line.curve]
+    tables = dict.fromkeys(line.table for _, line in shown)
+    curves = [Curve(each.curve, each.points, share=each.share, panel=at, units=each.units) for at, each in shown]
     return Figure((*tables, *more_tables), draw, caption, curves)
 
 
