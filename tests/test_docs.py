@@ -143,11 +143,7 @@ def test_pictures_have_every_branch(subtests):
 
 def test_the_page_on_clusters_names_the_rules_that_ask_for_a_gpu():
     rules = "\n".join(path.read_text() for path in sorted(ROOT.glob("workflow/rules/*.smk")))
-    asking = {
-        text.partition(":")[0]
-        for text in re.split(r"^rule ", rules, flags=re.MULTILINE)
-        if "gpu=gpus(" in text
-    }
+    asking = {text.partition(":")[0] for text in re.split(r"^rule ", rules, flags=re.MULTILINE) if "gpu=gpus(" in text}
     (row,) = re.findall(r"^\| `FFKV_GPU_PARTITION` \| (.*?) \|", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
     assert {*re.findall(r"`(\w+)`", row)} == asking
     assert len(asking) > 5

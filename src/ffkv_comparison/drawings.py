@@ -82,7 +82,6 @@ def _format(share: bool) -> Any:
 
 
 def _over_points(measured: Measured, curve: Curve, axes: Axes) -> None:
-    """Sets up the horizontal axis of the points of a curve."""
     if curve.x == LAYER and measured.same_depth:
         drawing.layer_axis(axes, measured.runs["layers"].iloc[0])
     elif curve.x == "memories kept":

@@ -99,9 +99,10 @@ def take(memories: Memories, rows: np.ndarray) -> Memories:
     return Memories(*taken)
 
 
-def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """Returns a permutation of the memories within each layer: rows of flat arrays."""
-    return np.concatenate([start + stream.permutation(stop - start) for start, stop in itertools.pairwise(offset)])
+def permute(offset: np.ndarray, stream: np.random.Generator, most: int | None = None) -> np.ndarray:
+    """Returns a permutation of the memories within each layer, or its first `most`: rows of flat arrays."""
+    layers = itertools.pairwise(offset)
+    return np.concatenate([start + stream.permutation(stop - start)[:most] for start, stop in layers])
 
 
 def classify(before: Memories, after: Memories) -> np.ndarray:
@@ -156,9 +157,7 @@ def _by_chance(
 ) -> pd.DataFrame:
     """Computes the measures between permuted memories: means per layer, over up to `BY_CHANCE` random memories."""
     permuted, sizes = permute(offset, stream), np.diff(offset)
-    rows = np.concatenate(
-        [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
-    )
+    rows = permute(offset, stream, BY_CHANCE)
     compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
     layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
     return compared.groupby(pd.Series(layer, name="layer")).mean()

@@ -42,7 +42,6 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
 
 
 def _input(name: str, branch: Branch) -> Callable:
-    """Returns the option of a file that a step reads."""
     plain = name.rstrip(EVERY_GROUP)
     flag, many = "--" + plain.replace("_", "-"), name.endswith(EVERY_GROUP)
     kind, what = (FOLDER, "folder") if plain == "model" else (READABLE, "file")

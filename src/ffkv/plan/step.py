@@ -188,7 +188,6 @@ def _smaller(run: RunFacts) -> Iterator[tuple[str, int, int]]:
 
 
 def _with(run: RunFacts, name: str, value: int, less: int) -> RunFacts:
-    """Returns a run with a smaller value of a setting, if it has this value."""
     section, key = name.split(".")
     values, text = getattr(run.settings, section), run.text
     if getattr(values, key) != value:

@@ -57,12 +57,6 @@ class Job(NamedTuple):
     inputs: list[str]  # the paths that it reads
     outputs: list[str]  # the paths that it writes
     done: bool  # whether each output exists and Snakemake would not run it again
-    comparison: str = ""  # its comparison; "" if it is of a run
-
-    @property
-    def of(self) -> str:
-        """The run or the comparison that it is of."""
-        return self.run or self.comparison
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
@@ -101,8 +95,8 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
             kept = [path for path in outputs if path not in job.temp_output]
             done = not dag.needrun(job) and all(exists(path) for path in kept)
-            run, comparison = (job.wildcards_dict.get(name, "") for name in ("run", "comparison"))
-            jobs.append(Job(job.rule.name, run, job.threads, job.shellcmd or "", inputs, outputs, done, comparison))
+            run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+            jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
     return [job for job in jobs if job.outputs]
 
 

@@ -142,11 +142,6 @@ def is_locked(folder: Path) -> bool:
     return bool(find(folder / LOCKS, "*.lock"))
 
 
-def unlock(folder: Path) -> None:
-    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow. Raises as `delete`."""
-    delete(folder / LOCKS)
-
-
 def delete(path: Path) -> None:
     """Deletes a file, or a folder with all that is in it, if it is there. Raises OSError if it cannot be deleted."""
     if is_dir(path) and not path.is_symlink():
@@ -274,5 +269,5 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     cancel(folder, jobs, processes)
     for path in unfinished_files(folder):
         delete(path)
-    unlock(folder)
+    delete(folder / LOCKS)  # as `snakemake --unlock` does, but without reading the workflow
     say("Done. Start the same snakemake command again.")

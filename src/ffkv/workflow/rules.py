@@ -128,11 +128,6 @@ class Runs:
 
         return files
 
-    def prompts(self, wildcards: Wildcards) -> list[str]:
-        """Returns the file of prompts of the job's behaviour, if it is there: else the step says that it is not."""
-        path = self.settings[wildcards.run]["behaviours"][wildcards.behaviour]["prompts"]
-        return [path] if is_file(path) else []
-
     def commit(self, *kinds: str) -> InputFunction:
         """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""
 
@@ -228,7 +223,8 @@ class Runs:
             "corpus": lambda settings, job: inputs.corpus_files(settings, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
-            "prompts": lambda settings, job: self.prompts(job),
+            # if it is there: else the step says that it is not
+            "prompts": lambda settings, job: [*filter(is_file, [settings["behaviours"][job.behaviour]["prompts"]])],
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 

@@ -194,7 +194,6 @@ def _nodes(graph: BehaviourGraph) -> PageTable:
 
 
 def _named(run: Run, name: str) -> PageTable:
-    """Returns the candidates of a behaviour, those that are significant first."""
     found, strength, q = words.candidates(run, name)
     found = found.assign(certain=found[q] <= SIGNIFICANT, strength=found[strength].abs())
     found = found.sort_values(["certain", "strength"], ascending=False, kind="stable").head(words.SHOWN)
@@ -216,7 +215,6 @@ def _named(run: Run, name: str) -> PageTable:
 def _memories(
     name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[Cell], numbers: dict[str, list[str]]
 ) -> PageTable:
-    """Returns a table of memories, with their patterns and the tokens that they push towards."""
     columns: dict[str, Iterable[Cell]] = {
         "memory": map(Named, names),
         "pattern": (visible(each) if each else "–" for each in patterns),

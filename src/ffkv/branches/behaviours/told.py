@@ -110,7 +110,6 @@ def caption_layers(run: Run) -> Caption:
 
 
 def _tell_sets(run: Run, name: str) -> str:
-    """Says how much of a behaviour its largest set carries."""
     table = rows(run.table(SETS), behaviour=name)
     if not len(own := rows(table, choice=BY_SCREEN)):
         return "no set was measured"
@@ -185,7 +184,6 @@ def _few_groups(row: Mapping[str, Any]) -> bool:
 
 
 def _tell_groups(row: Mapping[str, Any]) -> str:
-    """Says what counts as one draw, from a row of the table of behaviours."""
     if np.isnan(row["groups"]):
         return "Each prompt counts as one draw: an earlier ffkv made the run, which knew no groups of prompts."
     if row["groups"] == row["prompts"]:

@@ -102,7 +102,6 @@ def _key_tables(run: Run) -> list[TableBlock]:
 
 
 def _agreement(run: Run) -> list[TableBlock]:
-    """Returns how far annotators agree, and how good the labels of machines are, if there are any."""
     blocks = [
         ("agreement", "agreement", "Agreement between annotators", agreement_of_annotators),
         ("machine_scores_by_layer", "machines", "Labels of machines", scores_of_machines),

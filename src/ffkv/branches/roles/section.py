@@ -70,7 +70,6 @@ def draw(run: Run, paper: Any) -> Drawing:
 
 
 def _share(run: Run) -> str:
-    """Returns the share of memories that have a role that their weights alone tell."""
     own = _by_layer(run, KEY_VALUE)
     memories = own["memories"].sum()
     return percent(own["significant"].sum() / memories) if memories else "not known"

@@ -131,7 +131,6 @@ def scores_of_machines(run: Run) -> PageTable:
 
 
 def _of_row(row: Any, statistic: str = "value") -> str:
-    """Returns a statistic with its interval; a dash where there is none."""
     return "–" if row is None else with_interval(getattr(row, statistic), row.low, row.high)
 
 
