@@ -240,7 +240,8 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     count = min(compared.settings.sampled_memories, int(offset[-1]))
     stream = random_stream(seed, Purpose.COMPARISON_SAMPLE)
     rows = np.sort(stream.choice(offset[-1], count, replace=False))
-    own = standardise(_coefficients(first, rows))
+    layers = zip(_layers(first), itertools.pairwise(offset))
+    own = standardise(np.concatenate([m[:, rows[(rows >= low) & (rows < end)] - low] for m, (low, end) in layers], 1))
     changes = np.isfinite(own).all(0)
     rows, own = rows[changes], own[:, changes]
     place = pd.DataFrame(first.anatomy.places_of(rows)._asdict())
@@ -250,12 +251,6 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
             q = q_values(matches["p_value"].to_numpy(), len(matches))
             found.append(matches.assign(run=run.name, q_value=q))
     return pd.concat(found, ignore_index=True)[MATCHES.names] if found else MATCHES.frame([])
-
-
-def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
-    """Coefficients of some memories [prefix, memory], read layer by layer as they are stored."""
-    layers = zip(_layers(run), itertools.pairwise(run.anatomy.layer_offset))
-    return np.concatenate([m[:, rows[(rows >= start) & (rows < stop)] - start] for m, (start, stop) in layers], 1)
 
 
 def _layers(run: Run) -> Iterator[np.ndarray]:

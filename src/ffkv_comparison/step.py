@@ -185,10 +185,7 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
-    """Returns the mean of x - y over pairs.
-
-    Its interval is `paired_interval` where all numbers are 0 or 1, else `mean_interval`, of two or more pairs.
-    """
+    """Mean of x - y over pairs; `paired_interval` if all numbers are 0 or 1, else `mean_interval` of two or more."""
     differences = x - y
     if not len(differences):
         return Difference(np.nan, np.nan, np.nan)

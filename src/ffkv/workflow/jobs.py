@@ -70,10 +70,7 @@ def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subpro
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
-    """Waits for a Snakemake of `ask_snakemake` and returns the jobs that it lists.
-
-    Raises UserError if Snakemake refuses the settings or lacks an input.
-    """
+    """Returns the jobs that a Snakemake lists. Raises UserError if it refuses the settings or lacks an input."""
     listed, messages = snakemake.communicate()
     if snakemake.returncode:
         raise UserError(f"Snakemake cannot plan these runs: {messages.strip()[-1500:]}")
@@ -112,10 +109,7 @@ def run_command(command: str) -> None:
 
 @cache
 def import_libraries() -> dict[str, tuple[float, float]]:
-    """Imports what jobs import; returns the seconds and the bytes at the start of a job, by `LIBRARIES`.
-
-    To be called before anything else imports them.
-    """
+    """Imports what jobs import, first of all. Returns the seconds and bytes at a job's start, by `LIBRARIES`."""
     taken = {}
     for name, modules in LIBRARIES.items():
         for module in modules:

@@ -63,10 +63,7 @@ def refuse_other_folders(folder: Path) -> None:
 
 
 def refuse_living(folder: Path, insist: bool = False) -> None:
-    """Refuses a folder in which a snakemake works, here or perhaps on another host; names it.
-
-    `insist`: assume that a snakemake which was started on another host has ended.
-    """
+    """Refuses a folder in which a snakemake works here, or perhaps elsewhere (`insist`: that one has ended)."""
     owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
         named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
@@ -123,10 +120,7 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
 
 
 def unfinished_files(folder: Path) -> list[Path]:
-    """Returns the files that killed steps left under a temporary name, without the files of steps that still run.
-
-    Raises UserError if a folder cannot be listed.
-    """
+    """Returns temporary files that killed steps left, not those of running ones. Raises UserError if it cannot list."""
     return [
         path
         for place in ("results", "reports")
@@ -151,10 +145,7 @@ def delete(path: Path) -> None:
 
 
 def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
-    """Ends jobs and processes, and waits until they have ended, because they write until then.
-
-    Raises UserError if SLURM does not answer, or something does not end.
-    """
+    """Ends jobs and processes, and waits until they write no more. Raises UserError if SLURM is silent or one stays."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()

@@ -92,10 +92,7 @@ class Runs:
         return json.dumps(self._resolved[wildcards.run].model_dump(exclude_defaults=True), sort_keys=True)
 
     def memory_limits(self) -> InputFunction:
-        """Returns the option `--max-memory`. A change of it changes no number and repeats no rule.
-
-        Snakemake does not track a parameter that is made from an input.
-        """
+        """Returns `--max-memory`, made from an input, which Snakemake does not track: a change repeats no rule."""
         return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
@@ -196,10 +193,7 @@ class Runs:
         return [f"results/{wildcards.run}/checkpoint"] if unpacked else []
 
     def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
-        """Returns where the job's checkpoint is.
-
-        A trained one lies below the `prefix:` that another workflow may give this one.
-        """
+        """Returns where the job's checkpoint is: a trained one below the `prefix:` that another workflow may give."""
         named = self.settings[wildcards.run]["model"]["checkpoint"]
         if not input.trained or named == EMBEDDED:
             return str(input.trained or named)
@@ -233,10 +227,7 @@ class Runs:
         return lambda wildcards: local(ancient(inputs.tracked(self.found(what)(wildcards))))
 
     def content(self, what: str) -> InputFunction:
-        """Returns a hash over the files of `found`, and over what another package than ffkv reads them with.
-
-        A change repeats the rule.
-        """
+        """Returns a hash over the files of `found` and code of others that reads them. A change repeats the rule."""
         return lambda wildcards: (
             inputs.contents(self.found(what)(wildcards)) + inputs.code_beside(what, self.settings[wildcards.run])
         )

@@ -43,10 +43,7 @@ def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
 
 
 def draw_layers(run: Run, paper: Any) -> Drawing:
-    """Draws a panel per behaviour: each candidate at its layer and strength, with the band of its controls.
-
-    Candidates of the control are grey, where the same was measured of them.
-    """
+    """Draws each behaviour's candidates at layer and strength, with a band of random memories; the control's are grey."""
     (figure, panels), control = _panels(run), open_control(run)
     dark, pale = drawing.colours(4)[0], drawing.colours(4)[2]
     for name, panel in panels:

@@ -10,6 +10,7 @@ import pandas as pd
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
 from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, PROMPTS, RANDOM
+from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
 from ffkv.run.report.wording import note, rows
 from ffkv.run.results.memory_name import memory_name
@@ -27,10 +28,7 @@ GROUPED = {  # what makes groups of prompts
 
 
 def asked(run: Run) -> pd.DataFrame:
-    """Returns the table of the behaviours of a run.
-
-    Raises UserError if it is missing, or is of other behaviours than the settings of the run.
-    """
+    """Returns the table of behaviours. Raises UserError if it is missing, or of others than the settings name."""
     table = run.table(SUMMARY)
     found, wanted = table["behaviour"].tolist(), [*run.settings.behaviours]
     if sorted(found) != sorted(wanted):
@@ -67,10 +65,7 @@ def _caption(run: Run, tell: Callable[[Run, str], str], name: str, description: 
 
 
 def candidates(run: Run, name: str) -> tuple[pd.DataFrame, str, str]:
-    """Returns the candidates of a behaviour, the column of their strength, and that of its q-values.
-
-    Where no exact effect was measured, the contrast is their strength.
-    """
+    """Returns candidates, and the columns of their strength (without exact effects the contrast) and q-values."""
     found = rows(run.table(MEMORIES), behaviour=name, reach="total")
     measured = found["effect"].notna().any()
     return found, *(("effect", "effect_q") if measured else ("estimate", "q_value"))
@@ -116,14 +111,10 @@ def _tell_sets(run: Run, name: str) -> str:
     largest = own.iloc[-1]
     if np.isnan(largest["completeness"]):
         return "no share can be told, because the behaviour is not surely above 0"
+    share, low, high = (largest[f"completeness{end}"] for end in ("", "_low", "_high"))
     chance = rows(table, choice=RANDOM, size=int(largest["size"]))["completeness"]
-    beside = "".join(f"; random sets {percent(share)}" for share in chance)
-    return f"{number(largest['size'])} memories carry {_interval(largest, 'completeness')} of it{beside}"
-
-
-def _interval(row: pd.Series, name: str) -> str:
-    ends = row[f"{name}_low"], row[f"{name}_high"]
-    return percent(row[name]) + ("" if np.isnan(ends).any() else f" ({percent(ends[0])} to {percent(ends[1])})")
+    beside = "".join(f"; random sets {percent(each)}" for each in chance)
+    return f"{number(largest['size'])} memories carry {with_interval(share, low, high, percent)} of it{beside}"
 
 
 def caption_sets(run: Run) -> Caption:
@@ -132,10 +123,7 @@ def caption_sets(run: Run) -> Caption:
 
 
 def main_numbers(run: Run) -> dict[str, str]:
-    """Returns whether the model has each behaviour, and how much of it memories carry, by what the numbers are.
-
-    What cannot be told is a dash, and `summarize` says why.
-    """
+    """Returns whether the model has each behaviour, and what memories carry; a dash where `summarize` says why."""
     found = {}
     for row in asked(run).to_dict("records"):
         name, pairs = row["behaviour"], row["kind"] != LISTS

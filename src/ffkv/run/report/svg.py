@@ -45,10 +45,7 @@ def write_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def _smaller(element: str) -> str:
-    """Returns an `svg` element without the groups that change nothing, and with one path for neighbours of one look.
-
-    So a browser has to keep less than half of it.
-    """
+    """Returns an `svg` element without groups that change nothing, and with one path for neighbours of one look."""
     kept: list[bool] = []
 
     def joined(paths: re.Match[str]) -> str:
