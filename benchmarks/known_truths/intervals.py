@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.known_truths import COVERAGE, Case, covered
 from ffkv.base.intervals import difference_of_intervals, mean_interval, wilson
 from ffkv_annotation import summaries as agreement
-from ffkv_comparison.curves import difference_of_means, difference_of_medians
+from ffkv_comparison.step import difference_of_means, difference_of_medians
 
 SAFE = (COVERAGE[0], 1.0)  # of numbers with few values, which no interval can cover in exactly 95 % of the cases
 SKEWED = "So few numbers do not show how long the tail is."

@@ -105,7 +105,6 @@ def main() -> None:
 
 
 def _say_why(error: BaseException) -> int | str | None:
-    """Says why the command ended. Returns its exit code."""
     if isinstance(error, SystemExit):
         return error.code
     if TOLD or isinstance(error, click.Abort | KeyboardInterrupt):  # whatever C code made of the exception of a signal

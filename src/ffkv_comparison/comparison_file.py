@@ -163,10 +163,7 @@ def write_comparison(measured: Measured, folder: Path | str) -> None:
 
 
 def read_comparison(folder: Path | str) -> Measured:
-    """Reads what `write_comparison` wrote.
-
-    Raises UserError if the folder holds none, a file in it is damaged, or another version of ffkv wrote it.
-    """
+    """Reads what `write_comparison` wrote. Raises UserError if it is missing, damaged or of another ffkv."""
     folder = Path(folder)
     verify_sum(folder)
     try:

@@ -61,10 +61,7 @@ def draw(measured: Measured, panels: Sequence[Panel], down: int = 1) -> Drawing:
 
 
 def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
-    """Draws two rows: the curves of a figure, a line per run; below, how each run differs from the first one.
-
-    There is no second row if the runs have no points in common.
-    """
+    """Draws curves, a line per run; below, if runs have points in common, how each run differs from the first one."""
     upper, lower, labels = [], [], measured.labels
     for curve in curves:
         x = "depth" if curve.x == LAYER and not measured.same_depth else "x"
@@ -82,7 +79,6 @@ def _format(share: bool) -> Any:
 
 
 def _over_points(measured: Measured, curve: Curve, axes: Axes) -> None:
-    """Sets up the horizontal axis of the points of a curve."""
     if curve.x == LAYER and measured.same_depth:
         drawing.layer_axis(axes, measured.runs["layers"].iloc[0])
     elif curve.x == "memories kept":

@@ -260,7 +260,6 @@ def behaviour_tables(measured: Measured) -> list[tuple[str, page_tables.PageTabl
 
 
 def _memories_table(own: pd.DataFrame, name: str, labels: Mapping[str, str]) -> page_tables.PageTable:
-    """Returns the candidates of a behaviour, those with the largest effect in any run first: a column per run."""
     runs = own["run"].drop_duplicates().tolist()
     effects = own.pivot(index=["layer", "memory"], columns="run", values="effect")[runs]
     order = effects.abs().max(axis=1).sort_values(ascending=False, kind="stable").index
@@ -274,7 +273,6 @@ def _memories_table(own: pd.DataFrame, name: str, labels: Mapping[str, str]) -> 
 
 
 def _with_intervals(found: pd.DataFrame, name: str, write: Callable[[float], str]) -> list[str]:
-    """Writes the numbers of a column, with the ends of their intervals where they are known."""
     numbers = found[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
     return [page_tables.with_interval(value, low, high, write) for value, low, high in numbers]
 

@@ -99,9 +99,10 @@ def take(memories: Memories, rows: np.ndarray) -> Memories:
     return Memories(*taken)
 
 
-def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """Returns a permutation of the memories within each layer: rows of flat arrays."""
-    return np.concatenate([start + stream.permutation(stop - start) for start, stop in itertools.pairwise(offset)])
+def permute(offset: np.ndarray, stream: np.random.Generator, most: int | None = None) -> np.ndarray:
+    """Returns a permutation of the memories within each layer, or its first `most`: rows of flat arrays."""
+    layers = itertools.pairwise(offset)
+    return np.concatenate([start + stream.permutation(stop - start)[:most] for start, stop in layers])
 
 
 def classify(before: Memories, after: Memories) -> np.ndarray:
@@ -156,9 +157,7 @@ def _by_chance(
 ) -> pd.DataFrame:
     """Computes the measures between permuted memories: means per layer, over up to `BY_CHANCE` random memories."""
     permuted, sizes = permute(offset, stream), np.diff(offset)
-    rows = np.concatenate(
-        [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
-    )
+    rows = permute(offset, stream, BY_CHANCE)
     compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
     layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
     return compared.groupby(pd.Series(layer, name="layer")).mean()
@@ -241,7 +240,8 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     count = min(compared.settings.sampled_memories, int(offset[-1]))
     stream = random_stream(seed, Purpose.COMPARISON_SAMPLE)
     rows = np.sort(stream.choice(offset[-1], count, replace=False))
-    own = standardise(_coefficients(first, rows))
+    layers = zip(_layers(first), itertools.pairwise(offset))
+    own = standardise(np.concatenate([m[:, rows[(rows >= low) & (rows < end)] - low] for m, (low, end) in layers], 1))
     changes = np.isfinite(own).all(0)
     rows, own = rows[changes], own[:, changes]
     place = pd.DataFrame(first.anatomy.places_of(rows)._asdict())
@@ -251,12 +251,6 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
             q = q_values(matches["p_value"].to_numpy(), len(matches))
             found.append(matches.assign(run=run.name, q_value=q))
     return pd.concat(found, ignore_index=True)[MATCHES.names] if found else MATCHES.frame([])
-
-
-def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
-    """Coefficients of some memories [prefix, memory], read layer by layer as they are stored."""
-    layers = zip(_layers(run), itertools.pairwise(run.anatomy.layer_offset))
-    return np.concatenate([m[:, rows[(rows >= start) & (rows < stop)] - start] for m, (start, stop) in layers], 1)
 
 
 def _layers(run: Run) -> Iterator[np.ndarray]:

@@ -1,18 +1,27 @@
-"""The step of the room: measure what several finished runs have in common, and what they differ by, their claims among it."""
+"""Measure what several finished runs have in common, and what they differ by with 95 % intervals: their curves and claims among it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import difference_of_intervals
+from ffkv.base.intervals import difference_of_intervals, mean_interval, paired_interval
 from ffkv.base.settings import Comparison
+from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.report.claims import as_table, judge_claims
+from ffkv.run.report.curve import LAYER, Curve
+from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.section import open_control
-from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, open_compared
-from ffkv_comparison.curves import gather_curves, measure_differences
+from ffkv.run.results.depth import pair_layers, relative_depth
+from ffkv.run.results.run import Run
+from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, open_compared, same_prefixes
 from ffkv_comparison.same_memories import follow_memories, match_memories
-from ffkv_comparison.tables import APART, CLAIMS, ENDS
+from ffkv_comparison.tables import APART, CLAIMS, CURVES, DIFFERENCES, ENDS
+
+RESAMPLES = 400  # of the bootstrap of a difference of medians
+RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
 
 
 def compare_runs(
@@ -89,3 +98,121 @@ def compare_claims(compared: Compared) -> pd.DataFrame:
             for own, first in zip(found[ENDS].to_numpy(float), judged[0][ENDS].to_numpy(float), strict=True)
         ]
     return CLAIMS.frame(pd.concat(judged, ignore_index=True)[CLAIMS.names])
+
+
+class Difference(NamedTuple):
+    """A difference with its 95 % interval, NaN where it is not known."""
+
+    difference: float  # the value of a run minus that of the baseline
+    low: float  # lower end of the interval
+    high: float  # upper end of the interval
+    pairs: int = 0  # number of units that both runs have; 0 if they are not paired
+
+
+def figures_of(compared: Compared) -> Iterator[tuple[str, Sequence[Curve]]]:
+    """Yields the figures that all runs have, and their curves."""
+    for name in FIGURES:
+        figure = load_figure(name)
+        if figure.curves and all(has_figure(run, name) for run in compared.runs):
+            yield name, figure.curves
+
+
+def gather_curves(compared: Compared) -> pd.DataFrame:
+    """Gathers the curves of all figures: the table `CURVES`."""
+    places = compared.settings.values or [np.nan] * len(compared.runs)
+    found = []
+    for name, curves in figures_of(compared):
+        for curve in curves:
+            for run, place in zip(compared.runs, places, strict=True):
+                points = curve.points(run)
+                layers = len(run.anatomy.layers)
+                depth = [relative_depth(int(x), layers) for x in points["x"]] if curve.x == LAYER else np.nan
+                of = {"figure": name, "curve": curve.label, "run": run.name, "depth": depth, "axis": place}
+                found.append(points.assign(**of))
+    return CURVES.frame(pd.concat(found, ignore_index=True))
+
+
+def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
+    """Measures how each run differs from the first one, in every curve.
+
+    Runs are paired unit by unit where they have the same units: memories, if `compared.memories` is "by_number";
+    sampled prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared
+    with the layer at the same relative depth.
+
+    Returns:
+        The table `DIFFERENCES`.
+    """
+    first, found = compared.runs[0], []
+    same = {run.name: same_prefixes(first, run) for run in compared.runs[1:]}
+    for number, (name, curves) in enumerate(figures_of(compared)):
+        for place, curve in enumerate(curves):
+            for other, run in enumerate(compared.runs[1:]):
+                stream = random_stream(seed, Purpose.COMPARISON_BOOTSTRAP, number, place, other)
+                can_pair = {"memories": compared.memories == "by_number", "prefixes": same[run.name]}
+                paired = curve.units is not None and can_pair[curve.units.of]
+                rows = compare_curve(curve, run, first, paired, stream)
+                found.append(rows.assign(figure=name, curve=curve.label, run=run.name, baseline=first.name))
+    return DIFFERENCES.frame(pd.concat(found, ignore_index=True))
+
+
+def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:
+    """Measures how a curve differs from that of the first run: x, depth, difference, low, high, pairs, paired_by."""
+    of_run, of_first = (each.set_index("x") for each in (curve.points(run), curve.points(first)))
+    if curve.x != LAYER:
+        places = [(np.nan, x, x) for x in of_run.index if x in of_first.index]
+    else:
+        places = pair_layers(len(run.anatomy.layers), len(first.anatomy.layers))
+    numbers = [curve.units.numbers(each).groupby("layer") for each in (run, first)] if curve.units else [(), ()]
+    by_layer = [{layer: found.set_index("unit")["value"] for layer, found in each} for each in numbers]
+    rows = []
+    for depth, x, x_first in places:
+        if x not in of_run.index or x_first not in of_first.index:
+            continue
+        own, other = (found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True))
+        points = (of_run.loc[x], of_first.loc[x_first])
+        ends = (point[name] for point in points for name in ("value", "low", "high"))
+        difference = Difference(*difference_of_intervals(*ends))
+        if curve.units is not None and own is not None and other is not None and (paired or curve.units.median):
+            if paired:
+                both = own.index.intersection(other.index)
+                own, other = own.loc[both], other.loc[both]
+            a, b = own.to_numpy(), other.to_numpy()
+            by_median = curve.units.median
+            difference = difference_of_medians(a, b, paired, stream) if by_median else difference_of_means(a, b)
+        by = curve.units.of if curve.units and difference.pairs else ""
+        rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
+    return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
+
+
+def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
+    """Mean of x - y over pairs; `paired_interval` if all numbers are 0 or 1, else `mean_interval` of two or more."""
+    differences = x - y
+    if not len(differences):
+        return Difference(np.nan, np.nan, np.nan)
+    if np.isin([x, y], [0, 1]).all():
+        low, high = paired_interval(differences)
+    else:
+        low, high = mean_interval(differences)
+    return Difference(differences.mean(), low, high, len(differences))
+
+
+def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np.random.Generator) -> Difference:
+    """median(x) - median(y), with a percentile bootstrap. Pairs are drawn together."""
+    if not (len(x) and len(y)):
+        return Difference(np.nan, np.nan, np.nan)
+    if paired:
+        of_x, of_y = _resampled_medians(np.stack([x, y]), stream)
+    else:
+        (of_x,), (of_y,) = _resampled_medians(x[None], stream), _resampled_medians(y[None], stream)
+    low, high = np.quantile(of_x - of_y, [0.025, 0.975])
+    return Difference(np.median(x) - np.median(y), low, high, len(x) if paired else 0)
+
+
+def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """Returns the medians of resamples of units [quantity, resample], from quantities of them [quantity, unit]."""
+    units, medians = values.shape[1], []
+    block = max(1, RESAMPLED_BYTES // (8 * units))
+    for start in range(0, RESAMPLES, block):
+        chosen = stream.integers(0, units, (min(block, RESAMPLES - start), units))
+        medians.append([np.median(quantity[chosen], 1) for quantity in values])
+    return np.concatenate(medians, 1)

@@ -74,7 +74,6 @@ def documents(every: int = 1) -> Iterator[Document]:
 
 
 def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yields the name and the raw texts of every topic, then of every module."""
     if exists(library / TOPICS):
         for name, text in sorted(read_topics(library / TOPICS).items())[::every]:
             yield f"topic {name}", [text]

@@ -28,7 +28,7 @@ from ffkv.run.results.run_files import unknown
 from ffkv.run.results.text import number, shortened
 from ffkv_explorer.shelf import Held
 
-# Of what the report draws and writes: it brings its own style.
+# Of what the report draws and writes: it brings its own style. A page of it also brings a script, which its hash names.
 DRAWING_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -141,8 +141,9 @@ def write(template: str, *, held: Held | None = None, links: Live = LIVE, **valu
 
 
 def drawn(content: str | bytes, media_type: str = "text/html", **headers: str) -> Response:
-    """Returns what the report draws or writes as an answer: it brings its own style, and nothing else."""
-    return Response(content, 200, {"Content-Security-Policy": DRAWING_POLICY, **headers}, media_type)
+    """Returns what the report draws or writes as an answer: it brings its own style, a page also the report's script."""
+    script = f"; script-src 'sha256-{environment().globals['script_hash']}'" if media_type == "text/html" else ""
+    return Response(content, 200, {"Content-Security-Policy": DRAWING_POLICY + script, **headers}, media_type)
 
 
 def error_page(status: int, heading: str, text: str, script: str = "") -> HTMLResponse:

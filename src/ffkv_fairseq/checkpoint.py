@@ -1,7 +1,4 @@
-"""A fairseq checkpoint, a folder with `model.pt` and `dict.txt`, as a model and a tokenizer.
-
-Pickled code is never run.
-"""
+"""A fairseq checkpoint, a folder with `model.pt` and `dict.txt`, as model and tokenizer. No pickled code is run."""
 
 import argparse
 import re

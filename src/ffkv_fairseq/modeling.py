@@ -127,10 +127,7 @@ class AdaptiveSoftmax(nn.Module):
                     tail[0].weight = projection.weight
 
     def forward(self, states: Tensor) -> Tensor:
-        """Log-probabilities [n, vocabulary] of states [n, d], in float32 whatever the weights' type.
-
-        Every band is computed in its place in the result: no other array of this size is made.
-        """
+        """Log-probabilities [n, vocabulary] of states [n, d] in float32. Each band is computed in its place."""
         result = states.new_empty(len(states), self.vocabulary, dtype=torch.float32)
         words, bands = result[:, : self.ends[0]], self.head["class_proj"](states).float()
         _multiply(states, self.head["word_proj"].weight, words)
@@ -170,10 +167,7 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor, mask: Tensor | None = None, past: Cache | None = None) -> Tensor:
-        """Returns attention output [sentence, token, d]. Without a mask, each token sees those up to itself.
-
-        `past`: keys and values of earlier tokens, to which it adds its own.
-        """
+        """Attention output [sentence, token, d], causal without a mask. Adds its keys and values to those of `past`."""
         q, k, v = (
             project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)

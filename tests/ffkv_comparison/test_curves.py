@@ -7,8 +7,8 @@ import pytest
 from ffkv.base.intervals import Z_95, difference_of_intervals, mean_interval, wilson
 from ffkv.run.report.curve import Curve, Units
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv_comparison import curves
-from ffkv_comparison.curves import (
+from ffkv_comparison import step
+from ffkv_comparison.step import (
     compare_curve,
     difference_of_means,
     difference_of_medians,
@@ -57,7 +57,7 @@ def test_resamples_are_drawn_in_blocks(monkeypatch):
         return [difference_of_medians(x, y, paired, np.random.default_rng(1)) for paired in (True, False)]
 
     whole = both()
-    monkeypatch.setattr(curves, "RESAMPLED_BYTES", 3 * 8 * 50)  # three resamples
+    monkeypatch.setattr(step, "RESAMPLED_BYTES", 3 * 8 * 50)  # three resamples
     assert both() == whole
 
 

@@ -1,5 +1,7 @@
 """What the pages show, by the small run whose every number is known."""
 
+import base64
+import hashlib
 import inspect
 import json
 import re
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from ffkv.base.errors import UserError
+from ffkv.run.report.wording import make_environment
 from ffkv.run.results.memory_columns import example_columns
 from ffkv_explorer import application, page_memory
 from ffkv_explorer.application import create_application
@@ -154,8 +157,20 @@ def test_drawings_beside_the_report_are_sent_and_nothing_else(visitor, reports):
     answer = visitor.client.get("/r/small/figures/figure_3.svg")
     assert (answer.text, answer.headers["content-type"]) == ("<svg/>", "image/svg+xml")
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "script" not in answer.headers["content-security-policy"]
     for name in ("other.svg", "figure_5.svg", "figure_3", "%2e%2e%2findex.html"):
         assert "There is no" in text_of(visitor.get(f"/r/small/figures/{name}", 404))
+
+
+def test_the_script_of_the_report_runs_in_the_explorer_and_nothing_else_does(visitor, reports):
+    frame = make_environment(("ffkv.run.report", ".")).get_template("frame.html")
+    (reports / "index.html").write_text(frame.render())
+    answer = visitor.client.get("/r/small/report")
+    (script,) = re.findall("<script>(.*?)</script>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    directives = answer.headers["content-security-policy"].split("; ")
+    assert [each for each in directives if "script" in each] == [f"script-src 'sha256-{digest}'"]
+    assert "default-src 'none'" in directives
 
 
 def test_a_page_that_is_not_there_has_the_links_of_all_pages(visitor):

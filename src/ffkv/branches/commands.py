@@ -37,17 +37,12 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
     for option, about in reversed(_outputs(step).items()):
         command = output_option(about, "--" + option.replace("_", "-"))(command)
     for each in reversed(step.reads):
-        command = _input(each, branch)(command)
+        plain, many = each.rstrip(EVERY_GROUP), each.endswith(EVERY_GROUP)
+        kind, what = (FOLDER, "folder") if plain == "model" else (READABLE, "file")
+        about = f"The {what} {_shown(branch.path(plain))} of the run{'; repeat it for each one' * many}."
+        names = "--" + plain.replace("_", "-"), f"in_{plain}"
+        command = click.option(*names, type=kind, multiple=many, required=True, help=about)(command)
     return click.command(name, help=step.about)(command)
-
-
-def _input(name: str, branch: Branch) -> Callable:
-    """Returns the option of a file that a step reads."""
-    plain = name.rstrip(EVERY_GROUP)
-    flag, many = "--" + plain.replace("_", "-"), name.endswith(EVERY_GROUP)
-    kind, what = (FOLDER, "folder") if plain == "model" else (READABLE, "file")
-    about = f"The {what} {_shown(branch.path(plain))} of the run{'; repeat it for each one' * many}."
-    return click.option(flag, f"in_{plain}", type=kind, multiple=many, required=True, help=about)
 
 
 def has_parts(step: Step) -> bool:

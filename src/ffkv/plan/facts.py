@@ -246,10 +246,7 @@ def _sample(
 
 
 def _read(corpus: Corpus, split: str, render: Render | None) -> tuple[list[Document], float]:
-    """Returns documents of a split, and which share of its text they are.
-
-    They are all of a small corpus, and of a large one the beginnings of files that are spread over it.
-    """
+    """Returns documents of a split and their share of its text: all of a small one, beginnings of a large one's files."""
     if corpus.dataset in BROUGHT:
         every = corpus.model_copy(update={"limit": 0})
         return [*select_split(load("corpora", corpus.dataset)(EVERY), every, split)], 1 / EVERY

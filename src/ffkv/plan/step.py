@@ -188,7 +188,6 @@ def _smaller(run: RunFacts) -> Iterator[tuple[str, int, int]]:
 
 
 def _with(run: RunFacts, name: str, value: int, less: int) -> RunFacts:
-    """Returns a run with a smaller value of a setting, if it has this value."""
     section, key = name.split(".")
     values, text = getattr(run.settings, section), run.text
     if getattr(values, key) != value:
@@ -249,10 +248,7 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
 
 
 def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = False) -> float:
-    """Returns the bytes that a job of a rule holds, as far as they grow: on a GPU, those that it holds beside it.
-
-    `libraries`: see `libraries_of`.
-    """
+    """Returns the bytes of a job (`libraries_of`), as far as they grow: on a GPU, those that it holds beside it."""
     shape, device = run.shape, device_bytes(run)
     model = 0.0 if on_gpu else 1.25 * device["weights"] + device["working"]  # a quarter more while weights are read
     passing = model + run.trigger_bytes * (rule != "model")

@@ -125,7 +125,6 @@ def _run_job(job: Job, folder: Path) -> Cost:
 
 
 def _run_here(job: Job, folder: Path) -> Cost:
-    """Runs the command of a job, in the fork."""
     gc.freeze()  # else a collection of garbage goes through all that the plan holds: 0.4 s, in whatever job it happens
     Bar.spent.clear()  # those of the process that was forked
     os.chdir(folder)

@@ -103,7 +103,6 @@ def _cause(reason: Any) -> str:
 
 
 def _seconds(benchmark: Path) -> float | None:
-    """Returns how long a job took the last time, from its benchmark file; None if there is none that can be read."""
     try:
         return float(benchmark.read_text().splitlines()[1].split("\t")[0])
     except (OSError, ValueError, IndexError):

@@ -57,12 +57,6 @@ class Job(NamedTuple):
     inputs: list[str]  # the paths that it reads
     outputs: list[str]  # the paths that it writes
     done: bool  # whether each output exists and Snakemake would not run it again
-    comparison: str = ""  # its comparison; "" if it is of a run
-
-    @property
-    def of(self) -> str:
-        """The run or the comparison that it is of."""
-        return self.run or self.comparison
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
@@ -76,10 +70,7 @@ def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subpro
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
-    """Waits for a Snakemake of `ask_snakemake` and returns the jobs that it lists.
-
-    Raises UserError if Snakemake refuses the settings or lacks an input.
-    """
+    """Returns the jobs that a Snakemake lists. Raises UserError if it refuses the settings or lacks an input."""
     listed, messages = snakemake.communicate()
     if snakemake.returncode:
         raise UserError(f"Snakemake cannot plan these runs: {messages.strip()[-1500:]}")
@@ -101,8 +92,8 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
             kept = [path for path in outputs if path not in job.temp_output]
             done = not dag.needrun(job) and all(exists(path) for path in kept)
-            run, comparison = (job.wildcards_dict.get(name, "") for name in ("run", "comparison"))
-            jobs.append(Job(job.rule.name, run, job.threads, job.shellcmd or "", inputs, outputs, done, comparison))
+            run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+            jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
     return [job for job in jobs if job.outputs]
 
 
@@ -118,10 +109,7 @@ def run_command(command: str) -> None:
 
 @cache
 def import_libraries() -> dict[str, tuple[float, float]]:
-    """Imports what jobs import; returns the seconds and the bytes at the start of a job, by `LIBRARIES`.
-
-    To be called before anything else imports them.
-    """
+    """Imports what jobs import, first of all. Returns the seconds and bytes at a job's start, by `LIBRARIES`."""
     taken = {}
     for name, modules in LIBRARIES.items():
         for module in modules:

@@ -63,10 +63,7 @@ def refuse_other_folders(folder: Path) -> None:
 
 
 def refuse_living(folder: Path, insist: bool = False) -> None:
-    """Refuses a folder in which a snakemake works, here or perhaps on another host; names it.
-
-    `insist`: assume that a snakemake which was started on another host has ended.
-    """
+    """Refuses a folder in which a snakemake works here, or perhaps elsewhere (`insist`: that one has ended)."""
     owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
         named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
@@ -123,10 +120,7 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
 
 
 def unfinished_files(folder: Path) -> list[Path]:
-    """Returns the files that killed steps left under a temporary name, without the files of steps that still run.
-
-    Raises UserError if a folder cannot be listed.
-    """
+    """Returns temporary files that killed steps left, not those of running ones. Raises UserError if it cannot list."""
     return [
         path
         for place in ("results", "reports")
@@ -142,11 +136,6 @@ def is_locked(folder: Path) -> bool:
     return bool(find(folder / LOCKS, "*.lock"))
 
 
-def unlock(folder: Path) -> None:
-    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow. Raises as `delete`."""
-    delete(folder / LOCKS)
-
-
 def delete(path: Path) -> None:
     """Deletes a file, or a folder with all that is in it, if it is there. Raises OSError if it cannot be deleted."""
     if is_dir(path) and not path.is_symlink():
@@ -156,10 +145,7 @@ def delete(path: Path) -> None:
 
 
 def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
-    """Ends jobs and processes, and waits until they have ended, because they write until then.
-
-    Raises UserError if SLURM does not answer, or something does not end.
-    """
+    """Ends jobs and processes, and waits until they write no more. Raises UserError if SLURM is silent or one stays."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -274,5 +260,5 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     cancel(folder, jobs, processes)
     for path in unfinished_files(folder):
         delete(path)
-    unlock(folder)
+    delete(folder / LOCKS)  # as `snakemake --unlock` does, but without reading the workflow
     say("Done. Start the same snakemake command again.")

@@ -92,10 +92,7 @@ class Runs:
         return json.dumps(self._resolved[wildcards.run].model_dump(exclude_defaults=True), sort_keys=True)
 
     def memory_limits(self) -> InputFunction:
-        """Returns the option `--max-memory`. A change of it changes no number and repeats no rule.
-
-        Snakemake does not track a parameter that is made from an input.
-        """
+        """Returns `--max-memory`, made from an input, which Snakemake does not track: a change repeats no rule."""
         return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
@@ -127,11 +124,6 @@ class Runs:
             return expand(path, run=wildcards.run, behaviour=own["behaviours"], shard=range(own["shards"]))
 
         return files
-
-    def prompts(self, wildcards: Wildcards) -> list[str]:
-        """Returns the file of prompts of the job's behaviour, if it is there: else the step says that it is not."""
-        path = self.settings[wildcards.run]["behaviours"][wildcards.behaviour]["prompts"]
-        return [path] if is_file(path) else []
 
     def commit(self, *kinds: str) -> InputFunction:
         """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""
@@ -201,10 +193,7 @@ class Runs:
         return [f"results/{wildcards.run}/checkpoint"] if unpacked else []
 
     def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
-        """Returns where the job's checkpoint is.
-
-        A trained one lies below the `prefix:` that another workflow may give this one.
-        """
+        """Returns where the job's checkpoint is: a trained one below the `prefix:` that another workflow may give."""
         named = self.settings[wildcards.run]["model"]["checkpoint"]
         if not input.trained or named == EMBEDDED:
             return str(input.trained or named)
@@ -228,7 +217,8 @@ class Runs:
             "corpus": lambda settings, job: inputs.corpus_files(settings, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
-            "prompts": lambda settings, job: self.prompts(job),
+            # if it is there: else the step says that it is not
+            "prompts": lambda settings, job: [*filter(is_file, [settings["behaviours"][job.behaviour]["prompts"]])],
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 
@@ -237,10 +227,7 @@ class Runs:
         return lambda wildcards: local(ancient(inputs.tracked(self.found(what)(wildcards))))
 
     def content(self, what: str) -> InputFunction:
-        """Returns a hash over the files of `found`, and over what another package than ffkv reads them with.
-
-        A change repeats the rule.
-        """
+        """Returns a hash over the files of `found` and code of others that reads them. A change repeats the rule."""
         return lambda wildcards: (
             inputs.contents(self.found(what)(wildcards)) + inputs.code_beside(what, self.settings[wildcards.run])
         )

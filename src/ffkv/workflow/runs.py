@@ -129,7 +129,6 @@ def untrained(run: str, settings: Settings) -> Settings:
 
 
 def _smaller(section: Section, samples: Mapping[str, int], others: Mapping[str, Any]) -> Section:
-    """Returns a section with a third of each sample (`samples`: name to the least), and with other settings."""
     sizes = {name: third(getattr(section, name), least) for name, least in samples.items()}
     return section.model_copy(update={**sizes, **others})
 

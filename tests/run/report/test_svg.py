@@ -8,8 +8,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 
 from ffkv.run.report import drawing
-from ffkv.run.report.hover import STRIPS
-from ffkv.run.report.svg import in_colours_of_page, in_the_dark, write_svg
+from ffkv.run.report.svg import STRIPS, in_colours_of_page, in_the_dark, write_svg
 from ffkv.run.results.text import MINUS
 
 NAMES = ["costs $5 and $6", "$$", r"lr $\eta_0$ of $\foo$", r"\$", "a_b^c"]

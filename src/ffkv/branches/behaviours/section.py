@@ -27,6 +27,10 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import column, number, percent, rounded, visible
 
 LABEL = 0.1  # the share of a logarithmic axis that a label takes
+MORE = (  # tables below the graphs: anchor, heading, text and name
+    ("side-effects", "Side effects", "side", "behaviour_side_effects"),
+    ("stability", "Stability", "stability", "behaviour_stability"),
+)
 
 
 def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
@@ -39,10 +43,7 @@ def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
 
 
 def draw_layers(run: Run, paper: Any) -> Drawing:
-    """Draws a panel per behaviour: each candidate at its layer and strength, with the band of its controls.
-
-    Candidates of the control are grey, where the same was measured of them.
-    """
+    """Draws each behaviour's candidates at layer and strength, with a band of random memories; the control's are grey."""
     (figure, panels), control = _panels(run), open_control(run)
     dark, pale = drawing.colours(4)[0], drawing.colours(4)[2]
     for name, panel in panels:
@@ -151,14 +152,9 @@ def _tables(run: Run) -> list[TableBlock]:
             for number, name in enumerate(words.asked(run)["behaviour"])
         ),
         *_graphs(run),
-        TableBlock(
-            "behaviour-side-effects",
-            "Side effects",
-            note(__package__, "side"),
-            data_table(run, "behaviour_side_effects"),
-        ),
-        TableBlock(
-            "behaviour-stability", "Stability", note(__package__, "stability"), data_table(run, "behaviour_stability")
+        *(
+            TableBlock(f"behaviour-{anchor}", heading, note(__package__, text), data_table(run, table))
+            for anchor, heading, text, table in MORE
         ),
     ]
 
@@ -181,7 +177,6 @@ def _graphs(run: Run) -> list[TableBlock]:
 
 
 def _nodes(graph: BehaviourGraph) -> PageTable:
-    """Returns the memories of a graph."""
     nodes = graph.nodes
     numbers = {
         "coefficient": column(nodes["coefficient"]),
@@ -196,7 +191,6 @@ def _nodes(graph: BehaviourGraph) -> PageTable:
 
 
 def _named(run: Run, name: str) -> PageTable:
-    """Returns the candidates of a behaviour, those that are significant first."""
     found, strength, q = words.candidates(run, name)
     found = found.assign(certain=found[q] <= SIGNIFICANT, strength=found[strength].abs())
     found = found.sort_values(["certain", "strength"], ascending=False, kind="stable").head(words.SHOWN)
@@ -218,7 +212,6 @@ def _named(run: Run, name: str) -> PageTable:
 def _memories(
     name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[Cell], numbers: dict[str, list[str]]
 ) -> PageTable:
-    """Returns a table of memories, with their patterns and the tokens that they push towards."""
     columns: dict[str, Iterable[Cell]] = {
         "memory": map(Named, names),
         "pattern": (visible(each) if each else "–" for each in patterns),

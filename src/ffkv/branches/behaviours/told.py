@@ -1,6 +1,7 @@
 """What the page says about behaviours: on which prompts they were measured, what memories carry, and what the control gives beside."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
 from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, PROMPTS, RANDOM
+from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
 from ffkv.run.report.wording import note, rows
 from ffkv.run.results.memory_name import memory_name
@@ -26,10 +28,7 @@ GROUPED = {  # what makes groups of prompts
 
 
 def asked(run: Run) -> pd.DataFrame:
-    """Returns the table of the behaviours of a run.
-
-    Raises UserError if it is missing, or is of other behaviours than the settings of the run.
-    """
+    """Returns the table of behaviours. Raises UserError if it is missing, or of others than the settings name."""
     table = run.table(SUMMARY)
     found, wanted = table["behaviour"].tolist(), [*run.settings.behaviours]
     if sorted(found) != sorted(wanted):
@@ -50,19 +49,23 @@ def having(control: Run | None, name: str) -> Run | None:
     return control if control is not None and name in control.settings.behaviours else None
 
 
-def _by_name(tell: Callable[[Run, str], str], run: Run, control: Run | None) -> tuple[str, str]:
-    """Returns what `tell` says of each behaviour of a run; and of its control, if that was asked for them, with a space in front."""
-    names = asked(run)["behaviour"].tolist()
-    own = " ".join(f"{name}: {tell(run, name)}." for name in names)
-    beside = [f"{name}: {tell(its, name)}." for name in names if (its := having(control, name))]
-    return own, f" In grey {name_control(control)}: {' '.join(beside)}" if control and beside else ""
+def _caption(run: Run, tell: Callable[[Run, str], str], name: str, description: str) -> Caption:
+    """Returns the words of a figure: what `tell` says of each behaviour; and of the control, if that was asked for them."""
+    control, names = open_control(run), asked(run)["behaviour"].tolist()
+    own = " ".join(f"{each}: {tell(run, each)}." for each in names)
+    its = " ".join(f"{each}: {tell(beside, each)}." for each in names if (beside := having(control, each)))
+    found = {each: POSITIONS[settings.positions] for each, settings in run.settings.behaviours.items()}
+    where = ", ".join(f"{each} {place}" for each, place in found.items())  # by behaviour, if they differ
+    words = {
+        "where": where if len({*found.values()}) > 1 else next(iter(found.values())),
+        "beside": f" In grey {name_control(control)}: {its}" if control and its else "",
+    }
+    text, more = (note(__package__, each, **words) for each in (name, f"{name}_more"))
+    return Caption(own, text, description, more)
 
 
 def candidates(run: Run, name: str) -> tuple[pd.DataFrame, str, str]:
-    """Returns the candidates of a behaviour, the column of their strength, and that of its q-values.
-
-    Where no exact effect was measured, the contrast is their strength.
-    """
+    """Returns candidates, and the columns of their strength (without exact effects the contrast) and q-values."""
     found = rows(run.table(MEMORIES), behaviour=name, reach="total")
     measured = found["effect"].notna().any()
     return found, *(("effect", "effect_q") if measured else ("estimate", "q_value"))
@@ -93,58 +96,34 @@ def tell_candidates(run: Run, name: str) -> str:
 
 def caption_layers(run: Run) -> Caption:
     """Returns the words of the figure of layers."""
-    control = open_control(run)
-    told, beside = _by_name(tell_candidates, run, control)
+    own = _caption(run, tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")
     floors = []  # no test is counted if no effect was measured
     for name in asked(run)["behaviour"]:
         tests = int(candidates(run, name)[0]["effect"].notna().sum())
         floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
-    words = {"where": _where(run), "beside": beside}
-    text, more = (note(__package__, name, **words) for name in ("layers", "layers_more"))
-    told = " ".join(filter(None, [told, *floors]))
-    return Caption(told, text, "Points by layer and effect, a panel per behaviour.", more)
-
-
-def _where(run: Run) -> str:
-    """Returns at which tokens memories are patched, by behaviour if they differ."""
-    found = {name: POSITIONS[its.positions] for name, its in run.settings.behaviours.items()}
-    differ = len({*found.values()}) > 1
-    return ", ".join(f"{name} {where}" for name, where in found.items()) if differ else next(iter(found.values()))
+    return replace(own, shows=" ".join(filter(None, [own.shows, *floors])))
 
 
 def _tell_sets(run: Run, name: str) -> str:
-    """Says how much of a behaviour its largest set carries."""
     table = rows(run.table(SETS), behaviour=name)
     if not len(own := rows(table, choice=BY_SCREEN)):
         return "no set was measured"
     largest = own.iloc[-1]
     if np.isnan(largest["completeness"]):
         return "no share can be told, because the behaviour is not surely above 0"
+    share, low, high = (largest[f"completeness{end}"] for end in ("", "_low", "_high"))
     chance = rows(table, choice=RANDOM, size=int(largest["size"]))["completeness"]
-    beside = "".join(f"; random sets {percent(share)}" for share in chance)
-    return f"{number(largest['size'])} memories carry {_interval(largest, 'completeness')} of it{beside}"
-
-
-def _interval(row: pd.Series, name: str) -> str:
-    """Writes a share with its interval, which may be empty."""
-    ends = row[f"{name}_low"], row[f"{name}_high"]
-    return percent(row[name]) + ("" if np.isnan(ends).any() else f" ({percent(ends[0])} to {percent(ends[1])})")
+    beside = "".join(f"; random sets {percent(each)}" for each in chance)
+    return f"{number(largest['size'])} memories carry {with_interval(share, low, high, percent)} of it{beside}"
 
 
 def caption_sets(run: Run) -> Caption:
     """Returns the words of the figure of sets."""
-    control = open_control(run)
-    told, beside = _by_name(_tell_sets, run, control)
-    words = {"where": _where(run), "beside": beside}
-    text, more = (note(__package__, name, **words) for name in ("sets", "sets_more"))
-    return Caption(told, text, "Lines by number of memories, a panel per behaviour.", more)
+    return _caption(run, _tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
 
 
 def main_numbers(run: Run) -> dict[str, str]:
-    """Returns whether the model has each behaviour, and how much of it memories carry, by what the numbers are.
-
-    What cannot be told is a dash, and `summarize` says why.
-    """
+    """Returns whether the model has each behaviour, and what memories carry; a dash where `summarize` says why."""
     found = {}
     for row in asked(run).to_dict("records"):
         name, pairs = row["behaviour"], row["kind"] != LISTS
@@ -193,7 +172,6 @@ def _few_groups(row: Mapping[str, Any]) -> bool:
 
 
 def _tell_groups(row: Mapping[str, Any]) -> str:
-    """Says what counts as one draw, from a row of the table of behaviours."""
     if np.isnan(row["groups"]):
         return "Each prompt counts as one draw: an earlier ffkv made the run, which knew no groups of prompts."
     if row["groups"] == row["prompts"]:

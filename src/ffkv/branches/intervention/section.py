@@ -132,7 +132,6 @@ def _total(run: Run, source: str) -> pd.DataFrame:
 
 
 def _mean(run: Run, source: str) -> str:
-    """Returns the mean total effect of a removal, or of its control."""
     return nats(weighted_mean(_total(run, source), "mean", "memories"))
 
 

@@ -53,10 +53,7 @@ def _patterns(run: Run) -> dict[str, Any]:
 
 
 def judged(run: Run) -> pd.DataFrame:
-    """Shares of prefixes of each category, as people and then machines judged them; no rows if nobody did.
-
-    Layers without a judged key have shares of 0.
-    """
+    """Shares of categories as people, then machines judged prefixes: 0 of a layer not judged; no rows if nobody did."""
     if BY_ANNOTATOR not in run.tables:
         return pd.DataFrame(columns=["annotator"])
     table = run.table(BY_ANNOTATOR)
@@ -102,7 +99,6 @@ def _key_tables(run: Run) -> list[TableBlock]:
 
 
 def _agreement(run: Run) -> list[TableBlock]:
-    """Returns how far annotators agree, and how good the labels of machines are, if there are any."""
     blocks = [
         ("agreement", "agreement", "Agreement between annotators", agreement_of_annotators),
         ("machine_scores_by_layer", "machines", "Labels of machines", scores_of_machines),

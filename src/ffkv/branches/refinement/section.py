@@ -48,7 +48,6 @@ def _curve(case: str) -> Curve:
 
 
 def _last(run: Run, *cases: str) -> str:
-    """Returns the share of prefixes in which the last layer's breakdown is one of some cases."""
     table = rows(run.table(BREAKDOWN), layer=len(run.anatomy.layers) - 1)
     return percent(table.loc[table["case"].isin(cases), "share"].sum())
 

@@ -70,22 +70,17 @@ def draw(run: Run, paper: Any) -> Drawing:
 
 
 def _share(run: Run) -> str:
-    """Returns the share of memories that have a role that their weights alone tell."""
     own = _by_layer(run, KEY_VALUE)
     memories = own["memories"].sum()
     return percent(own["significant"].sum() / memories) if memories else "not known"
-
-
-def _median(run: Run) -> str:
-    """Says how the median cosine of key and value goes over the layers."""
-    return course(_by_layer(run, KEY_VALUE), "median", rounded)
 
 
 def _counted(run: Run) -> dict[str, Any]:
     """Returns what the caption has: how many memories are known, their share, their cosine, and how many are of each kind."""
     kinds = _types(run).groupby("kind")["memories"].sum().reindex([*SHOWN], fill_value=0)
     memories = _by_layer(run, KEY_VALUE)["memories"].sum()
-    return {"memories": memories, "share": _share, "median": _median, "kinds": kinds}
+    told: dict[str, Any] = {"share": _share, "median": lambda run: course(_by_layer(run, KEY_VALUE), "median", rounded)}
+    return {"memories": memories, "kinds": kinds, **told}
 
 
 def _tables(run: Run) -> list[TableBlock]:
@@ -103,19 +98,11 @@ def _tables(run: Run) -> list[TableBlock]:
     return [TableBlock("roles-tables", "Roles in numbers", note(__package__, "tables"), None, folded)]
 
 
-def _points(run: Run) -> pd.DataFrame:
-    return points(_by_layer(run, KEY_VALUE), "layer", "median", ("", ""))
-
-
+CURVE = Curve(
+    "median, key and value", lambda run: points(_by_layer(run, KEY_VALUE), "layer", "median", ("", "")), share=False
+)
 SECTION = Section(
-    {
-        "memory_roles": Figure(
-            (),
-            draw,
-            caption(__package__, "memory_roles", _counted),
-            (Curve("median, key and value", _points, share=False),),
-        )
-    },
+    {"memory_roles": Figure((), draw, caption(__package__, "memory_roles", _counted), (CURVE,))},
     numbers(__package__, share=_share, median=lambda run: rounded(_by_layer(run, KEY_VALUE)["median"].mean())),
     after=_tables,
 )

@@ -37,10 +37,7 @@ def draw_rank(run: Run, paper: Any) -> Drawing:
 
 
 def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
-    """Draws bars per bin of the top probability, with the number of values above each bar.
-
-    The paper's bins are beside them.
-    """
+    """Draws bars per bin of the top probability, with numbers of values above them, and the paper's bins beside."""
     figure, axes = drawing.canvas(2 if paper else 1, width_ratios=[3, 2] if paper else None)
     table = run.table(BINS)
     bars = np.clip([table["rate"] - table["rate_low"], table["rate_high"] - table["rate"]], 0, None)

@@ -155,7 +155,6 @@ def _all(course: rules.Course) -> rules.Estimate:
 
 
 def _middle(course: rules.Course) -> rules.Estimate:
-    """Returns the number of the last layer of the lower half."""
     below = len(course.values) // 2
     return rules.level(course, np.array([below - 1])) if below >= rules.LEAST else rules.Estimate(problem=rules.TOO_FEW)
 

@@ -159,7 +159,6 @@ class Panel:
         self._set_up(axes)
 
     def _set_up(self, axes: Axes) -> None:
-        """Sets up the vertical axis."""
         if self.zero:
             axes.axhline(0, label="_zero", **self.zero)
         if self.percentages:
@@ -169,14 +168,6 @@ class Panel:
         if self.limits:
             axes.set_ylim(*self.limits)
         axes.set_ylabel(self.axis)
-
-    def curves(self, place: int) -> list[Curve]:
-        """Returns what other runs draw over it. place: number of the panel in its figure."""
-        return [
-            Curve(each.curve, each.points, share=each.share, panel=place, units=each.units)
-            for each in self.lines
-            if each.curve
-        ]
 
 
 class DrawnLine(NamedTuple):

@@ -93,22 +93,22 @@ def colours(count: int) -> list[tuple[float, float, float]]:
     return sns.color_palette("mako", count)
 
 
-def canvas(across: int = 1, down: int = 1, height: float = HEIGHT, **options: Any) -> tuple[Any, np.ndarray]:
+def canvas(
+    across: int = 1, down: int = 1, height: float = HEIGHT, panels: int = 0, **options: Any
+) -> tuple[Any, np.ndarray]:
     """Returns an empty figure of the report's width, and its panels [panel], row by row; or those of the reader. Options: of `subplots`."""
     reader = _READER.get()
     if reader is not None and reader.axes:
-        return reader, reader.take(across * down)
+        return reader, reader.take(panels or across * down)
     figure = Figure(figsize=(8.4, height) if reader is None else None, layout="constrained")
     return figure, figure.subplots(down, across, squeeze=False, **options).ravel()
 
 
 def grid(panels: int, **options: Any) -> tuple[Any, np.ndarray]:
     """Returns an empty figure, and its panels [panel], `PANELS_ACROSS` side by side. Options: of `subplots`."""
-    if (reader := _READER.get()) is not None and reader.axes:
-        return reader, reader.take(panels)
     across = min(panels, PANELS_ACROSS)
     down = -(-panels // PANELS_ACROSS)
-    figure, axes = canvas(across, down, HEIGHT + 2.7 * (down - 1), **options)
+    figure, axes = canvas(across, down, HEIGHT + 2.7 * (down - 1), panels, **options)
     for unused in axes[panels:]:
         unused.remove()
     return figure, axes[:panels]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.settings import EMBEDDED
@@ -16,7 +15,7 @@ from ffkv.run.report.claims import ITSELF, NOT_OF_PAPER, Claim, Judged
 from ffkv.run.report.curve import LOOK
 from ffkv.run.report.registry import has_figure
 from ffkv.run.report.section import paper_numbers
-from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED, Course, Estimate, known
+from ffkv.run.report.verdicts import FAILS, HOLDS, UNKNOWN, UNTRAINED, Estimate, known
 from ffkv.run.report.wording import PAPER_LAYERS
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, points, visible
@@ -163,17 +162,13 @@ def draw_overview(judged: Sequence[Judged], run: Run, control: Run | None = None
             axes.plot(x, claim.paper(paper_numbers()), color=drawing.PAPER_COLOUR, linewidth=0.9, label="the paper")
         if control is not None and has_figure(control, claim.figure):
             axes.plot(claim.course(control).values, **LOOK | {"marker": ""}, label=f"control: {control.name}")
-        _draw_course(axes, claim.course(run))
+        course, colour = claim.course(run), drawing.colours(3)[1]
+        shares, measured = course.values, known(course)
+        chance = np.broadcast_to(course.chance, len(shares))[measured]
+        ends = np.array([course.part(measured[at : at + 1]) for at in range(len(measured))]).reshape(-1, 3)
+        axes.fill_between(measured, ends[:, 1] + chance, ends[:, 2] + chance, color=colour, alpha=0.2, linewidth=0)
+        marker = "o" if len(measured) <= FEW else ""
+        axes.plot(measured, shares[measured], marker=marker, ms=2, color=colour, linewidth=1.4, label="this run")
         drawing.small_panel(axes, claim.panel, layers)
     drawing.legend(figure, panels[0])
     return figure
-
-
-def _draw_course(axes: Axes, course: Course) -> None:
-    colour, layers = drawing.colours(3)[1], known(course)
-    chance = np.broadcast_to(course.chance, len(course.values))
-    ends = np.array([course.part(layers[place : place + 1]) for place in range(len(layers))]).reshape(-1, 3)
-    low, high = (ends[:, end] + chance[layers] for end in (1, 2))
-    axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
-    marker = "o" if len(layers) <= FEW else ""
-    axes.plot(layers, course.values[layers], marker=marker, ms=2, color=colour, linewidth=1.4, label="this run")

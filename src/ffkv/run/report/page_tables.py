@@ -65,7 +65,7 @@ def data_table(run: Run, name: str) -> PageTable:
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
     """Returns a table with all its columns, and its file, if it has one. The page offers the content of a small file."""
-    small = file is not None and file.stat().st_size <= MAX_FILE_BYTES
+    content = base64.b64encode(file.read_bytes()).decode() if file and file.stat().st_size <= MAX_FILE_BYTES else None
     cells = {name: _cells(name, column) for name, column in frame.items()}
     if {"layer", "memory"} <= {*frame}:
         names = map(memory_name, frame["layer"].astype(int), frame["memory"].astype(int))
@@ -76,9 +76,7 @@ def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> Pag
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
         rows=[list(row) for row in zip(*cells.values(), strict=True)],
         file=file.name if file else "",
-        href=f"data:text/csv;charset=utf-8;base64,{base64.b64encode(file.read_bytes()).decode()}"
-        if file and small
-        else "",
+        href="" if content is None else f"data:text/csv;charset=utf-8;base64,{content}",
     )
     return without_same(table)
 
@@ -133,7 +131,6 @@ def scores_of_machines(run: Run) -> PageTable:
 
 
 def _of_row(row: Any, statistic: str = "value") -> str:
-    """Returns a statistic with its interval; a dash where there is none."""
     return "–" if row is None else with_interval(getattr(row, statistic), row.low, row.high)
 
 
@@ -237,16 +234,12 @@ def linked(cell: Cell, run: str, cards: Collection[str] = (), pages: Collection[
 
 
 def _cells(name: str, values: pd.Series) -> list[Cell]:
-    """Returns the cells of a column, numbers with fixed decimals."""
     if not pd.api.types.is_numeric_dtype(values):
-        return [_text(name, value) if isinstance(value, str) else number(value) for value in values]
+        write = token if "token" in name else lambda text: visible(shortened(text, MAX_CELL_CHARACTERS))
+        return [write(value) if isinstance(value, str) else number(value) for value in values]
     if name == "layer":
         return [f"{value:.0f}" if value >= 0 else "all" for value in values]
     return [*column(values.astype(float), places=P_DECIMALS if name in ("p_value", "q_value") else None)]
-
-
-def _text(name: str, value: str) -> Markup:
-    return token(value) if "token" in name else visible(shortened(value, MAX_CELL_CHARACTERS))
 
 
 def mark(memory: str) -> Markup:

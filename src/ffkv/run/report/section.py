@@ -89,8 +89,9 @@ def figure_of_lines(
         drawing.legend(figure, axes[0])
         return figure
 
-    tables = dict.fromkeys(line.table for panel in panels for line in panel.lines if line.curve)
-    curves = [curve for place, panel in enumerate(panels) for curve in panel.curves(place)]
+    shown = [(place, line) for place, panel in enumerate(panels) for line in panel.lines if line.curve]
+    tables = dict.fromkeys(line.table for _, line in shown)
+    curves = [Curve(each.curve, each.points, share=each.share, panel=at, units=each.units) for at, each in shown]
     return Figure((*tables, *more_tables), draw, caption, curves)
 
 
@@ -167,10 +168,7 @@ def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[
 
 
 def draw_beside(run: Run, name: str, control: Run | None) -> tuple[Drawing, Run | None]:
-    """Draws a figure, beside the paper's numbers if the settings ask for them, and beside its control.
-
-    Returns the figure, and the control if it has lines in it.
-    """
+    """Draws a figure beside the paper's numbers and its control, if asked for. Returns also the control, if drawn."""
     figure, paper = load_figure(name), paper_numbers() if run.settings.report.paper_curves else {}
     drawn = figure.draw(run, paper.get(name))
     shown = control is not None and has_figure(control, name) and draw_control(drawn, figure.curves, control)
