@@ -121,6 +121,7 @@ def test_the_explorer_shows_every_page_of_it(reported, monkeypatch):
         "/r/{run}/m/{layer}/{index}": [memory, f"/r/{kept.name}-untrained/m/0/3"],
         "/r/{run}/m/{layer}/{index}/similar": [f"{memory}/similar"],
         "/r/{run}/collections": [f"{run}/collections"],
+        "/r/{run}/behaviours": [f"{run}/behaviours"],
         "/r/{run}/trace": [f"{run}/trace", f"{run}/trace?prompt=This+is+a+list"],
         "/compare": [f"/compare?a={kept.name}&b={kept.name}-untrained&memory=L0.3"],
         "/comparisons/{name}": ["/comparisons/both"],
@@ -131,7 +132,9 @@ def test_the_explorer_shows_every_page_of_it(reported, monkeypatch):
         ITEM: [f"{run}/annotate/keys/anna/1"],
         "/static/{name}": ["/static/explorer.css"],
     }
-    assert {*pages} == {*PAGES} - {"/r/{run}/memories/{page}"}  # which `ffkv explore --export` writes
+    # What `ffkv explore --export` writes, and what is there once a person has asked a file of prompts.
+    others = {"/r/{run}/memories/{page}", "/r/{run}/behaviours/{key}", "/r/{run}/behaviours/{key}/zip"}
+    assert {*pages} == {*PAGES} - others
     for address in (address for addresses in pages.values() for address in addresses):
         assert visitor.get(address)
     lacks = bool(ffkv.open(kept).unmeasured)

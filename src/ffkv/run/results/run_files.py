@@ -64,12 +64,9 @@ def split_of(name: Path | str) -> str | None:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Reads the settings of a run. Those that its ffkv did not know have their defaults.
+    """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults.
 
-    Args:
-        folder: `results/<run>`.
-    Raises:
-        UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
+    Raises UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
     """
     path = folder / "settings.json"
     verify_sum(path)
