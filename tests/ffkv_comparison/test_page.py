@@ -147,7 +147,7 @@ def test_the_rules_measure_what_the_function_measures_and_the_explorer_shows_it(
     assert show_comparison(shelf, "twice").body.decode() == with_links(page, "tiny", "again")
     alone = open_shelf([made / "results/tiny"])
     assert not find_comparisons(alone) and "Comparisons" not in runs_page(alone).body.decode()
-    with pytest.raises(UserError, match="There is no comparison of this name"):
+    with pytest.raises(UserError, match="No comparison of this name has a report"):
         show_comparison(alone, "twice")
 
 

@@ -134,11 +134,12 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
     """Adds options for settings of a section, and hands the command one object of the section with their values.
 
     Args:
-        names: the settings that the command takes; all of them if none is named. The others keep their defaults.
+        names: the settings that the command takes; if none is named, all but those for readers. The others keep their defaults.
         argument: the command's argument; by default the name of the section in small letters.
     """
-    chosen = names or tuple(model.model_fields)
-    of_section = argument or model.__name__.lower()
+    section_name = model.__name__.lower()
+    chosen = names or tuple(each for each in model.model_fields if f"{section_name}/{each}" not in FOR_READERS)
+    of_section = argument or section_name
     return _with(
         [_option(model, name) for name in chosen], lambda given: {of_section: _taken(model, chosen, given), **given}
     )
