@@ -257,8 +257,8 @@ def test_another_map_comes_without_another_page(browser):
     browser.open("/r/tiny/")
     browser.driver.execute_script("window.same = true")
     browser.link("firing rate").click()
-    browser.wait(lambda: "highest firing rate" in browser.find("#map").text)
-    assert browser.path == "/r/tiny/?map=firing&order=value#map"
+    browser.wait(lambda: "memories by number" in browser.find("#map").text)
+    assert browser.path == "/r/tiny/?map=firing#map"
     assert browser.driver.execute_script("return window.same")
 
 
