@@ -173,14 +173,17 @@ def test_a_layer_that_is_not_active_on_the_texts_is_refused_as_that():
 
 
 def test_rounding_in_a_deep_model_does_not_look_like_later_tokens():
-    """In bfloat16, a text of another length gives coefficients that are off by some per cent after so many blocks."""
+    """In bfloat16, a text of another length gives coefficients that are off by more than the proof allows after so many blocks.
+
+    By how much depends on the processor: 0.0035 without instructions for bfloat16.
+    """
     config = copy.copy(CONFIGS["llama"])
     config.num_hidden_layers = 40
     model, text = random_model(config).to(torch.bfloat16), some_ids(2).repeat(1, 10)
     decomposition = prove_layers(model, some_ids(1), text)
     layers = decomposition.head_spec.layers
     whole, alone = (observe(model, layers, some, "m")[-1]["m"][:, :60] for some in (text, text[:, :60]))
-    assert relative_error(alone, whole) > 0.01
+    assert relative_error(alone, whole) > 0.002
     assert decomposition.errors["prefix"] < 1e-3
 
 

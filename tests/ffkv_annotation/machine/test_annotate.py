@@ -186,7 +186,7 @@ def test_other_labels_are_of_the_same_layer_where_there_is_one():
 
 
 def test_memories_are_named_as_everywhere(run):
-    assert choose_memories(run, ["L1.2", "L0.0-1"], 1, 0) == [(0, 0), (0, 1), (1, 2)]
+    assert choose_memories(run, ["L1.1", "L0.0-1"], 1, 0) == [(0, 0), (0, 1), (1, 1)]
 
 
 def test_memories_without_enough_trigger_examples_are_told(run, stub, asker):
