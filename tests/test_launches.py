@@ -53,7 +53,7 @@ def test_triggers_of_some_batches_are_merged_together(kept, merges, monkeypatch)
 
 
 def test_gradients_pass_the_card():
-    with PretendedCard():
+    with torch.enable_grad(), PretendedCard():
         layer = torch.nn.Linear(3, 1).to(DEVICE)
         layer(torch.ones(2, 3, device=DEVICE)).sum().backward()
         assert layer.weight.grad.device.type == DEVICE and layer.weight.grad.tolist() == [[2.0, 2.0, 2.0]]
