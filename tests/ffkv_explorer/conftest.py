@@ -143,3 +143,13 @@ def visit() -> Callable[..., Visitor]:
 def visitor(visit, small) -> Visitor:
     """An explorer of the small run."""
     return visit(small)
+
+
+@pytest.fixture(scope="module")
+def tiny_visitor(tiny, visit) -> Iterator[Visitor]:
+    """An explorer of the tiny run, in whose folder the paths of its checkpoint start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tiny)
+        visitor = visit(tiny / "results/tiny")
+        visitor.shelf.history = False  # nothing is kept beside the run of all tests
+        yield visitor

@@ -1,14 +1,12 @@
-"""Traces and coloured tokens on a finished tiny run, whose model is loaded."""
+"""Traces on a finished tiny run, whose model is loaded."""
 
 import json
 import re
 import shlex
-import threading
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -24,13 +22,8 @@ PROMPT = "Return the name of the"
 
 
 @pytest.fixture(scope="module")
-def visitor(tiny, visit):
-    """An explorer of the tiny run, in whose folder the paths of its checkpoint start."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tiny)
-        visitor = visit(tiny / "results/tiny")
-        visitor.shelf.history = False  # nothing is kept beside the run of all tests
-        yield visitor
+def visitor(tiny_visitor):
+    return tiny_visitor
 
 
 @pytest.fixture(scope="module")
@@ -194,63 +187,6 @@ def test_while_one_trace_is_computed_the_next_is_told_so_and_a_kept_one_is_shown
     assert answer.status_code == 429 and answer.headers["retry-after"] == "5"
     assert "computes one at a time" in text_of(answer.text)
     ask(visitor, prompt=PROMPT)
-
-
-def test_colours_are_the_coefficients_of_the_stored_trigger_examples(visitor):
-    held = visitor.shelf.runs["tiny"]
-    memory = held.run.memory("L1.12")
-    page = visitor.get("/r/tiny/m/1/12?colours=1")
-    from ffkv_explorer.page_memory import colours_of
-
-    sentences = memory.triggers["sentence"].head(10).tolist()
-    for m, row in zip(colours_of(held, visitor.shelf, memory, "positive", sentences), memory.triggers.itertuples()):
-        assert len(m) == held.run.corpus("train").lengths[row.sentence]
-        assert m[row.position - 1] == pytest.approx(row.coefficient, rel=1e-4)  # float32, another batch
-    assert len(re.findall(r'class="t p\d last"', page)) == min(10, len(memory.triggers))
-    assert visitor.get("/r/tiny/m/1/12?colours=1&all=1").count(' last"') == len(memory.triggers)
-
-
-def test_the_legend_of_colours_has_negative_ones_only_if_coefficients_can_be_negative(visitor):
-    page = visitor.get("/r/tiny/m/1/12?colours=1")  # of a model with ReLU
-    assert "most negative" not in page and ">largest</span>" in page
-    layers = visitor.shelf.runs["tiny"].run.anatomy.layers
-    own, layers[1] = layers[1], replace(layers[1], signed=True)
-    try:
-        assert "most negative" in visitor.get("/r/tiny/m/1/12?colours=1")
-    finally:
-        layers[1] = own
-
-
-def test_coloured_pages_wait_for_the_model_and_those_that_are_kept_do_not(visitor, run):
-    most = run.memories(sort="firing_rate")
-    first, second = (f"/r/tiny/m/{row.layer}/{row.memory}?colours=1" for row in most[:2].itertuples())
-    visitor.get(first)
-    with visitor.shelf.model:
-        visitor.get(first)
-        done = threading.Event()
-        thread = threading.Thread(target=lambda: (visitor.get(second), done.set()))
-        thread.start()
-        assert not done.wait(0.5)
-    assert done.wait(60)
-    thread.join()
-
-
-def test_similar_memories_are_those_of_python(visitor, run):
-    text = text_of(visitor.get("/r/tiny/m/1/12/similar"))
-    for name in run.memory("L1.12").similar()["name"]:
-        assert name in text
-
-
-def test_the_sample_is_spread_over_the_file(visitor):
-    from ffkv_explorer.shelf import SAMPLED
-
-    held = visitor.shelf.runs["tiny"]
-    sample = held.sample(1)
-    with held.run.files.open_sampled_prefixes() as file:
-        step = -(-len(file["sentence"]) // SAMPLED)
-        assert np.array_equal(sample.sentence, file["sentence"][::step])
-        assert np.array_equal(sample.m, file["m"][::step, 128:256])
-    assert len(sample.m) <= SAMPLED
 
 
 def test_the_strongest_memories_of_all_layers_come_first_and_can_be_switched_off_together(visitor, run):
