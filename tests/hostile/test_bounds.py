@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,7 @@ from support import OFFLINE, edit_json, random_checkpoint
 from ffkv.base.files.journal import read_journal
 from ffkv.branches.settings import Corpus, Settings
 from ffkv.corpus.sources import read_documents
-from ffkv.run.report.page_tables import MAX_CELL_CHARACTERS, _text
+from ffkv.run.report.page_tables import MAX_CELL_CHARACTERS, _cells
 from ffkv.run.results.text import LONGEST_TOKEN, token
 
 pytestmark = pytest.mark.slow
@@ -233,7 +234,7 @@ def test_limits_of_settings_are_values_that_work(section, name):
 def test_a_long_token_shows_its_beginning():
     """Else one token makes a page of 57 MB."""
     assert len(token("x" * 100_000)) < 2 * LONGEST_TOKEN
-    assert len(_text("pattern", "x" * 100_000)) < 2 * MAX_CELL_CHARACTERS
+    assert len(_cells("pattern", pd.Series(["x" * 100_000]))[0]) < 2 * MAX_CELL_CHARACTERS
     assert str(token("short")) == "<bdi>short</bdi>"
 
 
