@@ -21,6 +21,7 @@ from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import COUNTS, Rows, encode, flatten
 from ffkv.corpus.step import encode_corpus
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.small import train_tokenizer
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
@@ -276,6 +277,15 @@ def test_processes_change_no_byte(byte_model, tmp_path_factory, texts, splitter,
         assert {made(byte_model, folder, processes, **settings) for processes in (2, 3)} == {alone}
         patch.setattr(encode_module, "DOCUMENTS_PER_CHUNK", 1000)
         assert made(byte_model, folder, 2, **settings) == alone
+
+
+def test_processes_wait_for_no_threads_of_the_one_that_started_them(byte_model, tmp_path, monkeypatch):
+    """Threads of the tokenizer are there once it has encoded many texts. A fork has none, and waited for them without end."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    load_tokenizer(byte_model)(["The cat sat."] * 1000)
+    lines = "".join(json.dumps({"text": f"Document {number}. And more."}) + "\n" for number in range(80))
+    (tmp_path / "a.jsonl").write_text(lines)
+    assert made(byte_model, tmp_path, 2) == made(byte_model, tmp_path, 1)
 
 
 def test_progress_tells_documents_sentences_and_the_time_left(byte_model, tmp_path, capfd):

@@ -6,6 +6,7 @@ process does, however it ends.
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -121,6 +122,8 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
     """Works in the fork: answers each item with whether it succeeded, and the result or the exception."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A fork lacks the threads with which its parent has encoded texts, and would wait for them without end.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for end in inherited:
         end.close()
     with contextlib.suppress(EOFError, OSError):  # the first process has ended
