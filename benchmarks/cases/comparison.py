@@ -1,6 +1,7 @@
 """Two runs of many memories over each other: their memories by number, and by correlation."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.inputs import GPT2, prepare_model
 from benchmarks.made_up_run import make_run
@@ -28,8 +29,8 @@ def by_number(scratch: Path, shape: list[int], sentences: int) -> Work:
         return unit(torch.cat([keys(loaded.model, layer) for layer in loaded.anatomy.layers]).numpy())
 
     def work() -> None:
-        same_memories.read_keys = read_keys
-        follow_memories(Compared("two", RUNS, [open_run(folder), open_run(folder)]))
+        with patch.object(same_memories, "read_keys", read_keys):
+            follow_memories(Compared("two", RUNS, [open_run(folder), open_run(folder)]))
 
     return work
 

@@ -208,7 +208,7 @@ def test_a_control_run_is_in_the_figure(tmp_path):
     assert "control: other" in labels
 
 
-def test_every_figure_is_drawn_into_a_readers_own_panels_in_the_own_style(tmp_path):
+def test_every_figure_is_drawn_into_a_readers_own_panels_in_the_own_style(undrawn, tmp_path):
     write_results(tmp_path / "results/other")
     run = ffkv.open(write_results(tmp_path / "results/own", report={"control": "other"}))
     with matplotlib.rc_context({"axes.prop_cycle": cycler(color=["#ff0000", "#00ff00"]), "figure.figsize": (4, 3)}):
@@ -226,7 +226,7 @@ def test_every_figure_is_drawn_into_a_readers_own_panels_in_the_own_style(tmp_pa
     assert to_hex(ffkv.figure(run, "figure_4").axes[0].lines[0].get_color()) != "#ff0000"
 
 
-def test_each_line_of_a_figure_says_what_it_is(tmp_path):
+def test_each_line_of_a_figure_says_what_it_is(undrawn, tmp_path):
     write_results(tmp_path / "results/other")
     run = ffkv.open(write_results(tmp_path / "results/own", report={"control": "other"}))
     for name in draw_exhibits(run):

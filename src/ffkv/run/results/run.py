@@ -1,5 +1,6 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
+import contextlib
 import copy
 import functools
 import re
@@ -158,8 +159,8 @@ class Run:
         return sorted(self.files.table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
 
     def table(self, name: str) -> pd.DataFrame:
-        """Returns a table that a figure or a section of the report shows. You may change it: each call reads the file
-        again.
+        """Returns a table that a figure or a section of the report shows. You may change it: each call returns a copy. The file is
+        read again if it has changed.
 
         Texts from the corpus stay texts, also where a text reads "nan" or "1". Columns that an earlier ffkv did not write are
         empty (`unmeasured`).
@@ -173,7 +174,14 @@ class Run:
             if absent := next((path for path in self.files.unmeasured if Path(path).stem == name), None):
                 raise UserError(f"{self.folder} has no {absent}: {EARLIER}.")
             raise unknown(f"table in {self.folder} called", name, self.tables)
-        return read_table(self.files.table_files[name])
+        path = self.files.table_files[name]
+        with contextlib.suppress(OSError):  # the reader of the file says what is wrong with it
+            known = path.stat()
+            key = path, known.st_mtime_ns, known.st_size, known.st_ino
+            if key not in self.files.kept:
+                self.files.kept[key] = read_table(path)
+            return self.files.kept[key].copy()
+        return read_table(path)
 
     @property
     def unmeasured(self) -> list[str]:
