@@ -18,6 +18,7 @@ DRIVER = shutil.which("chromedriver")
 NO_BROWSER = "there is no chromium or chromedriver (Debian's packages: chromium, chromium-driver)"
 pytestmark = [pytest.mark.workflow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=NO_BROWSER)]
 PROMPT = "Return+the+name+of+the"
+ENTER, ROLE = "\ue007", "#role"
 # Every page that has a form of its own.
 PAGES = [
     "/", "/r/tiny/", "/r/tiny/?map=agreement&order=number", "/r/tiny/?map=effect", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
@@ -133,6 +134,34 @@ def test_a_search_leads_to_a_memory_and_the_back_button_returns(browser):
     browser.wait(lambda: browser.find("h1").text == name)
     browser.driver.back()
     browser.wait(lambda: browser.find("#promotes").get_attribute("value") == "the" and name in browser.text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        (["/", "the", ENTER], "/memories?promotes=the"),
+        (["/", "L1.12", ENTER], "/m/1/12"),
+        ([ROLE, "e", ENTER], "/memories?role=enrichment"),
+    ],
+)
+def test_a_question_takes_three_keys_or_clicks(browser, keys, found):
+    """Those of docs/recipes.md. A role is chosen by its first letter."""
+    browser.open("/r/tiny/trace" if keys[0] == "/" else "/r/tiny/memories")
+    for key in keys:
+        if key == ROLE:
+            browser.driver.execute_script("arguments[0].focus()", browser.find(ROLE))
+        else:
+            browser.press(key)
+    browser.wait(lambda: browser.path.partition("&")[0].endswith(found))
+    assert browser.all("#results, #positive") and "went wrong" not in browser.text
+
+
+def test_a_prompt_is_traced_with_three_clicks(browser):
+    browser.open("/r/tiny/memories")
+    browser.link("Trace").click()
+    browser.find("#prompt").send_keys("Return the name of the")
+    browser.find("main form button").click()
+    assert browser.wait(lambda: browser.all("#memories table tbody tr"))
 
 
 @pytest.fixture(scope="module")
