@@ -33,6 +33,6 @@ def public_names(package: str, file: str) -> Public:
         return getattr(__import__(module, fromlist=[attribute]), attribute)
 
     def names() -> list[str]:
-        return sorted([*public, *vars(sys.modules[package]).keys() & {"__version__"}])
+        return sorted([*public, *(["__version__"] if package == "ffkv" else [])])
 
     return get, names, [*public]

@@ -1,0 +1,48 @@
+"""Which ffkv this is: the release, and the commit behind it.
+
+A clone is asked each time: what an editable install noted once would be wrong after the next commit. A wheel and a source
+distribution carry the answer in a file (setup.py).
+"""
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+RELEASE = "1.0.0"  # its tag is v1.0.0
+ARCHIVED = "$Format:%h$"  # in an archive that git made, the commit (.gitattributes)
+PACKAGE = Path(__file__).parents[1]
+CODE = ("src", "workflow")  # of the clone
+PATIENCE = 10.0  # seconds that a slow disk may take
+
+
+@cache
+def version() -> str:
+    """Returns the version, as PEP 440 writes it.
+
+    "1.0.0" is the release. "1.0.0+12.g1a2b3c4d" is the twelfth commit behind it. "1.0.0+g1a2b3c4d" is a commit of a clone that lacks the
+    release's tag, such as a shallow one, or of an archive that git made. ".changed" at the end: the code is not that of the commit.
+    "1.0.0+unknown": there is no git, or no clone.
+    """
+    built, clone = PACKAGE / "version.txt", PACKAGE.parents[1]
+    if built.is_file():
+        return built.read_text().strip()
+    if not (clone / ".git").exists():  # else git would look further up, and find a repository of others
+        return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
+    # What git's own hooks set would name another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"  # it writes nothing
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(clone), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE, env=environment)
+        return done.stdout.strip()
+
+    try:
+        commit = git("describe", "--tags", "--match", f"v{RELEASE}", "--always", "--abbrev=9")
+        changed = git("status", "--porcelain", "--", *CODE)
+    except (OSError, subprocess.SubprocessError):
+        return f"{RELEASE}+unknown"
+    behind = commit.removeprefix(f"v{RELEASE}").lstrip("-") if commit.startswith("v") else f"g{commit}"
+    parts = [*filter(None, behind.split("-")), *(["changed"] if changed else [])]
+    return f"{RELEASE}+{'.'.join(parts)}" if parts else RELEASE
