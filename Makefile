@@ -103,7 +103,7 @@ lint: install ## Formats, lint rules, and the directions in which rooms may impo
 types: install ## Type checker.
 	mypy
 
-docs: install ## Write the generated files: config.yaml, its schema, docs/settings.md, docs/formats.md, docs/api.md.
+docs: install ## Write the generated files: config.yaml, its schema, config/, docs/settings.md, docs/formats.md, docs/api.md.
 	FFKV_ALONE=1 python docs/write_settings.py
 	FFKV_ALONE=1 python docs/write_formats.py
 	FFKV_ALONE=1 python docs/write_api.py
