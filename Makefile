@@ -120,7 +120,7 @@ card: install ## On the day that a GPU is there: measure what is not measured ye
 calibration: install ## Measure how often intervals cover and tests err, write benchmarks/README.md. Under 5 minutes.
 	python -m benchmarks.calibration
 
-release: install ## Build sdist and wheel in build/release, install the wheel in an empty environment, and run from it. A few minutes.
+release: install ## Build sdist and wheel in build/release, install the wheel in an empty environment, and run from it. Five to six minutes.
 	rm -rf $(RELEASE) && mkdir -p $(RELEASE)
 	python -c 'from setuptools import build_meta; build_meta.build_sdist("$(RELEASE)")' >$(RELEASE)/build.log
 	pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir $(RELEASE) $(RELEASE)/*.tar.gz

@@ -7,14 +7,7 @@ imported when it is first used: `import ffkv` itself imports neither torch nor t
 Packages beside ffkv add commands, formats, branches and rules, see `ffkv.base.doors`.
 """
 
-from typing import Any
-
 from ffkv.base.public import public_names
 from ffkv.base.version import version
 
-_public, __dir__, __all__ = public_names(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name, or finds out the version, when it is first asked for."""
-    return version() if name == "__version__" else _public(name)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__, version)

@@ -84,12 +84,7 @@ def show_version(context: click.Context, _: click.Parameter, asked: bool) -> Non
 
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=show_version,
-    help="Show the version: the release, and what is behind it.",
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
 )
 def ffkv() -> None:
     """Reads the feed-forward layers of a causal language model as key-value memories.

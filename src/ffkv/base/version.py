@@ -12,8 +12,6 @@ from pathlib import Path
 RELEASE = "1.0.0"  # its tag is v1.0.0
 ARCHIVED = "$Format:%h$"  # in an archive that git made, the commit (.gitattributes)
 PACKAGE = Path(__file__).parents[1]
-CODE = ("src", "workflow")  # of the clone
-PATIENCE = 10.0  # seconds that a slow disk may take
 
 
 @cache
@@ -29,20 +27,18 @@ def version() -> str:
         return built.read_text().strip()
     if not (clone / ".git").exists():  # else git would look further up, and find a repository of others
         return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
-    # What git's own hooks set would name another repository.
+    # What git sets in its hooks would name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"  # it writes nothing
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(clone), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE, env=environment)
+        command = ["git", "--no-optional-locks", "-C", str(clone), *words]  # it writes nothing
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=environment)
         return done.stdout.strip()
 
     try:
         commit = git("describe", "--tags", "--match", f"v{RELEASE}", "--always", "--abbrev=9")
-        changed = git("status", "--porcelain", "--", *CODE)
-    except (OSError, subprocess.SubprocessError):
+        changed = git("status", "--porcelain", "--", "src", "workflow") and "changed"
+    except (OSError, subprocess.SubprocessError):  # no git; a damaged repository, or somebody else's; a disk that hangs
         return f"{RELEASE}+unknown"
-    behind = commit.removeprefix(f"v{RELEASE}").lstrip("-") if commit.startswith("v") else f"g{commit}"
-    parts = [*filter(None, behind.split("-")), *(["changed"] if changed else [])]
-    return f"{RELEASE}+{'.'.join(parts)}" if parts else RELEASE
+    behind = commit.removeprefix(f"v{RELEASE}") if commit.startswith("v") else f"g{commit}"
+    return f"{RELEASE}+{'.'.join(filter(None, [*behind.split('-'), changed]))}".removesuffix("+")
