@@ -4,6 +4,7 @@ A clone is asked each time: what an editable install noted once would be wrong a
 distribution carry the answer in a file (setup.py).
 """
 
+import contextlib
 import os
 import subprocess
 from functools import cache
@@ -22,13 +23,12 @@ def version() -> str:
     release's tag, such as a shallow one, or of an archive that git made. ".changed" at the end: the code is not that of the commit.
     "1.0.0+unknown": there is no git, or no clone.
     """
-    built, clone = PACKAGE / "version.txt", PACKAGE.parents[1]
-    if built.is_file():
-        return built.read_text().strip()
-    if not (clone / ".git").exists():  # else git would look further up, and find a repository of others
-        return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
-    # What git sets in its hooks would name another repository.
+    with contextlib.suppress(FileNotFoundError):
+        return PACKAGE.joinpath("version.txt").read_text().strip()
+    clone = PACKAGE.parents[1]
+    # What git sets in its hooks would name another repository, and so would one that the clone's folder lies in.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_CEILING_DIRECTORIES"] = str(clone.parent)
 
     def git(*words: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(clone), *words]  # it writes nothing
@@ -38,7 +38,7 @@ def version() -> str:
     try:
         commit = git("describe", "--tags", "--match", f"v{RELEASE}", "--always", "--abbrev=9")
         changed = git("status", "--porcelain", "--", "src", "workflow") and "changed"
-    except (OSError, subprocess.SubprocessError):  # no git; a damaged repository, or somebody else's; a disk that hangs
-        return f"{RELEASE}+unknown"
+    except (OSError, subprocess.SubprocessError):  # no git, or no clone that it reads; or a disk that hangs
+        return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
     behind = commit.removeprefix(f"v{RELEASE}") if commit.startswith("v") else f"g{commit}"
     return f"{RELEASE}+{'.'.join(filter(None, [*behind.split('-'), changed]))}".removesuffix("+")
