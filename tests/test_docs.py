@@ -3,6 +3,7 @@
 import ast
 import collections
 import csv
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from ffkv.base.files.hdf5 import FORMAT
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
 from ffkv.cli import COMMANDS, RENAMED, ffkv
+from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.registry import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -191,6 +193,61 @@ def test_no_page_and_no_message_has_an_old_word_for_a_command():
     old = re.compile(rf"ffkv ({'|'.join(RENAMED)})(?![\w-])")
     told = {ROOT / "CHANGELOG.md"}  # it says what the word was
     assert RENAMED and [path for path in files if path not in told and old.search(path.read_text("utf-8"))] == []
+
+
+def test_every_command_and_target_of_make_that_a_page_tells_to_start_exists():
+    targets = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    texts = [page.read_text() for page in PAGES if page.name != "CHANGELOG.md"]  # it has former names
+    code = [
+        line for text in texts for line in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    ]
+    code += [line for text in texts for part in re.findall(r"```.*?```", text, re.DOTALL) for line in part.splitlines()]
+    started = {each.groups() for line in code if (each := re.match(r"(ffkv|make) ([a-z][a-z-]*)(?![\w.])", line))}
+    assert {name for program, name in started if program == "ffkv"} <= {*COMMANDS}
+    assert {name for program, name in started if program == "make"} <= targets
+    assert {("ffkv", "causes"), ("make", "report")} <= started and len(started) > 40
+
+
+def test_what_is_said_not_to_be_done_is_not_done():
+    """No item of the list speaks of what a command or a branch does. What an item links to says more than its words, such as "model"."""
+    section = (ROOT / "docs/related.md").read_text().partition("## What ffkv does not do\n")[2].partition("\n## ")[0]
+    items = [line for line in section.splitlines() if line.startswith("- ") and "](" not in line]
+    done = [name.rstrip("es") for name in (*COMMANDS, *BRANCHES)]
+    assert len(items) >= 3
+    words = re.findall(r"[a-z]+", " ".join(items).lower())
+    assert [word for word in words for stem in done if word.startswith(stem)] == []
+
+
+def test_the_table_of_identities_has_those_of_the_proof():
+    table = (
+        (ROOT / "docs/models.md").read_text().partition("| identity | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    )
+    assert [row.split(" | ")[0].strip("| ") for row in table.splitlines()] == [*IDENTITIES]
+
+
+def test_the_oldest_python_is_that_of_the_package():
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert f"You need Python {oldest} or newer" in (ROOT / page).read_text()
+
+
+def test_the_counts_of_the_reference_are_those_of_its_tables():
+    headers = [path.read_text().partition("\n")[0] for path in (ROOT / "tests/reference/demo").glob("*.csv")]
+    columns = sum(header.count(",") + 1 for header in headers)
+    assert f"{columns} columns of {len(headers)} tables" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_pages_count_the_prompts_of_the_files():
+    counts = {}
+    for name in ("agreement", "capitals"):
+        rows = [json.loads(line) for line in (ROOT / f"configs/prompts/{name}.jsonl").read_text().splitlines()]
+        counts[name] = len(rows), len({row["group"] for row in rows})
+    (pairs, groups), (others, other_groups) = counts.values()
+    page = (ROOT / "docs/behaviours.md").read_text()
+    assert f"{pairs} pairs of {groups} groups, and {others} pairs of {other_groups} groups" in page
+    assert f"| `agreement.jsonl` | {groups}:" in page and f"| `capitals.jsonl` | {other_groups}:" in page
+    gallery = (ROOT / "docs/gallery/README.md").read_text()
+    assert f"{pairs} pairs of prompts of {groups} groups, and {others} of {other_groups}" in gallery
 
 
 def test_the_readme_begins_with_its_two_commands():

@@ -8,6 +8,6 @@ Packages beside ffkv add commands, formats, branches and rules, see `ffkv.base.d
 """
 
 from ffkv.base.public import public_names
+from ffkv.base.version import version
 
-__version__ = "0.1.0"
-__getattr__, __dir__, __all__ = public_names(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__, version)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from ffkv import __version__
 from ffkv.base.doors import load, load_all
 from ffkv.base.process.runtime import configure
 from ffkv.base.signals import TOLD, end_in_good_order, told_no_more
 from ffkv.base.terminal import say
+from ffkv.base.version import version
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
@@ -75,8 +75,17 @@ class Lazy(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
 
+def show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Prints the version, and ends."""
+    if asked:
+        say(f"ffkv, version {version()}")
+        context.exit()
+
+
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
+)
 def ffkv() -> None:
     """Reads the feed-forward layers of a causal language model as key-value memories.
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from ffkv.base.settings.yaml_file import read_settings
 from ffkv.cli import ffkv
 from ffkv.workflow.runs import resolve
 from ffkv.workflow.settings_file import start_files, write_start
+from tools.release import listed, source_problems, wheel_problems
+
+VERSION = "1.0.0+12.g1a2b3c4d5"
 
 
 def run(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
@@ -103,9 +107,10 @@ def installed(tmp_path_factory) -> Path:
     Its other packages are those of the tests. Their folder is on its path, but not what their `.pth` files name.
     """
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
-    for name in git_files():
+    for name in listed():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
+    (source / "src/ffkv/version.txt").write_text(VERSION)  # as git would tell it
     script = f"from setuptools import build_meta; build_meta.build_sdist({str(built)!r})"
     steps = [run(sys.executable, "-c", script, folder=source)]
     shutil.rmtree(source)
@@ -123,20 +128,25 @@ def installed(tmp_path_factory) -> Path:
     return python
 
 
-def git_files() -> list[str]:
-    """The files of a clone that a package may be built from."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    folders = ("src/", "workflow/", "envs/", "profiles/")
-    names = ("pyproject.toml", "setup.py", "MANIFEST.in", "Snakefile", "README.md", "LICENSE")
-    return [name for name in listed if (name.startswith(folders) or name in names) and (ROOT / name).is_file()]
-
-
 def in_environment(python: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
     """Runs a module with a Python, whose commands come first on the PATH. What the tests' own environment adds is left out."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     return run(str(python), "-m", *command, folder=folder, PATH=path, PYTHONPATH="")
+
+
+@pytest.mark.workflow
+def test_what_is_built_holds_what_git_has_of_the_package_and_the_workflow(installed, tmp_path):
+    (wheel,), (source,) = installed.parents[2].glob("*.whl"), installed.parents[2].glob("*.tar.gz")
+    names = listed()
+    assert {"src/ffkv/cli.py", "src/ffkv/workflow/config.yaml.template", "workflow/Snakefile"} <= names
+    assert wheel_problems(wheel, names) == source_problems(source, names) == []
+    other = names - {"envs/ffkv.yaml"} | {"src/ffkv_explorer/static/none.js"}
+    assert wheel_problems(wheel, other) == ["lacks ffkv_explorer/static/none.js", "holds ffkv/clone/envs/ffkv.yaml"]
+    assert source_problems(source, other) == ["lacks src/ffkv_explorer/static/none.js", "holds envs/ffkv.yaml"]
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(tmp_path / "a.whl", "w") as without:
+        for name in whole.namelist():
+            without.writestr(name, "1.0" if name == "ffkv/version.txt" else whole.read(name))
+    assert wheel_problems(tmp_path / "a.whl", names) == [f"says 1.0 in ffkv/version.txt, and {VERSION} in its metadata"]
 
 
 @pytest.mark.workflow
@@ -145,9 +155,8 @@ def test_the_wheel_carries_the_whole_workflow(installed, tmp_path):
     told = run(str(installed), "-c", script, folder=tmp_path, PYTHONPATH="").stdout.split()
     package, root = Path(told[0]).parent, Path(told[1])
     assert installed.parents[1] in package.parents and root == package / "clone"
-    expected = [Path(name.removeprefix("src/ffkv/")) for name in git_files() if name.startswith("src/ffkv/")]
-    expected += [Path("clone", name) for name in git_files() if name.startswith(("workflow/", "envs/", "profiles/"))]
-    assert [str(path) for path in [*expected, Path("clone/Snakefile")] if not (package / path).is_file()] == []
+    done = in_environment(installed, "ffkv", "--version", folder=tmp_path)
+    assert done.stdout == f"ffkv, version {VERSION}\n"
     done = in_environment(installed, "ffkv", "init", "mine", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     dry = in_environment(installed, "snakemake", "-n", folder=tmp_path / "mine")
@@ -223,7 +232,7 @@ def test_an_edit_of_a_module_repeats_the_rules_whose_numbers_depend_on_it(tiny, 
         print(said)  # the reasons, if it fails
         return set(planned(said)) if "Nothing to be done" not in said else set()
 
-    assert repeated("plan/commands.py") == set()
+    assert repeated("plan/commands.py") == repeated("base/version.py") == set()
     assert repeated("run/report/cards.py") == {"report", "all"}
     found = repeated("base/intervals.py")
     assert not {"train", "model", "corpus", "triggers", "sampled_prefixes"} & found

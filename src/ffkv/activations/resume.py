@@ -73,7 +73,7 @@ def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, An
 
     `code`: a hash over its code (`ffkv.base.dependencies`). `attributes`: what the output says of itself.
     """
-    return {**attributes, "device": device.partition(":")[0], "versions": versions(), "code": code}
+    return {**attributes, "device": device.partition(":")[0], "versions": versions(commit=False), "code": code}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ What stands higher imports what stands lower, and never the other way round:
     `fault`                          whose fault a failure is: a disk, the memory, or nobody's
     `doors`        `lookup`          installed packages | files of anybody, looked at
     `signals`      `errors`          how a step ends in good order | the one class of errors for users
-    `terminal`                       text that can send a terminal no command
+    `terminal`     `version`         text that can send a terminal no command | the release and the commit
 
 Beside them stand a few that import at most `lookup`, `errors` and each other:
 

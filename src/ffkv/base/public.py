@@ -9,8 +9,8 @@ from typing import Any
 Public = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
-def public_names(package: str, file: str) -> Public:
-    """Returns the `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside `file`.
+def public_names(package: str, file: str, version: Callable[[], str] | None = None) -> Public:
+    """Returns the `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside `file`. `version` gives its `__version__`.
 
     If torch is not there yet when a name is first used, its threads will sleep while they wait, see
     `ffkv.base.process.runtime`.
@@ -25,6 +25,8 @@ def public_names(package: str, file: str) -> Public:
     }
 
     def get(name: str) -> Any:
+        if name == "__version__" and version:
+            return version()
         if name not in public:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if "torch" not in sys.modules:
@@ -33,6 +35,6 @@ def public_names(package: str, file: str) -> Public:
         return getattr(__import__(module, fromlist=[attribute]), attribute)
 
     def names() -> list[str]:
-        return sorted([*public, *vars(sys.modules[package]).keys() & {"__version__"}])
+        return sorted([*public, *(["__version__"] if version else [])])
 
     return get, names, [*public]

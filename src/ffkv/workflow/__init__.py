@@ -10,10 +10,10 @@ is `ffkv recover`, which cleans up after a Snakemake that was killed. `dry_run` 
 from collections.abc import Iterable
 from pathlib import Path
 
-from ffkv import __version__
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.terminal import plain
+from ffkv.base.version import version
 
 PACKAGE = Path(__file__).parents[1]
 CLONE = PACKAGE.parents[1]
@@ -23,7 +23,7 @@ ROOT = CLONE if IN_CLONE else PACKAGE / "clone"
 SNAKEFILE = str(ROOT / "workflow/Snakefile")
 SCHEMA = ROOT / "workflow/schemas/config.schema.json"
 # What pip can install ffkv from: the clone, or the released package.
-SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={__version__}"
+SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={version()}"
 checked: list[str] = []  # the settings files of a Snakefile that `ffkv init` wrote
 
 

@@ -13,14 +13,14 @@ import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.fault import lacks_space, temporary_folder
 from ffkv.base.lookup import exists, find, is_dir, is_file, not_looked_up, open_file, read_bytes
+from ffkv.base.version import RELEASE, version
 
 LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 NO_LOCK = "unable to lock file"  # words of HDF5
@@ -204,16 +204,19 @@ def not_of_ffkv(path: Path | str, what: str) -> Foreign:
     return Foreign(f"{path} is not as ffkv writes it: {what}. Make it again: {again}; or ask who gave it to you.")
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of ffkv, Python and the libraries that numbers depend on."""
+def versions(commit: bool = True) -> dict[str, str]:
+    """Returns the versions of ffkv, Python and the libraries that numbers depend on.
+
+    `commit`: whether that of ffkv names the commit. What is kept for later goes by the release: a commit does not void it.
+    """
     return {
-        "ffkv": ffkv.__version__,
+        "ffkv": version() if commit else RELEASE,
         "python": platform.python_version(),
         **{name: _version(name) for name in ("torch", "transformers", "tokenizers")},
     }
 
 
-_version = functools.cache(version)  # it searches the installed packages, which takes milliseconds
+_version = functools.cache(metadata.version)  # it searches the installed packages, which takes milliseconds
 
 
 def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = ()) -> UserError:

@@ -312,7 +312,7 @@ def state_of(settings: Model, commit: Commit) -> str:
         for name, entry in entries.items()
     }
     chosen = settings.model_dump(include={"dtype", "gguf", "trust_remote_code", "weights", "weights_seed"})
-    what = [[str(folder.resolve()) for folder in folders], states, chosen, versions()]
+    what = [[str(folder.resolve()) for folder in folders], states, chosen, versions(commit=False)]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 

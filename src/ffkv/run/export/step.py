@@ -133,7 +133,7 @@ def identity(run: Run, format_name: str, selection: Selection, options: dict[str
         "sentences": len(selection.sentences),
         "selection_hash": digest.hexdigest()[:16],
         **options,
-        "ffkv": versions()["ffkv"],
+        "ffkv": versions(commit=False)["ffkv"],
     }
 
 

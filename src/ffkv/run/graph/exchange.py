@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ffkv import __version__
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import exists, read_json
 from ffkv.base.terminal import plain
+from ffkv.base.version import version
 from ffkv.branches.behaviours.words import ANSWER
 from ffkv.run.graph.drawing import label
 from ffkv.run.graph.result import Drawn, Graph
@@ -98,7 +98,7 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
     metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": scan, "transcoder_list": []}
     metadata |= {"prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1}
     info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
-    metadata["info"] = {"generator": {"name": "ffkv", "version": __version__}, **info}
+    metadata["info"] = {"generator": {"name": "ffkv", "version": version()}, **info}
     return {
         "metadata": metadata,
         "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""},

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import ffkv
 from ffkv.base.settings import EMBEDDED, Corpus
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.wording import written
@@ -20,7 +21,7 @@ def facts(run: Run) -> dict[str, Terms]:
         "Corpus": corpus(run),
         "Definitions": definitions(run),
         "Proof that the layers are sums of memories": proof(run),
-        "Versions": sorted(run.anatomy.versions.items()),
+        "Versions": [*sorted(run.anatomy.versions.items()), ("ffkv that wrote this page", ffkv.__version__)],
         "Time and memory": cost(run),
     }
     return {heading: terms for heading, terms in tables.items() if terms}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import read_json
+from ffkv.base.version import RELEASE
 from ffkv.branches.keys.key_sample import Examples, first_of_each, prefix_words
 from ffkv.branches.keys.tables import PATTERNS
 from ffkv.corpus.competing import CompetingPrefixes
@@ -88,5 +88,5 @@ def _examples(files: RunFiles, layer: int, memory: int) -> Examples:
 
 def _made_from(files: RunFiles, key: Examples) -> str:
     """Returns the hash of all that the patterns of a key depend on."""
-    data = [ffkv.__version__, files.identity("train"), files.settings.model_dump(mode="json"), key.ranks, key.prefixes]
+    data = [RELEASE, files.identity("train"), files.settings.model_dump(mode="json"), key.ranks, key.prefixes]
     return hashlib.sha256(json.dumps(data).encode()).hexdigest()
