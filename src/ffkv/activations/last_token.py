@@ -1,14 +1,15 @@
 """Quantities at the last token of rows of tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ffkv.activations.batches import blocks
-from ffkv.base.batching import batches, pad, tight_batches, to_device
+from ffkv.base.batching import batches, tight_batches, to_device, to_host
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.identities import TOLERANCE
@@ -16,7 +17,58 @@ from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 ROWS_PER_SORT = 4096  # rows that are sorted by length together
+ROOM = 2  # tokens of all rows per token that is read, at least: what rows begin with is read once, and so are prefixes
 LEAST_SHARED = 4  # tokens that a row must share with another one to stand behind it, BOS among them
+
+
+class Pass(NamedTuple):
+    """Rows of tokens that the model reads together, several of them perhaps on one line."""
+
+    numbers: np.ndarray  # of the rows, ascending [row]
+    line: np.ndarray  # on which each row ends [row]
+    end: np.ndarray  # place of its last token on the line [row]
+    ids: Tensor  # token ids, padded with 0 [line, token]
+    arguments: dict[str, Tensor]  # mask and positions, if rows share the beginning of a line
+
+
+def passes(
+    loaded: LoadedModel, rows: Sequence[np.ndarray], batch_tokens: int, branching: bool = False
+) -> Iterator[Pass]:
+    """Yields the forward passes that read the last token of each row. Nothing waits for a GPU.
+
+    A row that is a prefix of a longer row is read from the longer row's pass. `rows`, `batch_tokens` and `branching` are as
+    for `for_each_last_token`.
+    """
+    if not len(rows):
+        return
+    lengths = np.array([len(row) for row in rows], np.int64)
+    longest, run_of = rows_to_run(rows)
+    runs = [rows[number] for number in longest]
+    line, shared = lines_of(runs, batch_tokens) if branching else (np.arange(len(runs)), np.zeros(len(runs), np.int64))
+    own = lengths[longest] - shared  # tokens of each run that are its own
+    first = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(runs))  # run of each line
+    before = np.append(0, np.cumsum(own))  # tokens on all lines before each run
+    starts, sizes = before[first[:-1]], np.diff(before[first])
+    line_of = line[run_of]
+    ends = np.where(lengths > shared[run_of], (before[:-1] - starts[line] - shared)[run_of], 0) + lengths - 1
+    # Of each token: its id, its run, how many tokens this shares with the first one of the line, its position; and padding.
+    run = np.repeat(np.arange(len(runs)), own)
+    ids = np.concatenate([row[begin:] for row, begin in zip(runs, shared.tolist(), strict=True)])
+    tokens = np.stack([ids, run, shared[run], np.arange(len(run)) + (shared - before[:-1])[run]]).astype(np.int64)
+    tokens = np.concatenate([tokens, [[0], [-1], [0], [0]]], axis=1)
+    cut = partial(tight_batches, device=loaded.device) if branching else batches
+    place = np.zeros(len(sizes), np.int64)
+    for block in blocks(len(sizes), ROWS_PER_SORT):
+        for batch in cut(sizes[block.start : block.stop], batch_tokens):
+            lines = batch + block.start
+            at = np.arange(sizes[lines].max()) + starts[lines][:, None]
+            at[at >= (starts + sizes)[lines][:, None]] = -1
+            branch = bool(shared[np.isin(line, lines)].any())
+            read, *others = to_device(tokens[: 4 if branch else 1].take(at, axis=1), loaded.device)
+            place[lines] = np.arange(len(lines))
+            numbers = np.flatnonzero(np.isin(line_of, lines))
+            arguments = _see_beginnings(loaded, *others) if branch else {}
+            yield Pass(numbers, place[line_of[numbers]], ends[numbers], read, arguments)
 
 
 def for_each_last_token(
@@ -31,42 +83,21 @@ def for_each_last_token(
 ) -> None:
     """Passes the requested quantities at each row's last token to `on_tensor`.
 
-    A row that is a prefix of a longer row is read from the longer row's forward pass. `quantities`: some of "xmsyoe", see
-    `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long. `batch_tokens`: the most tokens
-    per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the layer, the quantity and its
-    values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads what rows begin with once,
-    see `branches`.
+    `quantities`: some of "xmsyoe", see `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long.
+    `batch_tokens`: the most tokens per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the
+    layer, the quantity and its values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads
+    what rows begin with once, see `branches`.
     """
-    lengths = np.array([len(row) for row in rows], np.int64)
-    longest, run_of = rows_to_run(rows)
-    runs = [rows[number] for number in longest]
-    line, shared = lines_of(runs, batch_tokens) if branching else (np.arange(len(runs)), np.zeros(len(runs), np.int64))
-    first = np.searchsorted(line, np.arange(line.max(initial=-1) + 2))  # run of each line
-    own = lengths[longest] - shared  # tokens of each run that are its own
-    before = np.cumsum(own) - own
-    before -= before[first[line]]  # tokens on the run's line
-    line_of, shift = line[run_of], np.where(lengths > shared[run_of], (before - shared)[run_of], 0)
 
     def at_ends(numbers: np.ndarray, ends: Callable, layer: Layer, quantity: str, tensor: Tensor) -> None:
-        row, end = ends(str(tensor.device))
-        on_tensor(numbers, layer, quantity, tensor[row, end])
+        line, end = ends(str(tensor.device))
+        on_tensor(numbers, layer, quantity, tensor[line, end])
 
-    cut = partial(tight_batches, device=loaded.device) if branching else batches
-    readers = np.argsort(line_of, kind="stable")  # rows, those read from one line side by side
-    bounds = np.searchsorted(line_of[readers], np.arange(len(first)))
-    sizes = np.add.reduceat(own, first[:-1]) if len(own) else own
     with tap(loaded.model, layers, quantities) as run:
-        for block in blocks(len(sizes), ROWS_PER_SORT):
-            for batch in cut(sizes[block.start : block.stop], batch_tokens):
-                lines = batch + block.start
-                numbers = np.concatenate([readers[bounds[each] : bounds[each + 1]] for each in lines])
-                row = np.repeat(np.arange(len(lines)), bounds[lines + 1] - bounds[lines])
-                ends = cache(partial(to_device, np.stack([row, (shift + lengths - 1)[numbers]])))
-                parts = [[(runs[n], shared[n]) for n in range(first[each], first[each + 1])] for each in lines]
-                ids = pad([np.concatenate([row[begin:] for row, begin in of_line]) for of_line in parts], loaded.device)
-                arguments = _see_beginnings(loaded, parts) if shared[np.isin(line, lines)].any() else {}
-                run(ids, partial(at_ends, numbers, ends), **arguments)
-                on_batch()
+        for each in passes(loaded, rows, batch_tokens, branching):
+            ends = cache(partial(to_device, np.stack([each.line, each.end])))
+            run(each.ids, partial(at_ends, each.numbers, ends), **each.arguments)
+            on_batch()
 
 
 def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,22 +119,14 @@ def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndar
     return line, shared
 
 
-def _see_beginnings(loaded: LoadedModel, parts: Sequence[Sequence[tuple[np.ndarray, int]]]) -> dict[str, Tensor]:
+def _see_beginnings(loaded: LoadedModel, run: Tensor, shared: Tensor, positions: Tensor) -> dict[str, Tensor]:
     """Returns mask and positions with which a run sees nothing on its line but its beginning, on the first run, and itself.
 
-    `parts`: the runs of each line, and how many tokens each one shares with the first [line][run].
+    `run`: number of each token's run, -1 for padding. `shared`: number of tokens that it shares with the first run of its line.
+    All are [line, token].
     """
-
-    def padded(values: Callable[[int, np.ndarray, int], np.ndarray], value: int = 0) -> Tensor:
-        return pad(
-            [np.concatenate([values(n, *part) for n, part in enumerate(line)]) for line in parts], loaded.device, value
-        )
-
-    number = padded(lambda n, row, begin: np.full(len(row) - begin, n), -1)
-    shared = padded(lambda n, row, begin: np.full(len(row) - begin, begin))
-    positions = padded(lambda n, row, begin: np.arange(begin, len(row)))
-    place = torch.arange(number.shape[1], device=number.device)
-    seen = (number[:, :, None] == number[:, None]) & (place <= place[:, None]) | (place < shared[:, :, None])
+    place = torch.arange(run.shape[1], device=run.device)
+    seen = (run[:, :, None] == run[:, None]) & (place <= place[:, None]) | (place < shared[:, :, None])
     dtype = next(loaded.model.parameters()).dtype
     return {"attention_mask": attention_mask(seen, dtype), "position_ids": positions}
 
@@ -116,16 +139,17 @@ def branches(loaded: LoadedModel, row: np.ndarray) -> bool:
     low precision.
     """
     row = np.resize(row, max(len(row), 2 * LEAST_SHARED))
-    rows, found = [row, np.delete(row, len(row) // 2)], torch.zeros(2, 2, loaded.anatomy.width)
+    rows, found = [row, np.delete(row, len(row) // 2)], list[Tensor]()
+
+    def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, o: Tensor) -> None:
+        found.append(o.float())  # of both rows: twice as many tokens are room for them
+
     for way in (False, True):
-
-        def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, o: Tensor, way: bool = way) -> None:
-            found[int(way), numbers] = o.float().cpu()
-
         last = loaded.anatomy.layers[-1:]
         if tried(for_each_last_token, loaded, last, "o", rows, 2 * len(row), on_tensor, way):
             return False  # the model's own code takes no mask or no positions
-    return relative_error(found[1], found[0]) < TOLERANCE["float32"]
+    plain, branched = map(torch.from_numpy, to_host(found))
+    return relative_error(branched, plain) < TOLERANCE["float32"]
 
 
 def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,24 +171,54 @@ def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def last_coefficients(
-    model: LoadedModel,
-    layer: int,
+    loaded: LoadedModel,
     rows: Sequence[np.ndarray],
     memories: np.ndarray,
     batch_tokens: int,
     branching: bool = False,
+    on_rows: Callable[[int], object] = lambda count: None,
 ) -> np.ndarray:
     """Returns the coefficient of one memory at the last token of each row, float32 [row].
 
-    Each forward pass ends after that layer. `memories`: number of the memory in its layer, for each row [row]. Rows,
-    batches and `branching` are as for `for_each_last_token`.
+    Layers share their passes if a pass has room for them. It ends after the last of them. A GPU is waited for once, at the end.
+    `memories`: number of the memory among those of all layers, for each row. Rows, batches and `branching` are as for
+    `for_each_last_token`. `on_rows` is called after each pass, with its number of rows.
     """
+    offset = np.asarray(loaded.anatomy.layer_offset)
+    layer_of = np.searchsorted(offset, memories, "right") - 1
+    found = list[tuple[np.ndarray, Tensor]]()
+
+    def at_ends(bounds: np.ndarray, where: Callable, parts: list[Tensor], at: Layer, quantity: str, m: Tensor) -> None:
+        of_layer = slice(bounds[at.index], bounds[at.index + 1])
+        parts.append(m[tuple(where(str(m.device))[:, of_layer])].to(loaded.device))
+
+    for chosen in _layers_together(layer_of, rows, ROOM * batch_tokens):
+        read = [layer for layer in loaded.anatomy.layers if layer.index in chosen]
+        band, parts = np.flatnonzero(np.isin(layer_of, chosen)), list[Tensor]()
+        with tap(loaded.model, read, "m") as run:
+            for each in passes(loaded, [rows[number] for number in band.tolist()], batch_tokens, branching):
+                order = np.argsort(layer_of[band[each.numbers]], kind="stable")
+                numbers = band[each.numbers][order]
+                bounds = np.searchsorted(layer_of[numbers], np.arange(len(offset)))
+                memory = memories[numbers] - offset[layer_of[numbers]]
+                where = cache(partial(to_device, np.stack([each.line[order], each.end[order], memory])))
+                run(each.ids, partial(at_ends, bounds, where, parts), **each.arguments)
+                found.append((numbers, torch.cat(parts).float()))
+                parts.clear()
+                on_rows(len(numbers))
     coefficients = np.zeros(len(rows), np.float32)
-    memories = np.asarray(memories)
-
-    def on_tensor(numbers: np.ndarray, at: Layer, quantity: str, m: Tensor) -> None:
-        wanted = torch.from_numpy(memories[numbers].astype(np.int64)).to(m.device)
-        coefficients[numbers] = m.gather(1, wanted[:, None])[:, 0].float().cpu().numpy()
-
-    for_each_last_token(model, [model.anatomy.layers[layer]], "m", rows, batch_tokens, on_tensor, branching)
+    for (numbers, _), values in zip(found, to_host([values for _, values in found]), strict=True):
+        coefficients[numbers] = values
     return coefficients
+
+
+def _layers_together(layer_of: np.ndarray, rows: Sequence[np.ndarray], most: int) -> list[list[int]]:
+    """Puts layers that follow each other together, as long as their rows have at most `most` tokens. `layer_of`: of each row."""
+    groups, room = list[list[int]](), 0.0
+    for layer, tokens in enumerate(np.bincount(layer_of, [len(row) for row in rows]).tolist()):
+        if tokens > room:
+            groups, room = [*groups, []], most
+        if tokens:
+            groups[-1].append(layer)
+            room -= tokens
+    return groups

@@ -32,7 +32,8 @@ def weighted_sum(weights):
 
 def changes(prefixes, memories, bos=(), weights=WEIGHTS, seed=0):
     prefixes = [np.array(prefix, np.int32) for prefix in prefixes]
-    return relative_changes(prefixes, np.array(memories), bos, weighted_sum(weights), np.random.default_rng(seed))
+    positions = choose_positions(np.array([*map(len, prefixes)], int), np.random.default_rng(seed))
+    return relative_changes(prefixes, np.array(memories), bos, weighted_sum(weights), positions)
 
 
 def test_the_change_is_relative_to_the_coefficient_of_the_whole_prefix():
@@ -67,7 +68,8 @@ def test_only_what_is_needed_is_run():
         return np.ones(len(rows), np.float32)
 
     prefixes = [np.arange(length, dtype=np.int32) for length in (1, 2, 4)]
-    relative_changes(prefixes, np.zeros(3, int), [0], coefficients, np.random.default_rng(0))
+    positions = choose_positions(np.array([1, 2, 4]), np.random.default_rng(0))
+    relative_changes(prefixes, np.zeros(3, int), [0], coefficients, positions)
     assert sorted(lengths) == sorted([3, 2, 2, 5, 4, 4, 4])
 
 
@@ -144,8 +146,8 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Batches())
     for layer in loaded.anatomy.layers:
 
-        def coefficients(rows, memories, layer=layer.index):
-            return last_coefficients(loaded, layer, rows, memories, 256)
+        def coefficients(rows, memories, first=loaded.anatomy.layer_offset[layer.index]):
+            return last_coefficients(loaded, rows, first + memories, 256)
 
         keys, found, again = rescore(rough, corpus, layer.index, np.arange(layer.memories), coefficients)
         assert len(found) == rough.count[rough.rows(layer.index)].sum() > 0
