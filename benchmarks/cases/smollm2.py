@@ -18,7 +18,7 @@ from benchmarks.cases.removal import draw_positions
 from benchmarks.inputs import ids_of, make_corpora, make_llama
 from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
 from ffkv.activations.batches import batches_of
-from ffkv.activations.last_token import last_coefficients, lines_of, rows_to_run
+from ffkv.activations.last_token import LONGEST_LINE, last_coefficients, lines_of, rows_to_run
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.doors import locate
 from ffkv.base.errors import UserError
@@ -138,7 +138,7 @@ def removal(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> 
 
     def coefficients(layer: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
         runs = [rows[number] for number in rows_to_run(rows)[0]]
-        read_before = lines_of(runs, batch_tokens)[1]
+        read_before = lines_of(runs, min(batch_tokens, LONGEST_LINE))[1]
         token_blocks["run"] += (layer + 1) * (sum(map(len, runs)) - int(read_before.sum()))
         return last_coefficients(loaded, rows, first[layer] + memories, batch_tokens, branching=True)
 

@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import LAYER_KINDS
 
-from benchmarks.pretended_card import PretendedCard, as_device
+from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
 from ffkv.activations.last_token import (
     LEAST_SHARED,
+    WIDTH,
     branches,
     for_each_last_token,
     last_coefficients,
     lines_of,
     rows_to_run,
+    side_by_side,
 )
+from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.hooks import relative_error
 
 rows = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(np.array), max_size=20)
@@ -124,6 +127,28 @@ def test_a_coefficient_is_that_of_its_row_alone_whichever_layers_share_its_pass(
         # The last digits of a pass depend on the shape of its batch; another row, layer or memory changes the first ones.
         np.testing.assert_allclose(found, alone, atol=1e-5 * np.abs(alone).max(), rtol=1e-4)
     assert last_coefficients(loaded, [], memories[:0], 10).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+def test_on_a_card_rows_that_do_not_begin_alike_lie_on_one_line_too(load_kind, kind):
+    loaded, lines = load_kind(kind), []
+    rows, memories = removals(loaded)
+    alone = last_coefficients(loaded, rows, memories, 1)
+    loaded.model.get_input_embeddings().register_forward_hook(lambda module, args, out: lines.append(len(args[0])))
+    with PretendedCard():
+        on_card = LoadedModel(loaded.model.to(DEVICE), loaded.anatomy, DEVICE)
+        found = last_coefficients(on_card, rows, memories, 2000, branching=True)
+    assert sum(lines) <= 2  # of 40 rows and more
+    np.testing.assert_allclose(found, alone, atol=1e-5 * np.abs(alone).max(), rtol=1e-4)
+
+
+@given(st.lists(st.integers(1, WIDTH + 50), min_size=1, max_size=60).map(np.array))
+def test_no_two_lines_of_a_card_have_room_on_one(sizes):
+    line = side_by_side(sizes, WIDTH)
+    tokens = np.bincount(line, sizes)
+    assert sorted(set(line.tolist())) == [*range(len(tokens))]
+    assert all(tokens[n] <= WIDTH or np.count_nonzero(line == n) == 1 for n in range(len(tokens)))
+    assert len(tokens) == 1 or np.sort(tokens)[:2].sum() > WIDTH
 
 
 @pytest.mark.parametrize("branching", [False, True])

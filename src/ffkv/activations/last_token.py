@@ -1,5 +1,6 @@
 """Quantities at the last token of rows of tokens."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -17,18 +18,34 @@ from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 ROWS_PER_SORT = 4096  # rows that are sorted by length together
-ROOM = 2  # tokens of all rows per token that is read, at least: what rows begin with is read once, and so are prefixes
+ROOM = (
+    1.5  # tokens of all rows per token that is read, at least: what rows begin with is read once, and so are prefixes
+)
+LONGEST_LINE = 1024  # tokens: the mask grows with their square
+WIDTH = 256  # tokens of a line on a GPU, where batches are large and padding costs more than attention to so few tokens
 LEAST_SHARED = 4  # tokens that a row must share with another one to stand behind it, BOS among them
 
 
+class Lines(NamedTuple):
+    """Rows of tokens on lines, on which what several rows begin with lies once."""
+
+    # Of each token, line by line: its id, its run, its position, and between which places of the line lies the beginning that its
+    # run has on another one. Behind all lines is a token of padding [5, token + 1].
+    tokens: np.ndarray
+    starts: np.ndarray  # where each line begins among the tokens [line]
+    sizes: np.ndarray  # tokens of each line [line]
+    runs: np.ndarray  # runs on each line [line]
+    line: np.ndarray  # on which each row ends [row]
+    end: np.ndarray  # where it ends among the tokens [row]
+
+
 class Pass(NamedTuple):
-    """Rows of tokens that the model reads together, several of them perhaps on one line."""
+    """Rows that the model reads together."""
 
     numbers: np.ndarray  # of the rows, ascending [row]
-    line: np.ndarray  # on which each row ends [row]
-    end: np.ndarray  # place of its last token on the line [row]
-    ids: Tensor  # token ids, padded with 0 [line, token]
-    arguments: dict[str, Tensor]  # mask and positions, if rows share the beginning of a line
+    ends: np.ndarray  # sentence of the batch, and token of this, at which each row ends [2, row]
+    ids: Tensor  # token ids, padded with 0 [sentence, token]
+    arguments: dict[str, Tensor]  # mask and positions, if a line has several runs
 
 
 def passes(
@@ -41,34 +58,53 @@ def passes(
     """
     if not len(rows):
         return
+    its = _lay(rows, min(batch_tokens, LONGEST_LINE) if branching else 0, branching and loaded.device != "cpu")
+    cut = partial(tight_batches, device=loaded.device) if branching else batches
+    place = np.zeros(len(its.sizes), np.int64)
+    for block in blocks(len(its.sizes), ROWS_PER_SORT):
+        for batch in cut(its.sizes[block.start : block.stop], batch_tokens):
+            lines = batch + block.start
+            place[lines] = np.arange(len(lines))
+            at, sizes = np.arange(its.sizes[lines].max()), its.sizes[lines][:, None]
+            at = np.where(at < sizes, at + its.starts[lines][:, None], -1)
+            several = bool((its.runs[lines] > 1).any())
+            ids, *others = to_device(its.tokens[: 5 if several else 1].take(at, axis=1), loaded.device)
+            numbers = np.flatnonzero(np.isin(its.line, lines))
+            line = its.line[numbers]
+            ends = np.stack([place[line], its.end[numbers] - its.starts[line]])
+            yield Pass(numbers, ends, ids, _see_beginnings(loaded, *others) if several else {})
+
+
+def _lay(rows: Sequence[np.ndarray], most: int, dense: bool) -> Lines:
+    """Lays rows on lines. `most`: see `lines_of`; 0: each on its own. `dense`: what does not begin alike shares lines, too."""
     lengths = np.array([len(row) for row in rows], np.int64)
     longest, run_of = rows_to_run(rows)
-    runs = [rows[number] for number in longest]
-    line, shared = lines_of(runs, batch_tokens) if branching else (np.arange(len(runs)), np.zeros(len(runs), np.int64))
-    own = lengths[longest] - shared  # tokens of each run that are its own
-    first = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(runs))  # run of each line
+    group, shared = np.arange(len(longest)), np.zeros(len(longest), np.int64)
+    if most:
+        group, shared = lines_of([rows[number] for number in longest], most)
+    line, own = group, lengths[longest] - shared  # own: tokens of each run that are its own
+    if dense:
+        line = side_by_side(np.bincount(group, own).astype(np.int64), min(most, WIDTH))[group]
+        order = np.argsort(line, kind="stable")  # runs of a line are neighbours
+        longest, group, shared, line, own = (each[order] for each in (longest, group, shared, line, own))
+        run_of = np.argsort(order)[run_of]
     before = np.append(0, np.cumsum(own))  # tokens on all lines before each run
-    starts, sizes = before[first[:-1]], np.diff(before[first])
-    line_of = line[run_of]
-    ends = np.where(lengths > shared[run_of], (before[:-1] - starts[line] - shared)[run_of], 0) + lengths - 1
-    # Of each token: its id, its run, how many tokens this shares with the first one of the line, its position; and padding.
-    run = np.repeat(np.arange(len(runs)), own)
-    ids = np.concatenate([row[begin:] for row, begin in zip(runs, shared.tolist(), strict=True)])
-    tokens = np.stack([ids, run, shared[run], np.arange(len(run)) + (shared - before[:-1])[run]]).astype(np.int64)
-    tokens = np.concatenate([tokens, [[0], [-1], [0], [0]]], axis=1)
-    cut = partial(tight_batches, device=loaded.device) if branching else batches
-    place = np.zeros(len(sizes), np.int64)
-    for block in blocks(len(sizes), ROWS_PER_SORT):
-        for batch in cut(sizes[block.start : block.stop], batch_tokens):
-            lines = batch + block.start
-            at = np.arange(sizes[lines].max()) + starts[lines][:, None]
-            at[at >= (starts + sizes)[lines][:, None]] = -1
-            branch = bool(shared[np.isin(line, lines)].any())
-            read, *others = to_device(tokens[: 4 if branch else 1].take(at, axis=1), loaded.device)
-            place[lines] = np.arange(len(lines))
-            numbers = np.flatnonzero(np.isin(line_of, lines))
-            arguments = _see_beginnings(loaded, *others) if branch else {}
-            yield Pass(numbers, place[line_of[numbers]], ends[numbers], read, arguments)
+    first = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))  # run of each line
+    starts, (_, trunk, of_run) = before[first[:-1]], np.unique(group, return_index=True, return_inverse=True)
+    begin = before[trunk[of_run]]  # of the first run of each one's group
+    shift = before[:-1] - shared  # from a position of a run to its place among the tokens
+    run = np.repeat(np.arange(len(own)), own)
+    ids = np.concatenate([rows[number][n:] for number, n in zip(longest.tolist(), shared.tolist(), strict=True)])
+    seen = np.stack([begin - starts[line], begin - starts[line] + shared])[:, run]
+    tokens = np.stack([ids, run, np.arange(len(run)) - shift[run], *seen]).astype(np.int64)
+    return Lines(
+        np.append(tokens, [[0], [-1], [0], [0], [0]], axis=1),
+        starts,
+        np.diff(before[first]),
+        np.diff(first),
+        line[run_of],
+        np.where(lengths > shared[run_of], shift[run_of], begin[run_of]) + lengths - 1,
+    )
 
 
 def for_each_last_token(
@@ -95,9 +131,23 @@ def for_each_last_token(
 
     with tap(loaded.model, layers, quantities) as run:
         for each in passes(loaded, rows, batch_tokens, branching):
-            ends = cache(partial(to_device, np.stack([each.line, each.end])))
+            ends = cache(partial(to_device, each.ends))
             run(each.ids, partial(at_ends, each.numbers, ends), **each.arguments)
             on_batch()
+
+
+def side_by_side(sizes: np.ndarray, width: int) -> np.ndarray:
+    """Puts parts of some tokens on lines of `width` tokens, the largest first, each where least room remains.
+
+    A larger part has a line of its own. Returns the line of each part.
+    """
+    line, rooms, lines = np.zeros(len(sizes), np.int64), list[tuple[int, int]](), 0
+    for number in np.argsort(-sizes, kind="stable").tolist():
+        at = bisect_left(rooms, (sizes[number], 0))
+        room, line[number] = rooms.pop(at) if at < len(rooms) else (width, lines)
+        lines = max(lines, line[number] + 1)
+        insort(rooms, (room - sizes[number], int(line[number])))
+    return line
 
 
 def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,14 +169,17 @@ def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndar
     return line, shared
 
 
-def _see_beginnings(loaded: LoadedModel, run: Tensor, shared: Tensor, positions: Tensor) -> dict[str, Tensor]:
-    """Returns mask and positions with which a run sees nothing on its line but its beginning, on the first run, and itself.
+def _see_beginnings(
+    loaded: LoadedModel, run: Tensor, positions: Tensor, begin: Tensor, end: Tensor
+) -> dict[str, Tensor]:
+    """Returns mask and positions with which a run sees nothing on its line but its beginning, on another run, and itself.
 
-    `run`: number of each token's run, -1 for padding. `shared`: number of tokens that it shares with the first run of its line.
-    All are [line, token].
+    `run`: number of each token's run, -1 for padding. `begin`, `end`: between which places its beginning lies. All are
+    [line, token].
     """
     place = torch.arange(run.shape[1], device=run.device)
-    seen = (run[:, :, None] == run[:, None]) & (place <= place[:, None]) | (place < shared[:, :, None])
+    own = (run[:, :, None] == run[:, None]) & (place <= place[:, None])
+    seen = own | (place >= begin[:, :, None]) & (place < end[:, :, None])
     dtype = next(loaded.model.parameters()).dtype
     return {"attention_mask": attention_mask(seen, dtype), "position_ids": positions}
 
@@ -201,7 +254,7 @@ def last_coefficients(
                 numbers = band[each.numbers][order]
                 bounds = np.searchsorted(layer_of[numbers], np.arange(len(offset)))
                 memory = memories[numbers] - offset[layer_of[numbers]]
-                where = cache(partial(to_device, np.stack([each.line[order], each.end[order], memory])))
+                where = cache(partial(to_device, np.stack([*each.ends[:, order], memory])))
                 run(each.ids, partial(at_ends, bounds, where, parts), **each.arguments)
                 found.append((numbers, torch.cat(parts).float()))
                 parts.clear()
@@ -212,7 +265,7 @@ def last_coefficients(
     return coefficients
 
 
-def _layers_together(layer_of: np.ndarray, rows: Sequence[np.ndarray], most: int) -> list[list[int]]:
+def _layers_together(layer_of: np.ndarray, rows: Sequence[np.ndarray], most: float) -> list[list[int]]:
     """Puts layers that follow each other together, as long as their rows have at most `most` tokens. `layer_of`: of each row."""
     groups, room = list[list[int]](), 0.0
     for layer, tokens in enumerate(np.bincount(layer_of, [len(row) for row in rows]).tolist()):

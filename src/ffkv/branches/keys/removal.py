@@ -23,7 +23,7 @@ from ffkv.branches.keys.settings import Keys
 from ffkv.branches.keys.tables import PRECISION, PRECISION_KEYS, REMOVAL, REMOVED
 from ffkv.corpus.corpus_file import Corpus
 
-# The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
+# The coefficients of memories, numbered in all layers [row], at the last token of rows of token ids with BOS [row][token].
 Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
 
 
@@ -74,15 +74,11 @@ def measure_precision(given: Given, settings: Keys = Keys(), seed: int = 0) -> p
 
     examples, sentences, rows = given.triggers, given.train, []
     loaded, most = given.model(), min(settings.per_layer, PRECISION_KEYS)
-
-    def coefficients(first: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
-        return last_coefficients(loaded, rows, first + memories, given.work.batch_tokens)
-
+    coefficients = partial(last_coefficients, loaded, batch_tokens=given.work.batch_tokens)
     with running_in_float32(loaded.model):
         for layer in given.each_layer("float32"):
             keys = sample_keys(examples, layer, most, seed)
-            of_layer = partial(coefficients, examples.layer_offset[layer])
-            rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, of_layer)))
+            rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
     return PRECISION.frame(rows)
 
 
@@ -106,8 +102,8 @@ def relative_changes(
 ) -> np.ndarray:
     """Returns the relative change of a memory's coefficient at the last token when a token of the prefix is removed.
 
-    The coefficient m of the whole prefix is computed in the same pass as the coefficients m' of the shortened
-    prefixes. So both are computed on the same device, with the same number type and the same batches.
+    The coefficient m of the whole prefix is computed together with the coefficients m' of the shortened prefixes: on the
+    same device, and with the same number type.
 
     Args:
         prefixes: token ids of each trigger example, without BOS [prefix][token].
@@ -157,7 +153,7 @@ def rescore(
     """
     memories, stored, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
     rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
-    return memories, stored, coefficients(rows, memories)
+    return memories, stored, coefficients(rows, triggers.layer_offset[layer] + memories)
 
 
 def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
