@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support import LAYER_KINDS
 
 from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
+from ffkv.activations import last_token
 from ffkv.activations.last_token import (
     LEAST_SHARED,
     WIDTH,
@@ -48,7 +49,10 @@ def test_lines_hold_each_token_of_each_row(rows):
 
 
 @pytest.mark.parametrize("kind", ["bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt"])
-def test_a_model_that_cannot_read_beginnings_once_is_noticed(load_kind, kind):
+@pytest.mark.parametrize("longest", [1024, 4])
+def test_a_model_that_cannot_read_beginnings_once_is_noticed(load_kind, monkeypatch, kind, longest):
+    """Also by a row that is longer than a line of short rows."""
+    monkeypatch.setattr(last_token, "LONGEST_LINE", longest)
     assert not branches(load_kind(kind), np.arange(12))
 
 

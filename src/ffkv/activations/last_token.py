@@ -18,10 +18,8 @@ from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 ROWS_PER_SORT = 4096  # rows that are sorted by length together
-ROOM = (
-    1.5  # tokens of all rows per token that is read, at least: what rows begin with is read once, and so are prefixes
-)
-LONGEST_LINE = 1024  # tokens: the mask grows with their square
+ROOM = 1.5  # tokens of all rows per token that is read, at least: prefixes and shared beginnings are read once
+LONGEST_LINE = 1024  # tokens, or two rows: the mask grows with the square of a line
 WIDTH = 256  # tokens of a line on a GPU, where batches are large and padding costs more than attention to so few tokens
 LEAST_SHARED = 4  # tokens that a row must share with another one to stand behind it, BOS among them
 
@@ -58,7 +56,8 @@ def passes(
     """
     if not len(rows):
         return
-    its = _lay(rows, min(batch_tokens, LONGEST_LINE) if branching else 0, branching and loaded.device != "cpu")
+    most = min(batch_tokens, max(LONGEST_LINE, 2 * max(map(len, rows)))) if branching else 0
+    its = _lay(rows, most, branching and loaded.device != "cpu")
     cut = partial(tight_batches, device=loaded.device) if branching else batches
     place = np.zeros(len(its.sizes), np.int64)
     for block in blocks(len(its.sizes), ROWS_PER_SORT):
@@ -76,7 +75,7 @@ def passes(
 
 
 def _lay(rows: Sequence[np.ndarray], most: int, dense: bool) -> Lines:
-    """Lays rows on lines. `most`: see `lines_of`; 0: each on its own. `dense`: what does not begin alike shares lines, too."""
+    """Lays rows on lines. `most`: see `lines_of`; 0: one line per run. `dense`: runs that do not begin alike share lines, too."""
     lengths = np.array([len(row) for row in rows], np.int64)
     longest, run_of = rows_to_run(rows)
     group, shared = np.arange(len(longest)), np.zeros(len(longest), np.int64)
