@@ -1,5 +1,6 @@
 """Token removal in the last layer, beside a forward pass over as many tokens as its rows have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
 from ffkv.activations.last_token import last_coefficients
 from ffkv.base.batching import batches, pad
 from ffkv.base.settings import Batches
-from ffkv.branches.keys.removal import relative_changes
+from ffkv.branches.keys.removal import choose_positions, relative_changes
 from ffkv.model.checkpoint.load import load
 
 BOS = [0]
@@ -21,14 +22,14 @@ WARM = 10  # prefixes, or rows, that a contender warms up with
 def ffkv(scratch: Path, shape: list[int], prefixes: int) -> Work:
     """The work of `ffkv keys removal` in the last layer, with the model in memory."""
     loaded, examples = load(prepare_model(scratch, shape), "cpu"), random_prefixes(shape, prefixes)
-    last = len(loaded.anatomy.layers) - 1
+    last = loaded.anatomy.layer_offset[-2]
 
     def coefficients(rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
-        return last_coefficients(loaded, last, rows, memories, BATCH_TOKENS)
+        return last_coefficients(loaded, rows, memories, BATCH_TOKENS)
 
     def work(examples: list[np.ndarray] = examples) -> None:
-        memories = np.arange(len(examples)) % Shape(*shape).memories
-        relative_changes(examples, memories, BOS, coefficients, np.random.default_rng(0))
+        memories = last + np.arange(len(examples)) % Shape(*shape).memories
+        relative_changes(examples, memories, BOS, coefficients, draw_positions(examples))
 
     work(examples[:WARM])
     return work
@@ -43,7 +44,7 @@ def forward(scratch: Path, shape: list[int], prefixes: int) -> Work:
         rows.extend(rows_of_examples)
         return np.ones(len(rows), np.float32)
 
-    relative_changes(examples, np.zeros(len(examples), int), BOS, collect, np.random.default_rng(0))
+    relative_changes(examples, np.zeros(len(examples), int), BOS, collect, draw_positions(examples))
     lengths = np.array([len(row) for row in rows])
 
     def work(count: int = len(rows)) -> None:
@@ -60,6 +61,11 @@ def random_prefixes(shape: list[int], count: int) -> list[np.ndarray]:
     generator = np.random.default_rng(0)
     sentences = draw_sentences(count, Shape(*shape).vocabulary)
     return [sentence[: generator.integers(1, len(sentence))] for sentence in sentences]
+
+
+def draw_positions(prefixes: Sequence[np.ndarray], seed: int = 0) -> np.ndarray:
+    """The tokens to remove from each prefix, see `choose_positions`."""
+    return choose_positions(np.array([*map(len, prefixes)]), np.random.default_rng(seed))
 
 
 COMPARISONS = [

@@ -14,10 +14,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from benchmarks.cases.removal import draw_positions
 from benchmarks.inputs import ids_of, make_corpora, make_llama
 from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
 from ffkv.activations.batches import batches_of
-from ffkv.activations.last_token import last_coefficients, lines_of, rows_to_run
+from ffkv.activations.last_token import LONGEST_LINE, last_coefficients, lines_of, rows_to_run
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.doors import locate
 from ffkv.base.errors import UserError
@@ -132,22 +133,21 @@ def product(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> 
 def removal(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> Work:
     """The work of `ffkv keys removal` in some layers."""
     _, loaded, corpus = prepare(scratch, **options)
-    prefixes = random_prefixes(corpus, REMOVED)
-
+    prefixes, first = random_prefixes(corpus, REMOVED), loaded.anatomy.layer_offset
     token_blocks = Counter[str]()
 
     def coefficients(layer: int, rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
         runs = [rows[number] for number in rows_to_run(rows)[0]]
-        read_before = lines_of(runs, batch_tokens)[1]
+        read_before = lines_of(runs, min(batch_tokens, LONGEST_LINE))[1]
         token_blocks["run"] += (layer + 1) * (sum(map(len, runs)) - int(read_before.sum()))
-        return last_coefficients(loaded, layer, rows, memories, batch_tokens, branching=True)
+        return last_coefficients(loaded, rows, first[layer] + memories, batch_tokens, branching=True)
 
     def work(count: int = REMOVED) -> dict[str, Any]:
         token_blocks.clear()
         for layer in layers_of(len(loaded.anatomy.layers)):
-            generator = np.random.default_rng(layer)
+            positions = draw_positions(prefixes[:count], layer)
             of_layer = partial(coefficients, layer)
-            relative_changes(prefixes[:count], np.arange(count), corpus.bos, of_layer, generator)
+            relative_changes(prefixes[:count], np.arange(count), corpus.bos, of_layer, positions)
         return {"token_blocks": token_blocks["run"]}
 
     work(WARM)

@@ -111,7 +111,7 @@ def test_last_coefficients_are_those_of_the_last_token(proven):
     generator = np.random.default_rng(0)
     rows = [generator.integers(1, 60, length) for length in (3, 9, 1, 5, 5, 30)]
     memories = np.array([0, 63, 5, 7, 7, 2])
-    found = last_coefficients(loaded, 1, rows, memories, batch_tokens=12)
+    found = last_coefficients(loaded, rows, loaded.anatomy.layer_offset[1] + memories, batch_tokens=12)
     expected = [
         observe(loaded.model, loaded.anatomy.layers, torch.tensor(row[None]))[1]["m"][0, -1, memory].item()
         for row, memory in zip(rows, memories, strict=True)

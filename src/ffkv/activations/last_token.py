@@ -1,14 +1,16 @@
 """Quantities at the last token of rows of tokens."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ffkv.activations.batches import blocks
-from ffkv.base.batching import batches, pad, tight_batches, to_device
+from ffkv.base.batching import batches, tight_batches, to_device, to_host
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.identities import TOLERANCE
@@ -16,7 +18,92 @@ from ffkv.model.tap.hooks import attention_mask, relative_error, tried
 from ffkv.model.tap.tap import tap
 
 ROWS_PER_SORT = 4096  # rows that are sorted by length together
+ROOM = 1.5  # tokens of all rows per token that is read, at least: prefixes and shared beginnings are read once
+LONGEST_LINE = 1024  # tokens, or two rows: the mask grows with the square of a line
+WIDTH = 256  # tokens of a line on a GPU, where batches are large and padding costs more than attention to so few tokens
 LEAST_SHARED = 4  # tokens that a row must share with another one to stand behind it, BOS among them
+
+
+class Lines(NamedTuple):
+    """Rows of tokens on lines, on which what several rows begin with lies once."""
+
+    # Of each token, line by line: its id, its run, its position, and between which places of the line lies the beginning that its
+    # run has on another one. Behind all lines is a token of padding [5, token + 1].
+    tokens: np.ndarray
+    starts: np.ndarray  # where each line begins among the tokens [line]
+    sizes: np.ndarray  # tokens of each line [line]
+    runs: np.ndarray  # runs on each line [line]
+    line: np.ndarray  # on which each row ends [row]
+    end: np.ndarray  # where it ends among the tokens [row]
+
+
+class Pass(NamedTuple):
+    """Rows that the model reads together."""
+
+    numbers: np.ndarray  # of the rows, ascending [row]
+    ends: np.ndarray  # sentence of the batch, and token of this, at which each row ends [2, row]
+    ids: Tensor  # token ids, padded with 0 [sentence, token]
+    arguments: dict[str, Tensor]  # mask and positions, if a line has several runs
+
+
+def passes(
+    loaded: LoadedModel, rows: Sequence[np.ndarray], batch_tokens: int, branching: bool = False
+) -> Iterator[Pass]:
+    """Yields the forward passes that read the last token of each row. Nothing waits for a GPU.
+
+    A row that is a prefix of a longer row is read from the longer row's pass. `rows`, `batch_tokens` and `branching` are as
+    for `for_each_last_token`.
+    """
+    if not len(rows):
+        return
+    most = min(batch_tokens, max(LONGEST_LINE, 2 * max(map(len, rows)))) if branching else 0
+    its = _lay(rows, most, branching and loaded.device != "cpu")
+    cut = partial(tight_batches, device=loaded.device) if branching else batches
+    place = np.zeros(len(its.sizes), np.int64)
+    for block in blocks(len(its.sizes), ROWS_PER_SORT):
+        for batch in cut(its.sizes[block.start : block.stop], batch_tokens):
+            lines = batch + block.start
+            place[lines] = np.arange(len(lines))
+            at, sizes = np.arange(its.sizes[lines].max()), its.sizes[lines][:, None]
+            at = np.where(at < sizes, at + its.starts[lines][:, None], -1)
+            several = bool((its.runs[lines] > 1).any())
+            ids, *others = to_device(its.tokens[: 5 if several else 1].take(at, axis=1), loaded.device)
+            numbers = np.flatnonzero(np.isin(its.line, lines))
+            line = its.line[numbers]
+            ends = np.stack([place[line], its.end[numbers] - its.starts[line]])
+            yield Pass(numbers, ends, ids, _see_beginnings(loaded, *others) if several else {})
+
+
+def _lay(rows: Sequence[np.ndarray], most: int, dense: bool) -> Lines:
+    """Lays rows on lines. `most`: see `lines_of`; 0: one line per run. `dense`: runs that do not begin alike share lines, too."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    longest, run_of = rows_to_run(rows)
+    group, shared = np.arange(len(longest)), np.zeros(len(longest), np.int64)
+    if most:
+        group, shared = lines_of([rows[number] for number in longest], most)
+    line, own = group, lengths[longest] - shared  # own: tokens of each run that are its own
+    if dense:
+        line = side_by_side(np.bincount(group, own).astype(np.int64), min(most, WIDTH))[group]
+        order = np.argsort(line, kind="stable")  # runs of a line are neighbours
+        longest, group, shared, line, own = (each[order] for each in (longest, group, shared, line, own))
+        run_of = np.argsort(order)[run_of]
+    before = np.append(0, np.cumsum(own))  # tokens on all lines before each run
+    first = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))  # run of each line
+    starts, (_, trunk, of_run) = before[first[:-1]], np.unique(group, return_index=True, return_inverse=True)
+    begin = before[trunk[of_run]]  # of the first run of each one's group
+    shift = before[:-1] - shared  # from a position of a run to its place among the tokens
+    run = np.repeat(np.arange(len(own)), own)
+    ids = np.concatenate([rows[number][n:] for number, n in zip(longest.tolist(), shared.tolist(), strict=True)])
+    seen = np.stack([begin - starts[line], begin - starts[line] + shared])[:, run]
+    tokens = np.stack([ids, run, np.arange(len(run)) - shift[run], *seen]).astype(np.int64)
+    return Lines(
+        np.append(tokens, [[0], [-1], [0], [0], [0]], axis=1),
+        starts,
+        np.diff(before[first]),
+        np.diff(first),
+        line[run_of],
+        np.where(lengths > shared[run_of], shift[run_of], begin[run_of]) + lengths - 1,
+    )
 
 
 def for_each_last_token(
@@ -31,42 +118,35 @@ def for_each_last_token(
 ) -> None:
     """Passes the requested quantities at each row's last token to `on_tensor`.
 
-    A row that is a prefix of a longer row is read from the longer row's forward pass. `quantities`: some of "xmsyoe", see
-    `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long. `batch_tokens`: the most tokens
-    per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the layer, the quantity and its
-    values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads what rows begin with once,
-    see `branches`.
+    `quantities`: some of "xmsyoe", see `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long.
+    `batch_tokens`: the most tokens per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the
+    layer, the quantity and its values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads
+    what rows begin with once, see `branches`.
     """
-    lengths = np.array([len(row) for row in rows], np.int64)
-    longest, run_of = rows_to_run(rows)
-    runs = [rows[number] for number in longest]
-    line, shared = lines_of(runs, batch_tokens) if branching else (np.arange(len(runs)), np.zeros(len(runs), np.int64))
-    first = np.searchsorted(line, np.arange(line.max(initial=-1) + 2))  # run of each line
-    own = lengths[longest] - shared  # tokens of each run that are its own
-    before = np.cumsum(own) - own
-    before -= before[first[line]]  # tokens on the run's line
-    line_of, shift = line[run_of], np.where(lengths > shared[run_of], (before - shared)[run_of], 0)
 
     def at_ends(numbers: np.ndarray, ends: Callable, layer: Layer, quantity: str, tensor: Tensor) -> None:
-        row, end = ends(str(tensor.device))
-        on_tensor(numbers, layer, quantity, tensor[row, end])
+        line, end = ends(str(tensor.device))
+        on_tensor(numbers, layer, quantity, tensor[line, end])
 
-    cut = partial(tight_batches, device=loaded.device) if branching else batches
-    readers = np.argsort(line_of, kind="stable")  # rows, those read from one line side by side
-    bounds = np.searchsorted(line_of[readers], np.arange(len(first)))
-    sizes = np.add.reduceat(own, first[:-1]) if len(own) else own
     with tap(loaded.model, layers, quantities) as run:
-        for block in blocks(len(sizes), ROWS_PER_SORT):
-            for batch in cut(sizes[block.start : block.stop], batch_tokens):
-                lines = batch + block.start
-                numbers = np.concatenate([readers[bounds[each] : bounds[each + 1]] for each in lines])
-                row = np.repeat(np.arange(len(lines)), bounds[lines + 1] - bounds[lines])
-                ends = cache(partial(to_device, np.stack([row, (shift + lengths - 1)[numbers]])))
-                parts = [[(runs[n], shared[n]) for n in range(first[each], first[each + 1])] for each in lines]
-                ids = pad([np.concatenate([row[begin:] for row, begin in of_line]) for of_line in parts], loaded.device)
-                arguments = _see_beginnings(loaded, parts) if shared[np.isin(line, lines)].any() else {}
-                run(ids, partial(at_ends, numbers, ends), **arguments)
-                on_batch()
+        for each in passes(loaded, rows, batch_tokens, branching):
+            ends = cache(partial(to_device, each.ends))
+            run(each.ids, partial(at_ends, each.numbers, ends), **each.arguments)
+            on_batch()
+
+
+def side_by_side(sizes: np.ndarray, width: int) -> np.ndarray:
+    """Puts parts of some tokens on lines of `width` tokens, the largest first, each where least room remains.
+
+    A larger part has a line of its own. Returns the line of each part.
+    """
+    line, rooms, lines = np.zeros(len(sizes), np.int64), list[tuple[int, int]](), 0
+    for number in np.argsort(-sizes, kind="stable").tolist():
+        at = bisect_left(rooms, (sizes[number], 0))
+        room, line[number] = rooms.pop(at) if at < len(rooms) else (width, lines)
+        lines = max(lines, line[number] + 1)
+        insort(rooms, (room - sizes[number], int(line[number])))
+    return line
 
 
 def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,22 +168,17 @@ def lines_of(runs: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndar
     return line, shared
 
 
-def _see_beginnings(loaded: LoadedModel, parts: Sequence[Sequence[tuple[np.ndarray, int]]]) -> dict[str, Tensor]:
-    """Returns mask and positions with which a run sees nothing on its line but its beginning, on the first run, and itself.
+def _see_beginnings(
+    loaded: LoadedModel, run: Tensor, positions: Tensor, begin: Tensor, end: Tensor
+) -> dict[str, Tensor]:
+    """Returns mask and positions with which a run sees nothing on its line but its beginning, on another run, and itself.
 
-    `parts`: the runs of each line, and how many tokens each one shares with the first [line][run].
+    `run`: number of each token's run, -1 for padding. `begin`, `end`: between which places its beginning lies. All are
+    [line, token].
     """
-
-    def padded(values: Callable[[int, np.ndarray, int], np.ndarray], value: int = 0) -> Tensor:
-        return pad(
-            [np.concatenate([values(n, *part) for n, part in enumerate(line)]) for line in parts], loaded.device, value
-        )
-
-    number = padded(lambda n, row, begin: np.full(len(row) - begin, n), -1)
-    shared = padded(lambda n, row, begin: np.full(len(row) - begin, begin))
-    positions = padded(lambda n, row, begin: np.arange(begin, len(row)))
-    place = torch.arange(number.shape[1], device=number.device)
-    seen = (number[:, :, None] == number[:, None]) & (place <= place[:, None]) | (place < shared[:, :, None])
+    place = torch.arange(run.shape[1], device=run.device)
+    own = (run[:, :, None] == run[:, None]) & (place <= place[:, None])
+    seen = own | (place >= begin[:, :, None]) & (place < end[:, :, None])
     dtype = next(loaded.model.parameters()).dtype
     return {"attention_mask": attention_mask(seen, dtype), "position_ids": positions}
 
@@ -116,16 +191,17 @@ def branches(loaded: LoadedModel, row: np.ndarray) -> bool:
     low precision.
     """
     row = np.resize(row, max(len(row), 2 * LEAST_SHARED))
-    rows, found = [row, np.delete(row, len(row) // 2)], torch.zeros(2, 2, loaded.anatomy.width)
+    rows, found = [row, np.delete(row, len(row) // 2)], list[Tensor]()
+
+    def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, o: Tensor) -> None:
+        found.append(o.float())  # of both rows: twice as many tokens are room for them
+
     for way in (False, True):
-
-        def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, o: Tensor, way: bool = way) -> None:
-            found[int(way), numbers] = o.float().cpu()
-
         last = loaded.anatomy.layers[-1:]
         if tried(for_each_last_token, loaded, last, "o", rows, 2 * len(row), on_tensor, way):
             return False  # the model's own code takes no mask or no positions
-    return relative_error(found[1], found[0]) < TOLERANCE["float32"]
+    plain, branched = map(torch.from_numpy, to_host(found))
+    return relative_error(branched, plain) < TOLERANCE["float32"]
 
 
 def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,24 +223,54 @@ def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def last_coefficients(
-    model: LoadedModel,
-    layer: int,
+    loaded: LoadedModel,
     rows: Sequence[np.ndarray],
     memories: np.ndarray,
     batch_tokens: int,
     branching: bool = False,
+    on_rows: Callable[[int], object] = lambda count: None,
 ) -> np.ndarray:
     """Returns the coefficient of one memory at the last token of each row, float32 [row].
 
-    Each forward pass ends after that layer. `memories`: number of the memory in its layer, for each row [row]. Rows,
-    batches and `branching` are as for `for_each_last_token`.
+    Layers share their passes if a pass has room for them. It ends after the last of them. A GPU is waited for once, at the end.
+    `memories`: number of the memory among those of all layers, for each row. Rows, batches and `branching` are as for
+    `for_each_last_token`. `on_rows` is called after each pass, with its number of rows.
     """
+    offset = np.asarray(loaded.anatomy.layer_offset)
+    layer_of = np.searchsorted(offset, memories, "right") - 1
+    found = list[tuple[np.ndarray, Tensor]]()
+
+    def at_ends(bounds: np.ndarray, where: Callable, parts: list[Tensor], at: Layer, quantity: str, m: Tensor) -> None:
+        of_layer = slice(bounds[at.index], bounds[at.index + 1])
+        parts.append(m[tuple(where(str(m.device))[:, of_layer])].to(loaded.device))
+
+    for chosen in _layers_together(layer_of, rows, ROOM * batch_tokens):
+        read = [layer for layer in loaded.anatomy.layers if layer.index in chosen]
+        band, parts = np.flatnonzero(np.isin(layer_of, chosen)), list[Tensor]()
+        with tap(loaded.model, read, "m") as run:
+            for each in passes(loaded, [rows[number] for number in band.tolist()], batch_tokens, branching):
+                order = np.argsort(layer_of[band[each.numbers]], kind="stable")
+                numbers = band[each.numbers][order]
+                bounds = np.searchsorted(layer_of[numbers], np.arange(len(offset)))
+                memory = memories[numbers] - offset[layer_of[numbers]]
+                where = cache(partial(to_device, np.stack([*each.ends[:, order], memory])))
+                run(each.ids, partial(at_ends, bounds, where, parts), **each.arguments)
+                found.append((numbers, torch.cat(parts).float()))
+                parts.clear()
+                on_rows(len(numbers))
     coefficients = np.zeros(len(rows), np.float32)
-    memories = np.asarray(memories)
-
-    def on_tensor(numbers: np.ndarray, at: Layer, quantity: str, m: Tensor) -> None:
-        wanted = torch.from_numpy(memories[numbers].astype(np.int64)).to(m.device)
-        coefficients[numbers] = m.gather(1, wanted[:, None])[:, 0].float().cpu().numpy()
-
-    for_each_last_token(model, [model.anatomy.layers[layer]], "m", rows, batch_tokens, on_tensor, branching)
+    for (numbers, _), values in zip(found, to_host([values for _, values in found]), strict=True):
+        coefficients[numbers] = values
     return coefficients
+
+
+def _layers_together(layer_of: np.ndarray, rows: Sequence[np.ndarray], most: float) -> list[list[int]]:
+    """Puts layers that follow each other together, as long as their rows have at most `most` tokens. `layer_of`: of each row."""
+    groups, room = list[list[int]](), 0.0
+    for layer, tokens in enumerate(np.bincount(layer_of, [len(row) for row in rows]).tolist()):
+        if tokens > room:
+            groups, room = [*groups, []], most
+        if tokens:
+            groups[-1].append(layer)
+            room -= tokens
+    return groups

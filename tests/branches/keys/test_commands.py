@@ -103,10 +103,10 @@ def test_triggers_of_another_corpus_are_refused(run, write_corpus):
 
 @pytest.fixture
 def fake_model(monkeypatch, tmp_path):
-    """A model folder whose coefficients are the number of tokens times the memory's number plus one."""
+    """A model folder whose coefficients are the number of tokens times the memory's number among all, plus one."""
     identity = {"model_hash": "fake", "tokenizer_hash": "blanks"}
 
-    def last_coefficients(model, layer, rows, memories, batch_tokens, branching=False):
+    def last_coefficients(model, rows, memories, batch_tokens, branching=False, on_rows=None):
         return np.array([len(row) * (memory + 1) for row, memory in zip(rows, memories)], np.float32)
 
     anatomy = SimpleNamespace(identity=identity, layers=range(3))
@@ -137,7 +137,7 @@ def test_precision_of_a_run(run, fake_model):
     table, triggers = tables.read(run.folder / "precision.csv"), read_triggers(run.triggers)
     assert table[["layer", "keys", "triggers"]].to_numpy().tolist() == [[0, 6, 150], [1, 0, 0], [2, 5, 125]]
     rows = triggers.rows(2)
-    exact = triggers.position[rows] * np.arange(1, 6)[:, None]
+    exact = triggers.position[rows] * np.arange(*triggers.layer_offset[2:4])[:, None] + triggers.position[rows]
     errors = np.abs(exact - triggers.coefficient[rows]) / triggers.coefficient[rows]
     assert table["error_median"][2] == pytest.approx(np.median(errors), rel=1e-6)
     assert table["error_largest"][2] == pytest.approx(errors.max(), rel=1e-6)

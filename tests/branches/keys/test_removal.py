@@ -1,5 +1,7 @@
 """What the removal of a token and the weights' type do to coefficients: by hand, and of real models."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from support import random_sentences
@@ -32,7 +34,8 @@ def weighted_sum(weights):
 
 def changes(prefixes, memories, bos=(), weights=WEIGHTS, seed=0):
     prefixes = [np.array(prefix, np.int32) for prefix in prefixes]
-    return relative_changes(prefixes, np.array(memories), bos, weighted_sum(weights), np.random.default_rng(seed))
+    positions = choose_positions(np.array([*map(len, prefixes)], int), np.random.default_rng(seed))
+    return relative_changes(prefixes, np.array(memories), bos, weighted_sum(weights), positions)
 
 
 def test_the_change_is_relative_to_the_coefficient_of_the_whole_prefix():
@@ -67,7 +70,8 @@ def test_only_what_is_needed_is_run():
         return np.ones(len(rows), np.float32)
 
     prefixes = [np.arange(length, dtype=np.int32) for length in (1, 2, 4)]
-    relative_changes(prefixes, np.zeros(3, int), [0], coefficients, np.random.default_rng(0))
+    positions = choose_positions(np.array([1, 2, 4]), np.random.default_rng(0))
+    relative_changes(prefixes, np.zeros(3, int), [0], coefficients, positions)
     assert sorted(lengths) == sorted([3, 2, 2, 5, 4, 4, 4])
 
 
@@ -111,7 +115,7 @@ def test_a_single_trigger_has_no_halves_and_a_layer_without_triggers_no_shares()
 
 
 def test_prefixes_are_read_again_behind_bos(corpus, make_triggers):
-    """Of keys 2 and 0 of the second layer; the new coefficient is the number of tokens, and a tenth of the memory."""
+    """Of keys 2 and 0 of the second layer, which are memories 3 and 1; a new coefficient is the number of tokens, and a tenth of these."""
     triggers = make_triggers(corpus, [[[(3, 1)]], [[(0, 2), (1, 3)], [(2, 1)], [(4, 4)]]], per_key=2)
     seen = []
 
@@ -123,7 +127,7 @@ def test_prefixes_are_read_again_behind_bos(corpus, make_triggers):
     assert memories.tolist() == [2, 0, 0] and stored.tolist() == [100, 100, 99]
     bos = np.array(corpus.bos).tolist()
     assert seen == [[*bos, *corpus.ids(sentence)[:length].tolist()] for sentence, length in ((4, 4), (0, 2), (1, 3))]
-    assert again.tolist() == [len(bos) + 4.2, len(bos) + 2, len(bos) + 3]
+    assert again.tolist() == [len(bos) + 4.3, len(bos) + 2.1, len(bos) + 3.1]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral", "gpt-oss"])
@@ -143,10 +147,7 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     loaded.model.float()
     whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Batches())
     for layer in loaded.anatomy.layers:
-
-        def coefficients(rows, memories, layer=layer.index):
-            return last_coefficients(loaded, layer, rows, memories, 256)
-
+        coefficients = partial(last_coefficients, loaded, batch_tokens=256)
         keys, found, again = rescore(rough, corpus, layer.index, np.arange(layer.memories), coefficients)
         assert len(found) == rough.count[rough.rows(layer.index)].sum() > 0
         places = {

@@ -6,13 +6,15 @@ The steps import torch themselves: it takes a second, and other readers of this 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.files import tables
+from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.given import Given
@@ -21,10 +23,7 @@ from ffkv.branches.keys.settings import Keys
 from ffkv.branches.keys.tables import PRECISION, PRECISION_KEYS, REMOVAL, REMOVED
 from ffkv.corpus.corpus_file import Corpus
 
-if TYPE_CHECKING:
-    from ffkv.model.checkpoint.load import LoadedModel
-
-# The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
+# The coefficients of memories, numbered in all layers [row], at the last token of rows of token ids with BOS [row][token].
 Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
 
 
@@ -33,23 +32,35 @@ def remove_tokens(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.Da
 
     `settings`: `per_layer` and `removal_triggers` are used. Returns the table `REMOVAL`.
     """
-    from ffkv.activations.last_token import branches
+    from ffkv.activations.last_token import branches, last_coefficients
 
-    examples, sentences, rows = given.triggers, given.train, []
-    loaded = given.model()
+    if not given.layers:
+        return tables.frame(REMOVAL, [], given.train_identity)
+    examples, sentences, loaded = given.triggers, given.train, given.model()
     longest = sentences.ids(int(sentences.lengths.argmax()))
-    branching = bool(given.layers) and branches(loaded, np.concatenate([sentences.bos, longest]))
-    if given.layers and not branching:
+    branching = branches(loaded, np.concatenate([sentences.bos, longest]))
+    if not branching:
         say(
             "Prefixes without a middle token are read whole: this model gives something else where it reads their beginning once."
         )
-    for layer in given.each_layer("token removal"):
-        keys = sample_keys(examples, layer, settings.per_layer, seed)
-        memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
-        coefficients = _coefficients(loaded, layer, given.work.batch_tokens, branching)
+    keys = [sample_keys(examples, layer, settings.per_layer, seed) for layer in given.layers]
+    memories, positions, prefixes = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for layer, of_layer in zip(given.layers, keys, strict=True):
+        own, _, ids = trigger_prefixes(examples, sentences, layer, of_layer, settings.removal_triggers)
         stream = random_stream(seed, Purpose.REMOVED_TOKENS, layer)
-        changes = relative_changes(prefixes, memories, sentences.bos, coefficients, stream)
-        rows += removal_rows(layer, keys, memories, changes)
+        positions.append(choose_positions(np.array([*map(len, ids)], int), stream))
+        memories.append(own)
+        prefixes += ids
+
+    def coefficients(rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
+        with progress(len(rows), "prefixes", "token removal") as bar:
+            return last_coefficients(loaded, rows, memories, given.work.batch_tokens, branching, bar.update)
+
+    counts = [*map(len, memories)]
+    flat = np.concatenate(memories) + np.repeat(examples.layer_offset[given.layers], counts)
+    changes = relative_changes(prefixes, flat, sentences.bos, coefficients, np.concatenate(positions))
+    of_layers = zip(given.layers, keys, memories, np.split(changes, np.cumsum(counts)))
+    rows = [row for of_layer in of_layers for row in removal_rows(*of_layer)]
     return tables.frame(REMOVAL, rows, given.train_identity)
 
 
@@ -58,22 +69,17 @@ def measure_precision(given: Given, settings: Keys = Keys(), seed: int = 0) -> p
 
     `settings`: `per_layer` is used, if it is at most 25. Returns the table `PRECISION`.
     """
+    from ffkv.activations.last_token import last_coefficients
     from ffkv.model.placement import running_in_float32
 
     examples, sentences, rows = given.triggers, given.train, []
     loaded, most = given.model(), min(settings.per_layer, PRECISION_KEYS)
+    coefficients = partial(last_coefficients, loaded, batch_tokens=given.work.batch_tokens)
     with running_in_float32(loaded.model):
         for layer in given.each_layer("float32"):
             keys = sample_keys(examples, layer, most, seed)
-            coefficients = _coefficients(loaded, layer, given.work.batch_tokens)
             rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
     return PRECISION.frame(rows)
-
-
-def _coefficients(model: LoadedModel, layer: int, batch_tokens: int, branching: bool = False) -> Coefficients:
-    from ffkv.activations.last_token import last_coefficients
-
-    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens, branching)
 
 
 def choose_positions(lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -92,30 +98,29 @@ def relative_changes(
     memories: np.ndarray,
     bos: Sequence[int],
     coefficients: Coefficients,
-    generator: np.random.Generator,
+    positions: np.ndarray,
 ) -> np.ndarray:
     """Returns the relative change of a memory's coefficient at the last token when a token of the prefix is removed.
 
-    The coefficient m of the whole prefix is computed in the same pass as the coefficients m' of the shortened
-    prefixes. So both are computed on the same device, with the same number type and the same batches.
+    The coefficient m of the whole prefix is computed together with the coefficients m' of the shortened prefixes: on the
+    same device, and with the same number type.
 
     Args:
         prefixes: token ids of each trigger example, without BOS [prefix][token].
-        memories: memory of each prefix, as a number in the layer [prefix].
+        memories: memory of each prefix, as `coefficients` counts them [prefix].
         bos: ids that stay in front of the prefix in every removal.
-        generator: chooses the random tokens.
+        positions: the tokens to remove, see `choose_positions` [prefix, `REMOVED`].
     Returns:
         100 (m' - m) / m in % [prefix, `REMOVED`]; NaN if the removal is impossible or m is not positive.
     """
     lengths = np.array([len(ids) for ids in prefixes], int)
-    positions = choose_positions(lengths, generator)
     whole = np.flatnonzero(lengths >= 2)
     prefix, removed = np.nonzero(positions >= 0)
-    rows = [prefixes[index] for index in whole.tolist()]
-    removals = zip(prefix.tolist(), positions[prefix, removed].tolist(), strict=True)
-    rows += [np.delete(prefixes[index], position) for index, position in removals]
-    with_bos = [np.concatenate([np.asarray(bos, np.int32), ids]) for ids in rows]
-    computed = coefficients(with_bos, memories[np.concatenate([whole, prefix])])
+    front = np.asarray(bos, np.int32)
+    rows = [np.concatenate([front, prefixes[index]]) for index in whole.tolist()]
+    for index, position in zip(prefix.tolist(), positions[prefix, removed].tolist(), strict=True):
+        rows.append(np.concatenate([front, prefixes[index][:position], prefixes[index][position + 1 :]]))
+    computed = coefficients(rows, memories[np.concatenate([whole, prefix])])
     m = np.full(len(prefixes), np.nan)
     m[whole] = computed[: len(whole)]
     m[~(m > 0)] = np.nan
@@ -148,7 +153,7 @@ def rescore(
     """
     memories, stored, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
     rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
-    return memories, stored, coefficients(rows, memories)
+    return memories, stored, coefficients(rows, triggers.layer_offset[layer] + memories)
 
 
 def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
