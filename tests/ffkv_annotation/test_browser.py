@@ -3,11 +3,12 @@
 import shutil
 
 import pytest
+from accessible import assert_accessible, assert_narrow
 
 from ffkv_annotation.sheets import read_sheet
 from ffkv_annotation.step import latest_of
 from tests.ffkv_explorer.conftest import running
-from tests.ffkv_explorer.test_browser import CHROMIUM, DRIVER, NO_BROWSER, Browser, assert_accessible, assert_narrow
+from tests.ffkv_explorer.test_browser import CHROMIUM, DRIVER, NO_BROWSER, Browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=NO_BROWSER)]
 UP, DOWN, LEFT, RIGHT, ENTER, SPACE = "\ue013", "\ue015", "\ue012", "\ue014", "\ue007", " "

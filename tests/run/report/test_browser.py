@@ -11,13 +11,13 @@ import threading
 import time
 
 import pytest
+from accessible import ask_axe, assert_accessible
 from click.testing import CliRunner
 
 from ffkv.base.terminal import plain
 from ffkv.run.commands import report
 from ffkv.run.report.step import write_report
 from ffkv.run.results.run import open as open_run
-from tests.ffkv_explorer.test_browser import assert_accessible
 from tests.run.report.conftest import write_results
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -342,6 +342,5 @@ def test_the_report_shuts_nobody_out(driver):
     assert_accessible(driver)
     size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    asked = {"type": "rule", "values": ["scrollable-region-focusable"]}
-    found = driver.execute_async_script("axe.run(document, {runOnly: arguments[0]}).then(arguments[1])", asked)
-    assert found["violations"] == [] and found["passes"]
+    passed, told = ask_axe(driver, {"type": "rule", "values": ["scrollable-region-focusable"]})
+    assert passed and told == []

@@ -46,6 +46,15 @@ def test_tables_are_called_as_their_files(run):
     assert run.table("figure_4_agreement")["rate"].tolist() == [0.5, 0.25, 0, 0]
 
 
+def test_a_table_is_a_copy_and_is_read_again_if_its_file_has_changed(run):
+    table = run.table("figure_4_agreement")
+    table["rate"] = 7.0
+    changed = run.table("figure_4_agreement")
+    assert changed["rate"].tolist() == [0.5, 0.25, 0, 0]
+    tables.write(changed.assign(rate=0.125), run.files.table_files["figure_4_agreement"])
+    assert run.table("figure_4_agreement")["rate"].tolist() == [0.125] * 4
+
+
 def test_texts_in_tables_stay_texts(run):
     table = run.table("table_2_predictive_values")
     assert table["token"].tolist() == ["nan", "1"]
