@@ -324,15 +324,39 @@ class RunFiles:
     def benchmarks(self) -> pd.DataFrame:
         """Tells how much time and memory each rule of the workflow took, one row per rule.
 
-        There are no rows if Snakemake wrote no benchmark files. Files of earlier runs with more shards or layer groups
-        are left out, and so is the report's own file.
-
         Columns:
             rule: the rule.
             jobs: number of jobs.
             seconds: time of all jobs together.
             longest: time of the longest job, seconds.
             memory: highest peak of a job, MiB.
+
+        Raises:
+            UserError: see `jobs`.
+        """
+        return (
+            self.jobs()
+            .groupby("rule", sort=False, as_index=False)
+            .agg(
+                jobs=("seconds", "size"),
+                seconds=("seconds", "sum"),
+                longest=("seconds", "max"),
+                memory=("memory", "max"),
+            )
+        )
+
+    def jobs(self) -> pd.DataFrame:
+        """Tells how much time and memory each job of the workflow took, one row per job.
+
+        There are no rows if Snakemake wrote no benchmark files. Files of earlier runs with more shards or layer groups
+        are left out, and so is the report's own file.
+
+        Columns:
+            rule: the rule.
+            part: its split, shard or group of layers, behind the behaviour and "/" if it is of one; "" of a rule with one job.
+            seconds: time of the job.
+            memory: its highest peak, MiB.
+            ended: when its file was written last, in seconds since 1970.
 
         Raises:
             UserError: a file cannot be read. One that is half-written is left out.
@@ -354,11 +378,10 @@ class RunFiles:
                 raise unreadable(path, error) from error
             with contextlib.suppress(ValueError, KeyError):  # a power cut left the file half-written
                 measured = pd.read_csv(io.StringIO(text), sep="\t").apply(pd.to_numeric, errors="coerce")
-                found.append((name.with_suffix("").parts[0], measured["s"].sum(), measured["max_rss"].max()))
-        jobs = pd.DataFrame(found, columns=["rule", "seconds", "memory"])
-        return jobs.groupby("rule", sort=False, as_index=False).agg(
-            jobs=("seconds", "size"), seconds=("seconds", "sum"), longest=("seconds", "max"), memory=("memory", "max")
-        )
+                rule, *part = name.with_suffix("").parts
+                spent = measured["s"].sum(), measured["max_rss"].max()
+                found.append((rule, "/".join(part), *spent, path.stat().st_mtime))
+        return pd.DataFrame(found, columns=["rule", "part", "seconds", "memory", "ended"])
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
