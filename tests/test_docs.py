@@ -262,8 +262,12 @@ def test_the_readme_counts_the_model_types_of_the_table():
 
 
 def test_the_pages_by_hand_stay_short():
-    """A word is what stands between blanks and has a letter or a digit: bars of tables are none."""
-    words = {page.name: len(re.findall(r"\S*[^\W_]\S*", page.read_text())) for page in BY_HAND}
+    """A word is what stands between blanks and has a letter or a digit: bars of tables are none. Nor is the code of plugins.md,
+    which is that of a package in tests/plugins.
+    """
+    texts = {page.name: page.read_text() for page in BY_HAND}
+    texts["plugins.md"] = re.sub(r"```.*?```", "", texts["plugins.md"], flags=re.DOTALL)
+    words = {name: len(re.findall(r"\S*[^\W_]\S*", text)) for name, text in texts.items()}
     assert sum(words.values()) <= MOST_WORDS, words
 
 

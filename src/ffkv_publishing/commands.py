@@ -44,16 +44,10 @@ def crate(
     run = open(results)
     beside = results.resolve().parent.parent
     page, named = beside / "reports" / run.name, citation or beside / "CITATION.cff"
-    made = write_crate(
-        run,
-        output,
-        license,
-        page if report and exists(page / "index.html") else None,
-        named if is_file(named) and not no_citation else None,
-        small,
-    )
-    left = f" {made.left_out} files are named with their sums alone." if made.left_out else ""
-    say(f"{output}: {made.files} files of {run.name}, and what {made.jobs} jobs did.{left}")
+    shown = page if report and exists(page / "index.html") else None
+    left_out = write_crate(run, output, license, shown, named if is_file(named) and not no_citation else None, small)
+    left = f" {left_out} files are named with their sums alone." if left_out else ""
+    say(f"{output}: the run {run.name}.{left}")
 
 
 @click.command()
