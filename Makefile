@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench card calibration release install slurm peers clean distclean
+.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench engines card calibration release install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -113,6 +113,9 @@ models: install ## Write docs/architectures.csv: every model type of the install
 
 bench: install peers ## Measure speed beside other libraries, write benchmarks/README.md.
 	python -m benchmarks
+
+engines: install peers ## Compare the coefficients of a real model with those that other libraries read, write docs/engines.csv. Two minutes.
+	python -m tools.engines
 
 card: install ## On the day that a GPU is there: measure what is not measured yet, in 10 minutes, the most valuable part first.
 	python -m benchmarks card
