@@ -216,7 +216,7 @@ def _authors(citation: Path) -> Iterator[tuple[str, str, str]]:
             )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{citation} names no authors as the Citation File Format does. Mend it, or pass --no-citation."
+            f"{citation} names no authors as the Citation File Format does. Mend it, or name another one by --citation."
         ) from error
 
 

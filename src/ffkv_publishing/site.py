@@ -11,8 +11,7 @@ Pages name each other by relative addresses, so that the site opens from a disk 
 import base64
 import re
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -44,26 +43,14 @@ ALLOWED = {
 }
 
 
-@dataclass
-class Site:
-    """What a site shows: the rows of its tables, by their headings."""
-
-    rows: dict[str, list[list[Cell]]] = field(default_factory=dict)
-    secret: list[Path] = field(default_factory=list)  # folders of this machine that no file may name
-
-    def tables(self) -> list[PageTable]:
-        """Returns the tables of the first page."""
-        headers = {
-            "Reports": ["report", "model", "text", "claims that hold", "pages of memories"],
-            "Comparisons": ["comparison"],
-            "Memories": ["memory", "run", "its value promotes", "its key detects"],
-            "Exports": ["export", "format", "run"],
-        }
-        return [
-            PageTable(name, columns, [False] * len(columns), self.rows[name])
-            for name, columns in headers.items()
-            if self.rows.get(name)
-        ]
+HEADERS = {  # of the tables of the first page
+    "Reports": ["report", "model", "text", "claims that hold", "pages of memories"],
+    "Comparisons": ["comparison"],
+    "Memories": ["memory", "run", "its value promotes", "its key detects"],
+    "Exports": ["export", "format", "run"],
+}
+Rows = Mapping[str, list[list[Cell]]]  # of these tables
+LINK = Markup('<a href="{}">{}</a>')
 
 
 def write_site(
@@ -84,20 +71,29 @@ def write_site(
         UserError: a folder is no report or export, two have one name, or a run is damaged.
     """
     folder.mkdir()
-    site = Site(secret=[Path.home(), Path.cwd()])
+    rows: Rows = {heading: [] for heading in HEADERS}
+    secret = {Path.home(), Path.cwd(), *(each.resolve().parent for each in exports)}
     for report in reports:
-        _add_report(site, folder, report, memories)
+        secret |= _add_report(rows, folder, report, memories)
     for each in exports:
-        _add_export(site, folder, each)
+        facts, target = read_json(each / FILE) if exists(each / FILE) else {}, folder / "exports" / each.resolve().name
+        if not facts.get("finished"):
+            raise UserError(
+                f"{each} is no finished export. Name a folder that `ffkv export` wrote, or start its command again."
+            )
+        _copy(each, target)
+        about = [visible(str(facts["identity"]["format"])), visible(str(facts["run"]))]
+        rows["Exports"].append([LINK.format(f"exports/{target.name}/{FILE}", target.name), *about])
     environment = make_environment(("ffkv_publishing", "."), ("ffkv.run.report", "."))
     environment.filters["linked"] = lambda cell: cell
-    page = environment.get_template("site.html").render(title=title, version=ffkv.__version__, tables=site.tables())
+    tables = [PageTable(name, HEADERS[name], [False] * len(HEADERS[name]), own) for name, own in rows.items() if own]
+    page = environment.get_template("site.html").render(title=title, version=ffkv.__version__, tables=tables)
     (folder / "index.html").write_text(page, encoding="utf-8")
     (folder / "README.md").write_text(README.format(title=repr(title), version=ffkv.__version__), encoding="utf-8")
     (folder / ".nojekyll").touch()  # else GitHub Pages leaves files out
     files = [path for path in find(folder, "**/*") if is_file(path)]
     for path in files:
-        _forget_machine(path, site.secret)
+        _forget_machine(path, secret)
     sizes = {path: path.stat().st_size for path in files}
     largest, every = max(sizes, key=lambda path: sizes[path]), sum(sizes.values())
     size = f"{len(files)} files, {in_bytes(every)}, the largest {in_bytes(sizes[largest])}."
@@ -105,77 +101,53 @@ def write_site(
     return [size, *(f"{what} is larger: {limit}." for has, most, limit, what in too_large if has > most)]
 
 
-def _add_report(site: Site, folder: Path, report: Path, memories: Sequence[str]) -> None:
+def _copy(source: Path, target: Path) -> None:
+    refuse_strange_entries(source)
+    if exists(target):
+        raise UserError(f"Two of the folders are called {target.name}. Publish one of them, or rename it.")
+    shutil.copytree(source, target)
+
+
+def _add_report(rows: Rows, folder: Path, report: Path, memories: Sequence[str]) -> set[Path]:
+    """Adds a report, with pages of memories if its run is there. Returns folders of this machine that it may name."""
     if not exists(report / "index.html"):
         raise UserError(f"{report} is no report: it has no index.html. Name a folder such as reports/demo.")
-    refuse_strange_entries(report)
-    place, comparison = report.resolve(), report.resolve().parent.name == "comparisons"
-    target = folder / "reports" / ("comparisons" if comparison else "") / place.name
-    if exists(target):
-        raise UserError(f"Two reports are called {place.name}. Publish one of them, or rename its folder.")
-    site.secret += [place.parent.parent, place.parent]
-    address = f"{target.relative_to(folder).as_posix()}/index.html"
-    link = Markup('<a href="{}">{}</a>').format(address, place.name)
-    results = place.parent.parent / "results" / place.name
-    if comparison or not exists(results / "settings.json"):
-        shutil.copytree(report, target)
-        if comparison:
-            site.rows.setdefault("Comparisons", []).append([link])
-        else:
-            site.rows.setdefault("Reports", []).append(
-                [link, "", "", _holding(target), number(len(find(target, "memories/L*.html")))]
-            )
-        return
-    shelf = open_shelf([results])
-    (held,) = shelf.runs.values()
-    pages = export(shelf, held, memories, target / "memories", colours=False)[1:]
-    write_report(held.run, target / "index.html")
-    site.secret += _paths_in(held.run.settings.model_dump())
-    about = [visible(model_name(held.run)), visible(corpus_name(held.run))]
-    site.rows.setdefault("Reports", []).append([link, *about, _holding(target), number(len(pages))])
-    site.rows.setdefault("Memories", []).extend(_described(held.run, page, folder) for page in pages)
+    place = report.resolve()
+    below, base = "reports", place.parent.parent
+    if place.parent.name == "comparisons":
+        below, base = "reports/comparisons", base.parent
+    target, results, about, secret = (
+        folder / below / place.name,
+        base / "results" / place.name,
+        ["", ""],
+        {base, place.parent},
+    )
+    _copy(report, target)
+    link = LINK.format(f"{below}/{place.name}/index.html", place.name)
+    if below != "reports":
+        rows["Comparisons"].append([link])
+        return secret
+    if exists(results / "settings.json"):
+        shelf = open_shelf([results])
+        (held,) = shelf.runs.values()
+        pages = export(shelf, held, memories, target / "memories", colours=False)[1:]
+        rows["Memories"].extend(_described(held.run, page, folder) for page in pages)
+        write_report(held.run, target / "index.html")
+        about = [visible(model_name(held.run)), visible(corpus_name(held.run))]
+        secret |= {Path(each) for each in re.findall(r'"(/[^"]+)/[^/"]+"', held.run.settings.model_dump_json())}
+    holding = ""
+    if exists(target / "verdicts.csv"):
+        verdicts = pd.read_csv(target / "verdicts.csv")["verdict"]
+        holding = f"{(verdicts == HOLDS).sum()} of {len(verdicts)}"
+    rows["Reports"].append([link, *about, holding, number(len(find(target, "memories/L*.html")))])
+    return secret
 
 
 def _described(run: Run, page: Path, folder: Path) -> list[Cell]:
     memory = run.memory(page.stem)
-    link = Markup('<a href="{}">{}</a>').format(page.relative_to(folder).as_posix(), memory.name)
+    link = LINK.format(page.relative_to(folder).as_posix(), memory.name)
     promoted = Markup(" ").join(map(token, memory.promotes(5)["token"]))
     return [link, run.name, promoted, visible("; ".join(memory.patterns["label"].head(3)))]
-
-
-def _holding(target: Path) -> str:
-    """Says how many claims hold, by the table beside a report."""
-    if not exists(target / "verdicts.csv"):
-        return ""
-    verdicts = pd.read_csv(target / "verdicts.csv")["verdict"]
-    return f"{(verdicts == HOLDS).sum()} of {len(verdicts)}"
-
-
-def _add_export(site: Site, folder: Path, source: Path) -> None:
-    if not exists(source / FILE):
-        raise UserError(f"{source} is no export: it has no {FILE}. Name a folder that `ffkv export` wrote.")
-    refuse_strange_entries(source)
-    name = source.resolve().name
-    if exists(target := folder / "exports" / name):
-        raise UserError(f"Two exports are called {name}. Publish one of them, or rename its folder.")
-    facts = read_json(source / FILE)
-    if not facts.get("finished"):
-        raise UserError(f"{source} is not finished. Start its `ffkv export` again: it goes on where it was.")
-    shutil.copytree(source, target)
-    site.secret.append(source.resolve().parent)
-    link = Markup('<a href="exports/{}/{}">{}</a>').format(name, FILE, name)
-    site.rows.setdefault("Exports", []).append(
-        [link, *(visible(str(each)) for each in (facts["identity"]["format"], facts["run"]))]
-    )
-
-
-def _paths_in(value: object) -> Iterable[Path]:
-    """Yields the folders of the absolute paths that settings name."""
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _paths_in(each)
-    elif isinstance(value, str) and value.startswith("/") and Path(value).parent != Path("/"):
-        yield Path(value).parent
 
 
 def _forget_machine(path: Path, secret: Iterable[Path]) -> None:

@@ -112,16 +112,7 @@ def test_runcrate_reports_it(packed):
 def test_a_small_one_names_large_files_with_their_sums_alone(tiny, tmp_path):
     answer = CliRunner().invoke(
         command,
-        [
-            "crate",
-            str(tiny / "results/tiny"),
-            "--output",
-            str(tmp_path / "small.zip"),
-            "--small",
-            "--license",
-            LICENSE,
-            "--no-citation",
-        ],
+        ["crate", str(tiny / "results/tiny"), "--output", str(tmp_path / "small.zip"), "--small", "--license", LICENSE],
     )
     assert answer.exit_code == 0, answer.output
     with zipfile.ZipFile(tmp_path / "small.zip") as archive:

@@ -118,9 +118,9 @@ def test_bad_input_is_refused_in_a_sentence(tiny, tmp_path):
     (linked / "secret").symlink_to("/etc")
     for arguments, told in {
         (tmp_path,): "is no report",
-        (alone, other): "Two reports are called alone",
-        (alone, "--export", alone): "is no export",
-        (alone, "--export", unfinished): "is not finished",
+        (alone, other): "are called alone",
+        (alone, "--export", alone): "is no finished export",
+        (alone, "--export", unfinished): "is no finished export",
         (linked,): "secret",
     }.items():
         code, said = publish(*arguments, "--to", tmp_path / "site")
