@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import anyio
@@ -27,6 +26,7 @@ from ffkv_agents import files, model
 from ffkv_agents.written import TOOLS, Answer, arguments, write
 
 SECONDS = 50.0  # until there is an answer: many clients wait for 60
+LONGEST = 60_000  # characters of a question: 200 prompts of 300
 TOLD = 2000  # characters of a refusal
 SCHEME = "ffkv://docs/"  # of the addresses of pages
 
@@ -51,11 +51,10 @@ class Desk:
         if name not in ANSWERS:
             raise unknown("tool", name, [*ANSWERS])
         asked: Any = section(TAKES[name], **given)
-        runs = []
-        for run in [asked.run or next(iter(self.runs)), *([asked.other_run] if name == "compare" else [])]:
-            if run not in self.runs:
-                raise unknown("open run", run, [*self.runs])
-            runs.append(self.runs[run])
+        wanted = [asked.run or next(iter(self.runs)), *([asked.other_run] if name == "compare" else [])]
+        if strange := [each for each in wanted if each not in self.runs]:
+            raise unknown("open run", strange[0], [*self.runs])
+        runs = [self.runs[each] for each in wanted]
         if ANSWERS[name].__module__ == model.__name__:
             torch_with(self.threads)  # what it says of gradients holds for one thread alone
         facts, tables = ANSWERS[name](*runs, asked)
@@ -63,10 +62,11 @@ class Desk:
 
     async def ask(self, name: str, given: dict[str, Any]) -> str:
         """Returns the answer, see `answer`. Raises UserError, too, if it takes longer than `SECONDS`."""
-        key = json.dumps([name, given], sort_keys=True)
+        if len(key := json.dumps([name, given], sort_keys=True)) > LONGEST:
+            raise UserError(f"The question has {len(key):,} characters. At most {LONGEST:,} are read: ask for less.")
         future = self.begun[key] = self.begun.get(key) or self.one.submit(self.answer, name, given)
         try:
-            return await anyio.to_thread.run_sync(partial(future.result, SECONDS), abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(future.result, SECONDS, abandon_on_cancel=True)
         except TimeoutError:
             if future.done():
                 raise
@@ -106,8 +106,8 @@ class Desk:
         name = params.uri.removeprefix(SCHEME).partition("#")[0]
         if name not in self.pages:
             raise MCPError(types.INVALID_PARAMS, plain(str(unknown("page", name, [*self.pages])))[:TOLD])
-        text = self.pages[name].read_text(encoding="utf-8")
-        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+        page = types.TextResourceContents(uri=params.uri, text=self.pages[name].read_text(encoding="utf-8"))
+        return types.ReadResourceResult(contents=[page])
 
 
 def serve(runs: Mapping[str, Run], threads: int) -> None:

@@ -5,7 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,7 @@ LONGEST = 300  # characters of a text; of a longer one its end, where a trigger 
 ITEMS = 30  # of a list
 SENTENCES = ("told", "reason", "words")  # of ffkv, which are not cut
 TOOLS = tomllib.loads(Path(__file__).with_name("tools.toml").read_text(encoding="utf-8"))
-Prompt = Annotated[str, Field(max_length=4000)]  # some 1,000 tokens, which a small model reads in seconds
-TYPES: dict[str, Any] = {"text": str, "whole": int, "flag": bool, "prompt": Prompt, "prompts": list[dict[str, Prompt]]}
+TYPES: dict[str, Any] = {"text": str, "whole": int, "flag": bool, "rows": list[dict[str, str]]}
 Answer = tuple[dict[str, Any], dict[str, pd.DataFrame]]  # facts, and tables whose most important rows come first
 
 

@@ -273,6 +273,8 @@ NONSENSE = [
     ("trace", {"prompt": PROMPT, "off": ["@../../secret"]}, "list"),
     ("trace", {"prompt": PROMPT, "position": 99}, "There is no position 99"),
     ("trace", {"prompt": PROMPT, "controls": 10**6}, "controls is 1000000: must be at most 10"),
+    ("graph", {"prompt": "a " * 300}, "at most 400 characters"),
+    ("search_memories", {"text": "a" * 10**6}, "The question has 1,000,"),
     ("graph", {"prompt": PROMPT, "maximum": 10**6}, "maximum is 1000000: must be at most 200"),
     ("graph", {"prompt": PROMPT, "share": -1}, "share is -1"),
     ("behaviour", {"name": "agreement", "run": "tiny"}, "There is no behaviour 'agreement'"),
@@ -324,6 +326,21 @@ def test_texts_of_strangers_are_marked_and_spelled_out(ask):
                         seen.add(column)
         assert not re.search("[\u202a-\u202e\x00-\x08\x1b]", json.dumps(found, ensure_ascii=False))
     assert {"text", "token"} <= seen
+
+
+def test_no_question_changes_the_run(ask, results, tiny, run):
+    name = next(
+        each for each in run.memories()["name"] if not run.memory(each).sampled and len(run.memory(each).triggers)
+    )
+    assert ask("memory", memory=name)["patterns_sought"] is False
+    found = ask("memory", memory=name, seek_patterns=True)
+    assert found["patterns_sought"] and len(found["patterns"]) == len(run.memory(name).sought)
+    folders = (results / "tiny", tiny / "results/tiny")
+    files = [
+        {path.relative_to(folder): path.stat() for path in folder.rglob("*") if path.is_file()} for folder in folders
+    ]
+    own, linked = ({path: (each.st_ino, each.st_mtime_ns) for path, each in found.items()} for found in files)
+    assert own == linked  # each is still the file of `tiny`
 
 
 def test_every_page_that_defines_a_number_can_be_read(client, portal):
