@@ -42,16 +42,18 @@ Ask = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def results(tiny, tmp_path_factory) -> Path:
-    """A folder of runs: two that are alike, one with hostile texts and a behaviour, one that is not finished, a damaged one."""
+    """A folder of runs: two alike, one with hostile texts and a behaviour, an unfinished and a damaged one, one that asks for trust."""
     folder = tmp_path_factory.mktemp("agents") / "results"
-    for name in ("tiny", "other", "unfinished", "damaged"):
+    for name in ("tiny", "other", "unfinished", "damaged", "asking"):
         shutil.copytree(tiny / "results/tiny", folder / name, copy_function=os.link)
     write_results(folder / "hostile")
     shutil.rmtree(folder / "unfinished/values")
-    path = folder / "damaged/triggers.h5"
-    content = path.read_bytes()
-    path.unlink()  # it is the file of `tiny`, too
-    path.write_bytes(content[: len(content) // 2])
+    triggers, anatomy = folder / "damaged/triggers.h5", folder / "asking/model/anatomy.json"
+    content, about = triggers.read_bytes(), json.loads(anatomy.read_text())
+    triggers.unlink(), anatomy.unlink()  # they are files of `tiny`, too
+    triggers.write_bytes(content[: len(content) // 2])
+    anatomy.write_text(json.dumps(about | {"trust_remote_code": True}))
+    (folder / "asking/.model.sha256").unlink()  # as a stranger would
     return folder
 
 
@@ -69,7 +71,7 @@ def portal() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def client(results, portal) -> Iterator[Client]:
     """The official client, of one server with all of the runs. Its standard output is the protocol's alone, or the client fails."""
-    runs = [str(results / name) for name in ("tiny", "other", "hostile", "unfinished", "damaged")]
+    runs = [str(results / name) for name in ("tiny", "other", "hostile", "unfinished", "damaged", "asking")]
     started = StdioServerParameters(
         command=sys.executable, args=["-m", "ffkv", "mcp", *runs, "--threads", "2"], env=OFFLINE
     )
@@ -310,6 +312,11 @@ def test_nonsense_is_refused_in_a_sentence(told, name, given, message):
 def test_what_is_not_finished_or_damaged_is_named(told, run, name, given):
     text = told(name, is_refused=True, run=run, **given)
     assert re.search(rf"{run}.*(values|triggers\.h5)|no figure_4|table", text) and "defect of ffkv" not in text, text
+
+
+def test_a_run_that_asks_for_trust_gets_none(told):
+    text = told("trace", is_refused=True, run="asking", prompt=PROMPT)
+    assert re.search(r"model/anatomy\.json asks to run Python code .*--trust-remote-code", text), text
 
 
 def test_texts_of_strangers_are_marked_and_spelled_out(ask):
