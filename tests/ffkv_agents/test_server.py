@@ -23,11 +23,10 @@ from support import OFFLINE, ROOT, refused
 
 import ffkv
 import ffkv_comparison
-from docs.write_agents import agents, llms
-from ffkv.base.settings import Comparison, Section
+from ffkv.base.settings import Comparison
 from ffkv.cli import ffkv as commands
 from ffkv_agents import server
-from ffkv_agents.written import MOST, TOOLS, write
+from ffkv_agents.written import MOST, TOOLS
 from tests.run.report.conftest import write_results
 from tests.run.report.made_up import HOSTILE
 from tests.test_docs import anchors
@@ -386,30 +385,8 @@ def test_what_takes_long_goes_on_and_is_there_when_it_is_asked_again(run, monkey
     anyio.run(check)
 
 
-@pytest.mark.parametrize("rows", [3, 500])
-def test_an_answer_is_cut_by_rows_and_says_so(rows):
-    table = pd.DataFrame({"text": ["word " * 20] * rows, "number": 1 / 3})
-    found = json.loads(text := write("graph", Section(), ({}, {"nodes": table, "edges": table[:1]})))
-    shown = len(found["edges"])
-    assert len(text) <= MOST and shown == 1
-    left = rows - len(found["nodes"])
-    assert found["left_off"] == ({"nodes": f"{left} of {rows} rows. {TOOLS['graph']['more']}"} if left else {})
-    assert (left > 400) is (rows == 500)
-
-
-def test_without_the_package_the_command_says_what_to_install(results, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    told = CliRunner().invoke(commands, ["mcp", str(results / "tiny")])
-    assert "pip install 'ffkv[agents]'" in str(told.exception)
-
-
 def test_two_runs_of_one_name_are_refused(results, tmp_path):
     again = tmp_path / "tiny"
     again.symlink_to(results / "tiny")
     told = CliRunner().invoke(commands, ["mcp", str(results / "tiny"), str(results / "tiny")])
     assert "the same name" in str(told.exception)
-
-
-def test_the_pages_for_agents_are_current():
-    assert (ROOT / "AGENTS.md").read_text() == agents(), "run `make docs`"
-    assert (ROOT / "docs/llms.txt").read_text() == llms(), "run `make docs`"
