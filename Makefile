@@ -103,10 +103,11 @@ lint: install ## Formats, lint rules, and the directions in which rooms may impo
 types: install ## Type checker.
 	mypy
 
-docs: install ## Write the generated files: config.yaml, its schema, config/, docs/settings.md, docs/formats.md, docs/api.md.
+docs: install ## Write the generated files: config.yaml, its schema, config/, docs/settings.md, docs/formats.md, docs/api.md, AGENTS.md, docs/llms.txt.
 	FFKV_ALONE=1 python docs/write_settings.py
 	FFKV_ALONE=1 python docs/write_formats.py
 	FFKV_ALONE=1 python docs/write_api.py
+	FFKV_ALONE=1 python docs/write_agents.py
 
 models: install ## Write docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
 	python -m tools.architectures --prove --output docs/architectures.csv

@@ -19,6 +19,9 @@ class WithWorkflow(build_py):
             for name in ("workflow", "envs", "profiles"):
                 copytree(name, clone / name, dirs_exist_ok=True)
             copy2("Snakefile", clone)
+            (clone / "docs").mkdir(exist_ok=True)
+            for page in Path("docs").glob("*.md"):  # which agents read; containers are built without them
+                copy2(page, clone / "docs")
             Path(self.build_lib, "ffkv", "version.txt").write_text(self.distribution.get_version())
 
 

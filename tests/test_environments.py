@@ -54,6 +54,7 @@ def test_the_package_asks_for_lower_bounds_that_the_tested_versions_keep():
     for requirements, pinned in [
         (project["dependencies"], listed("requirements.txt")),
         (project["optional-dependencies"]["slurm"], listed("requirements-slurm.txt")),
+        (project["optional-dependencies"]["agents"], {"mcp": listed("requirements-test.txt")["mcp"]}),
     ]:
         asked = {each.name.lower().replace("_", "-"): each.specifier for each in map(Requirement, requirements)}
         assert asked.keys() == pinned.keys()

@@ -4,6 +4,7 @@
 nothing else; both must be of the same version.
 """
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BESIDE = ("workflow/", "envs/", "profiles/", "Snakefile")  # in the wheel: below ffkv/clone/
+PAGE = re.compile(r"docs/[\w-]+\.md")  # in the wheel, too
 BUILD = (
     "pyproject.toml",
     "setup.py",
@@ -27,14 +29,14 @@ def listed(folder: Path = ROOT) -> set[str]:
     """Returns the files of a clone that a package holds or is built from, by git."""
     command = ["git", "-C", str(folder), "ls-files"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name for name in names if name.startswith(("src/", *BESIDE)) or name in BUILD}
+    return {name for name in names if name.startswith(("src/", *BESIDE)) or PAGE.fullmatch(name) or name in BUILD}
 
 
 def in_wheel(name: str) -> str | None:
     """Returns where a file of the clone lies in the wheel; None if the wheel has it among its metadata, or not at all."""
     if name.startswith("src/"):
         return name.removeprefix("src/")
-    return f"ffkv/clone/{name}" if name.startswith(BESIDE) else None
+    return f"ffkv/clone/{name}" if name.startswith(BESIDE) or PAGE.fullmatch(name) else None
 
 
 def differences(expected: set[str], found: set[str]) -> list[str]:
