@@ -55,8 +55,8 @@ def ffkv(environment: dict[str, str], *arguments: str, folder: Path | None = Non
     return subprocess.run(["ffkv", *arguments], capture_output=True, text=True, env=environment, cwd=folder)
 
 
-def python(environment: dict[str, str], code: str, folder: Path | None = None) -> str:
-    command = [shutil.which("python-code", path=environment["PATH"]) or sys.executable, "-c", code]
+def python(environment: dict[str, str], code: str, folder: Path | None = None, *words: str) -> str:
+    command = [shutil.which("python-code", path=environment["PATH"]) or sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -83,21 +83,32 @@ def test_its_settings_are_checked_as_all_others(beside, without, site, tmp_path)
     assert "lengths" in ffkv(without, "settings", "--check", str(file)).stderr
 
 
-CODE = "from ffkv.workflow.jobs import STEPS; print({name: step.code for name, step in STEPS.items()})"
+# The code of each rule, as it is, and after an edit of each file that is named; nothing is kept from one to the next.
+CODE = """
+import json, os, sys
+from ffkv.workflow.jobs import STEPS
+for path in ["", *sys.argv[1:]]:
+    if path:
+        with open(path, "a") as file:
+            file.write("# edited\\n")
+    if os.fork() == 0:
+        print(json.dumps({name: step.code for name, step in STEPS.items()}), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
 def test_its_rules_count_with_its_own_code(own, tmp_path):
     """A change of the package repeats its rule alone, or reports; without it, all rules but these have the same code."""
-    before, alone = (json.loads(python(each, CODE).replace("'", '"')) for each in (own, OFFLINE))
     mine, reports = {"lengths_summarize"}, {"report", "comparison_measure", "comparison_report"}
-    assert before == alone | {rule: before[rule] for rule in mine | reports}
     edits = {"tables.py": mine, "settings.py": mine, "section.py": reports, "linked.py": set(), "names.py": set()}
-    for name, repeated in edits.items():
-        with (tmp_path / "site/ffkv_toy" / name).open("a") as file:
-            file.write("# edited\n")
-        after = json.loads(python(own, CODE).replace("'", '"'))
+    files = [str(tmp_path / "site/ffkv_toy" / name) for name in edits]
+    codes = [json.loads(line) for line in python(own, CODE, None, *files).splitlines()]
+    alone = json.loads(python(OFFLINE, CODE))
+    assert codes[0] == alone | {rule: codes[0][rule] for rule in mine | reports}
+    for before, after, repeated in zip(codes, codes[1:], edits.values(), strict=False):
         assert {rule for rule in after if after[rule] != before[rule]} == repeated
-        before = after
+    assert len(codes) == 1 + len(edits)
 
 
 BESIDE = """
