@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 import torch
 from filelock import FileLock
-from forks import share
+from forks import share, with_forks
 from support import OFFLINE, ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
 
 from ffkv.base.settings import Corpus
@@ -166,6 +166,14 @@ def own_tiny(tiny, tmp_path) -> Path:
     shutil.copytree(tiny / "results/tiny", tmp_path / "results/tiny", copy_function=os.link)
     shutil.copytree(tiny / "reports", tmp_path / "reports", copy_function=os.link)
     return tmp_path
+
+
+@pytest.fixture
+def forked_python(monkeypatch) -> Path:
+    """What asks for its own Python gets forks of a process that has the libraries, see `forks`. Returns this Python."""
+    python = Path(with_forks(OFFLINE)["PATH"].partition(os.pathsep)[0]) / "python-code"
+    monkeypatch.setattr("sys.executable", str(python))
+    return python
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Commands in forks of one process that has their libraries: `ffkv` and `snakemake` begin in 0.1 s instead of 4 s.
 
-`with_forks` gives the environment in which they do. `python-code` does there what `python -c` does. The processes that run
-tests side by side are such forks too, see `share`. As a program, this is the process.
+`with_forks` gives the environment in which they do. `python-code` does there what `python -c` and `python -m` do: `ffkv` takes it
+for its own Python. The processes that run tests side by side are such forks too, see `share`. As a program, this is the process.
 """
 
 import atexit
@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import shutil
 import signal
@@ -138,14 +139,23 @@ def serve(address: str) -> Callable[[], None]:
     os.environ.update(environment)
     sys.path += [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place not in sys.path]
     sys.argv = words
+    if Path(words[0]).name == "ffkv":
+        sys.executable = str(Path(address).with_name("python-code"))
     return dict(zip(COMMANDS, (main, snakemake, run_code), strict=True))[Path(words[0]).name]
 
 
 def run_code() -> None:
-    """Runs the Python code that the first argument is, or the one after the options of `python` with which execnet calls it."""
-    while (code := sys.argv.pop(1)) in ("-u", "-c"):
-        pass
-    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    """Runs the Python code, or with -m the module, after the options of `python` with which it is called."""
+    options = []
+    while (code := sys.argv.pop(1)) in ("-u", "-c", "-m", "-P"):
+        options.append(code)
+    if "-P" not in options:
+        sys.path.insert(0, "")
+    if "-m" in options:
+        sys.modules.pop(code, None)  # else it is warned of
+        runpy.run_module(code, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":
@@ -154,6 +164,8 @@ if __name__ == "__main__":
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else ended.code is not None
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -130,12 +130,12 @@ def test_the_machine_names_its_gpus(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
+def test_a_contender_runs_in_a_process_of_its_own(forked_python, tmp_path):
     measurement = run_contender(Contender("benchmarks.cases.scale:padding", {"sentences": 500}), tmp_path)
     assert 0.9 < measurement.extra["real"] <= 1
     assert measurement.process > measurement.cpu >= 0 and measurement.peak > 10**7
     with pytest.raises(RuntimeError, match=r"ended with 1[\s\S]*no_such_function"):
-        run_contender(Contender("benchmarks.cases.scale:no_such_function"), tmp_path)
+        run_contender(Contender("benchmarks.cases.scale:no_such_function", {}, forked_python), tmp_path)
     with pytest.raises(Unmeasured, match="environment"):
         run_contender(Contender("benchmarks.cases.scale:padding", {}, tmp_path / "python"), tmp_path)
 

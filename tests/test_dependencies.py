@@ -1,6 +1,7 @@
 """Which modules numbers depend on, read from the imports: complete, and nothing without need."""
 
 import shutil
+from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -120,24 +121,6 @@ def test_every_listed_path_exists(subtests):
             assert [*PACKAGE.glob(name)]
 
 
-def edited(tmp_path, monkeypatch, name: str) -> set[str]:
-    """The rules that an edit of a module repeats."""
-    for package in packages():
-        shutil.copytree(
-            PACKAGE.parent / package,
-            tmp_path / package,
-            ignore=shutil.ignore_patterns("__pycache__"),
-            dirs_exist_ok=True,
-        )
-    monkeypatch.setattr(dependencies, "_folder", lambda package: tmp_path / package)
-    before = hashes()
-    with (tmp_path / "ffkv" / name).open("a") as file:
-        file.write("\n# edited\n")
-    after = hashes()
-    clear()
-    return {rule for rule in before if before[rule] != after[rule]}
-
-
 def clear() -> None:
     for cached in (code_hash, *(each for each in vars(dependencies).values() if hasattr(each, "cache_clear"))):
         cached.cache_clear()
@@ -148,38 +131,65 @@ def hashes() -> dict[str, str]:
     return {rule: step.code for rule, step in STEPS.items()}
 
 
-def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory) -> Callable[..., set[str]]:
+    """Says which rules an edit of modules repeats, in a copy of all packages."""
+    copy, patch = tmp_path_factory.mktemp("copy"), pytest.MonkeyPatch()
+    for package in packages():
+        shutil.copytree(PACKAGE.parent / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def hashes_of_copy() -> dict[str, str]:
+        with patch.context() as patched:
+            patched.setattr(dependencies, "_folder", lambda package: copy / package)
+            found = hashes()
+        clear()
+        return found
+
+    before = hashes_of_copy()
+
+    def edit(*names: str) -> set[str]:
+        texts = {copy / "ffkv" / name: (copy / "ffkv" / name).read_text() for name in names}
+        for path, text in texts.items():
+            path.write_text(text + "\n# edited\n")
+        after = hashes_of_copy()
+        for path, text in texts.items():
+            path.write_text(text)
+        return {rule for rule in before if before[rule] != after[rule]}
+
+    return edit
+
+
+def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(edited):
     reports = {"report", "comparison_measure", "comparison_report"}
-    assert edited(tmp_path, monkeypatch, "run/report/cards.py") == reports
-    assert edited(tmp_path, monkeypatch, "branches/refinement/section.py") == reports  # imported by its name
+    assert edited("run/report/cards.py") == reports
+    assert edited("branches/refinement/section.py") == reports  # imported by its name
 
 
-def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
-    assert edited(tmp_path, monkeypatch, "activations/triggers.py") == {"triggers"}
-    assert edited(tmp_path, monkeypatch, "activations/states.py") == {"sampled_prefixes", "translation_read"}
+def test_an_edit_of_one_pass_does_not_repeat_the_other(edited):
+    assert edited("activations/triggers.py") == {"triggers"}
+    assert edited("activations/states.py") == {"sampled_prefixes", "translation_read"}
 
 
-def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
-    repeated = edited(tmp_path, monkeypatch, "base/intervals.py")
+def test_an_edit_of_a_summary_repeats_no_measurement(edited):
+    repeated = edited("base/intervals.py")
     others = {"annotate_agreement", "comparison_measure", "comparison_report", "report"}  # it judges the paper's claims
     # Their tables have intervals: of each map's divergence, of each memory's contrast, of what graphs keep.
     others |= {"translation_fit", "behaviours_choose", "behaviours_graph"}
     assert repeated <= {rule for rule in STEPS if rule.endswith("_summarize")} | others
     assert {"keys_summarize", "values_summarize", "refinement_summarize"} <= repeated
     again = {"composition_summarize", "translation_summarize"}  # which makes figure 8 once more
-    assert edited(tmp_path, monkeypatch, "branches/composition/summarize.py") == again
+    assert edited("branches/composition/summarize.py") == again
 
 
-def test_an_edit_of_a_data_file_repeats_what_its_module_decides(tmp_path, monkeypatch):
+def test_an_edit_of_a_data_file_repeats_what_its_module_decides(edited):
     """How a tokenizer of a GGUF file splits texts is data. So an edit of it makes other tokens."""
-    assert {"unpack", "corpus", "model", "triggers"} <= edited(tmp_path, monkeypatch, "model/checkpoint/gguf.toml")
-    assert "keys_patterns" not in edited(tmp_path, monkeypatch, "model/checkpoint/gguf.toml")
-    assert edited(tmp_path, monkeypatch, "commands.toml") == set()
+    repeated = edited("model/checkpoint/gguf.toml")
+    assert {"unpack", "corpus", "model", "triggers"} <= repeated and "keys_patterns" not in repeated
 
 
-def test_an_edit_of_a_command_or_of_an_export_repeats_nothing(tmp_path, monkeypatch):
-    for name in ("branches/commands.py", "run/export/store.py", "plan/commands.py", "base/files/hdf5.py"):
-        assert edited(tmp_path, monkeypatch, name) == set()
+def test_an_edit_of_a_command_or_of_an_export_repeats_nothing(edited):
+    names = ("branches/commands.py", "run/export/store.py", "plan/commands.py", "base/files/hdf5.py", "commands.toml")
+    assert edited(*names) == set()
 
 
 def test_the_hash_of_a_step_is_the_same_wherever_its_packages_lie(tmp_path, monkeypatch):

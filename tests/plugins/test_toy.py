@@ -8,77 +8,107 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import with_forks
 from support import OFFLINE, random_checkpoint, settings_file, snakemake
-from workflow.dry_run import planned
 
 from ffkv.base.doors import ALONE
 
 TOY = Path(__file__).with_name("toy")
-FFKV = Path(sys.executable).with_name("ffkv")
 
 
-def install(source: Path, folder: Path) -> dict[str, str]:
-    """Installs a package into a folder. Returns the environment of processes that find it."""
-    copy = shutil.copytree(source, folder / "source")
+def finding(site: Path) -> dict[str, str]:
+    """The environment of processes that find what is installed in a folder."""
+    path = os.pathsep.join([str(site), OFFLINE.get("PYTHONPATH", "")])
+    commands = os.pathsep.join([str(Path(sys.executable).parent), OFFLINE["PATH"]])
+    return {name: value for name, value in OFFLINE.items() if name != ALONE} | {"PYTHONPATH": path, "PATH": commands}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The folder into which the package is installed."""
+    folder = tmp_path_factory.mktemp("toy")
+    copy = shutil.copytree(TOY, folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "--target", folder / "site", copy], check=True)
-    path = os.pathsep.join([str(folder / "site"), OFFLINE.get("PYTHONPATH", "")])
-    return {name: value for name, value in OFFLINE.items() if name != ALONE} | {"PYTHONPATH": path}
+    return folder / "site"
 
 
-@pytest.fixture(scope="session")
-def beside(tmp_path_factory) -> dict[str, str]:
-    return install(TOY, tmp_path_factory.mktemp("toy"))
+@pytest.fixture
+def own(site, tmp_path) -> dict[str, str]:
+    """The environment of processes that find the package in `tmp_path / "site"`, where a test may change it."""
+    return finding(shutil.copytree(site, tmp_path / "site"))
+
+
+@pytest.fixture(scope="module")
+def without() -> dict[str, str]:
+    """The environment of commands that do not find the package: forks, see `forks`."""
+    return with_forks(OFFLINE)
+
+
+@pytest.fixture(scope="module")
+def beside(without, site) -> dict[str, str]:
+    """The environment of commands that find the package: forks of a process of their own."""
+    return with_forks(finding(site))
 
 
 def ffkv(environment: dict[str, str], *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run([FFKV, *arguments], capture_output=True, text=True, env=environment, cwd=folder)
+    return subprocess.run(["ffkv", *arguments], capture_output=True, text=True, env=environment, cwd=folder)
 
 
-def python(environment: dict[str, str], code: str, folder: Path | None = None) -> str:
-    command = [sys.executable, "-c", code]
+def python(environment: dict[str, str], code: str, folder: Path | None = None, *words: str) -> str:
+    command = [shutil.which("python-code", path=environment["PATH"]) or sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_the_help_lists_its_commands(beside):
+def test_the_help_lists_its_commands(beside, without):
     said = ffkv(beside, "-h").stdout
     assert "Toys:\n  count" in said
     assert said.index("  behaviours ") < said.index("  lengths ") < said.index("  write-settings ")
-    assert "  lengths " not in ffkv(OFFLINE, "-h").stdout
+    assert "  lengths " not in ffkv(without, "-h").stdout
 
 
-def test_its_settings_are_checked_as_all_others(beside, tmp_path):
+def test_its_settings_are_checked_as_all_others(beside, without, site, tmp_path):
     file = settings_file(tmp_path, lengths={"quantile": 2.0})
     assert "lengths.quantile" in ffkv(beside, "settings", "--check", str(file)).stderr
     assert ffkv(beside, "settings", "--show", "lengths").stdout == (
         "# How long the values of a layer are.\nlengths:\n"
         "  # Quantile of the lengths of a layer's values that is shown. 0.5 is the median.\n  quantile: 0.5\n"
     )
-    alone = ffkv({**beside, ALONE: "1"}, "settings", "--show", "lengths")
+    alone = ffkv({**finding(site), ALONE: "1"}, "settings", "--show", "lengths")
     assert alone.returncode == 2 and "lengths" in alone.stderr
     file = settings_file(tmp_path, lengths={"quantile": 0.9})
     assert ffkv(beside, "settings", "--check", str(file)).returncode == 0
-    assert "lengths" in ffkv(OFFLINE, "settings", "--check", str(file)).stderr
+    assert "lengths" in ffkv(without, "settings", "--check", str(file)).stderr
 
 
-CODE = "from ffkv.workflow.jobs import STEPS; print({name: step.code for name, step in STEPS.items()})"
+# The code of each rule, as it is, and after an edit of each file that is named; nothing is kept from one to the next.
+CODE = """
+import json, os, sys
+from ffkv.workflow.jobs import STEPS
+for path in ["", *sys.argv[1:]]:
+    if path:
+        with open(path, "a") as file:
+            file.write("# edited\\n")
+    if os.fork() == 0:
+        print(json.dumps({name: step.code for name, step in STEPS.items()}), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-def test_its_rules_count_with_its_own_code(beside, tmp_path):
+def test_its_rules_count_with_its_own_code(own, tmp_path):
     """A change of the package repeats its rule alone, or reports; without it, all rules but these have the same code."""
-    own = install(TOY, tmp_path)
-    before, alone = (json.loads(python(each, CODE).replace("'", '"')) for each in (own, OFFLINE))
     mine, reports = {"lengths_summarize"}, {"report", "comparison_measure", "comparison_report"}
-    assert before == alone | {rule: before[rule] for rule in mine | reports}
     edits = {"tables.py": mine, "settings.py": mine, "section.py": reports, "linked.py": set(), "names.py": set()}
-    for name, repeated in edits.items():
-        with (tmp_path / "site/ffkv_toy" / name).open("a") as file:
-            file.write("# edited\n")
-        after = json.loads(python(own, CODE).replace("'", '"'))
+    files = [str(tmp_path / "site/ffkv_toy" / name) for name in edits]
+    codes = [json.loads(line) for line in python(own, CODE, None, *files).splitlines()]
+    alone = json.loads(python(OFFLINE, CODE))
+    assert codes[0] == alone | {rule: codes[0][rule] for rule in mine | reports}
+    for before, after, repeated in zip(codes, codes[1:], edits.values(), strict=False):
         assert {rule for rule in after if after[rule] != before[rule]} == repeated
-        before = after
+    assert len(codes) == 1 + len(edits)
 
 
 BESIDE = """
@@ -89,8 +119,7 @@ print([code_beside(what, settings) for what in ("checkpoint", "corpus")])
 """
 
 
-def test_the_code_that_reads_counts_in_the_runs_that_need_it(tmp_path):
-    own = install(TOY, tmp_path)
+def test_the_code_that_reads_counts_in_the_runs_that_need_it(own, tmp_path):
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/link.txt").touch()
     needs, needs_not = BESIDE % (str(tmp_path / "linked"), "counting"), BESIDE % ("embedded", "embedded")
@@ -101,14 +130,14 @@ def test_the_code_that_reads_counts_in_the_runs_that_need_it(tmp_path):
     assert python(own, needs) != before != "['', '']" == python(own, needs_not)
 
 
-def test_its_reader_reads_checkpoints(beside, tmp_path):
+def test_its_reader_reads_checkpoints(beside, without, tmp_path):
     random_checkpoint(tmp_path / "gpt2", "gpt2")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/link.txt").write_text("gpt2")
-    own, linked = (ffkv(beside, "inspect", "--checkpoint", str(tmp_path / name)) for name in ("gpt2", "linked"))
+    plain, linked = (ffkv(beside, "inspect", "--checkpoint", str(tmp_path / name)) for name in ("gpt2", "linked"))
     assert linked.returncode == 0, linked.stderr
-    assert linked.stdout == own.stdout.replace(str(tmp_path / "gpt2"), str(tmp_path / "linked"))
-    refused = ffkv(OFFLINE, "inspect", "--checkpoint", str(tmp_path / "linked")).stderr
+    assert linked.stdout == plain.stdout.replace(str(tmp_path / "gpt2"), str(tmp_path / "linked"))
+    refused = ffkv(without, "inspect", "--checkpoint", str(tmp_path / "linked")).stderr
     assert "neither config.json (transformers) nor model.pt and dict.txt (fairseq)." in refused
     (tmp_path / "linked/link.txt").unlink()
     assert "nor link.txt (toy)" in ffkv(beside, "inspect", "--checkpoint", str(tmp_path / "linked")).stderr
@@ -140,13 +169,32 @@ print(client.get(guard.base + "/r/tiny/figures/value_lengths.svg").status_code, 
 """
 
 
+# The plan of what the branch adds, whose trial is of the branch's own rule alone.
+PLAN = """
+import shutil
+from pathlib import Path
+from ffkv.plan import step
+from ffkv.plan.commands import plan
+from ffkv.plan.trial import _run_job
+def try_one(run, cores):
+    (job,) = run.jobs["lengths_summarize"]
+    cost = _run_job(job, Path())
+    shutil.rmtree("results/tiny/lengths")
+    return run, {job.rule: [cost]}
+step.measure_trial = try_one
+plan.main(["--json", "--configfile", %r], standalone_mode=False)
+"""
+
+
 @pytest.mark.workflow
-def test_a_run_has_the_branch_in_its_rules_report_explorer_and_exports(beside, tiny, tmp_path):
+def test_a_run_has_the_branch_in_its_plan_rules_report_explorer_and_exports(beside, tiny, tmp_path):
     """Of a run that was finished before, only what the branch adds is made."""
     folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
     run, file = folder / "results/tiny", settings_file(tmp_path, lengths={"quantile": 0.9})
-    listed = snakemake(folder, file, "--dry-run", environment=beside).stdout
-    assert planned(listed).keys() == {"lengths_summarize", "write_settings", "report", "all"}
+    plan = json.loads(python(beside, PLAN % str(file), folder))
+    (todo,) = (rule for rule in plan["runs"]["tiny"]["rules"] if not rule["done"])
+    assert todo["rule"] == "lengths_summarize" and min(todo["seconds"], todo["memory"], todo["written"]) > 0
+    assert plan["not_estimated"] == ["report", "write_settings"]
     done = snakemake(folder, file, environment=beside)
     assert done.returncode == 0, done.stderr[-4000:]
     assert (run / "lengths/value_lengths.csv").read_text().startswith("layer,memories,length\n")
@@ -161,19 +209,22 @@ def test_a_run_has_the_branch_in_its_rules_report_explorer_and_exports(beside, t
     assert python(beside, EXPLORE % str(run)) == "200 True"
 
 
-@pytest.mark.slow
-def test_a_plan_knows_its_jobs(beside, tmp_path):
-    found = ffkv(beside, "plan", "--json", "--configfile", str(settings_file(tmp_path)), folder=tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert "lengths_summarize" in found.stdout
-
-
-BROKEN = {
-    "branch.py": ("lengths", "raise RuntimeError('no branch here')", "RuntimeError: no branch here"),
-    "settings.py": ("lengths", "import no_such_package", "No module named 'no_such_package'"),
-    "count.py": ("count", "def", "SyntaxError"),
-    "names.py": ("names", "FORMAT = 3", "TypeError: it is no Format"),
-}
+# What of the package is broken: by file, its content, the command or the format that is lost, and the problem that is told.
+BROKEN = [
+    {
+        "branch.py": ("raise RuntimeError('no branch here')", "lengths", "RuntimeError: no branch here"),
+        "count.py": ("def", "count", "SyntaxError"),
+        "names.py": ("FORMAT = 3", "names", "TypeError: it is no Format"),
+    },
+    {"settings.py": ("import no_such_package", "lengths", "No module named 'no_such_package'")},
+    {
+        "settings.py": (
+            "from ffkv.base.settings import Section\nclass Lengths(Section):\n    quantile: float",
+            "lengths",
+            "quantile",
+        )
+    },
+]
 
 
 FIND = """
@@ -185,37 +236,28 @@ except UserError as error:
 """
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_package_costs_its_own_commands_alone(name, tmp_path):
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_package_costs_its_own_commands_alone(own, broken, tmp_path):
     """By name, in one sentence. The help, and all that is not of the package, are there."""
-    own = install(TOY, tmp_path)
-    asked, content, problem = BROKEN[name]
-    (tmp_path / "site/ffkv_toy" / name).write_text(content + "\n")
+    for name, (content, _, _) in broken.items():
+        (tmp_path / "site/ffkv_toy" / name).write_text(content + "\n")
     helped = ffkv(own, "-h")
-    assert (helped.returncode == 0 and f"  {asked} " in helped.stdout) or name == "names.py"
-    if name == "names.py":
-        said = python(own, FIND)
-    else:
-        done = ffkv(own, asked, "-h")
-        assert done.returncode == 2
-        said = done.stderr
-    assert f"{asked!r} cannot be used" in said and problem in said and "ffkv-toy 1.0" in said
-    assert len(said.strip().splitlines()) == 1
+    assert helped.returncode == 0
+    for name, (_, asked, problem) in broken.items():
+        if name == "names.py":
+            said = python(own, FIND)
+        else:
+            assert f"  {asked} " in helped.stdout
+            done = ffkv(own, asked, "-h")
+            assert done.returncode == 2
+            said = done.stderr
+        assert f"{asked!r} cannot be used" in said and problem in said and "ffkv-toy 1.0" in said
+        assert len(said.strip().splitlines()) == 1
     assert ffkv(own, "keys", "-h").returncode == 0
     assert ffkv(own, "settings", "--check", str(settings_file(tmp_path))).returncode == 0
 
 
-def test_settings_without_a_default_cost_their_branch_alone(tmp_path):
-    own = install(TOY, tmp_path)
-    section = "from ffkv.base.settings import Section\nclass Lengths(Section):\n    quantile: float\n"
-    (tmp_path / "site/ffkv_toy/settings.py").write_text(section)
-    done = ffkv(own, "lengths", "-h")
-    assert done.returncode == 2 and "'lengths' cannot be used" in done.stderr and "quantile" in done.stderr
-    assert ffkv(own, "settings", "--check", str(settings_file(tmp_path))).returncode == 0
-
-
-def test_a_branch_that_has_the_name_of_another_is_refused(tmp_path):
-    own = install(TOY, tmp_path)
+def test_a_branch_that_has_the_name_of_another_is_refused(own, tmp_path):
     names = next((tmp_path / "site").glob("ffkv_toy-*.dist-info/entry_points.txt"))
     names.write_text(names.read_text().replace("lengths =", "keys ="))
     assert "patterns" in ffkv(own, "keys", "-h").stdout

@@ -26,7 +26,7 @@ rule last:
 
 
 @pytest.fixture
-def listed(tmp_path, monkeypatch):
+def listed(tmp_path, monkeypatch, forked_python):
     """Lists the jobs of a small workflow of which some files exist."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Snakefile").write_text(SNAKEFILE)

@@ -165,7 +165,7 @@ def test_each_rule_says_what_it_does(dry_run):
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
 
 
-def test_a_rule_that_others_wait_for_never_has_less_priority_than_these(settings_file):
+def test_a_rule_that_others_wait_for_never_has_less_priority_than_these(settings_file, forked_python):
     text = "".join(path.read_text() for path in RULES)
     priority = {
         rule: int(of) for rule, of in re.findall(r"^rule (\w+):(?:\n(?: .*)?)+?\n    priority: (\d+)", text, re.M)

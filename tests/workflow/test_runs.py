@@ -260,7 +260,7 @@ def test_a_plan_says_what_a_run_writes(tiny, tmp_path):
     assert all(rule["memory"] > 0 and rule["seconds"] > 0 for rule in run["rules"] if rule["rule"] != "write_settings")
 
 
-def test_a_finished_run_has_nothing_left_to_do(tiny, tmp_path, monkeypatch):
+def test_a_finished_run_has_nothing_left_to_do(tiny, tmp_path, monkeypatch, forked_python):
     monkeypatch.chdir(tiny)
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))

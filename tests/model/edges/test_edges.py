@@ -1,6 +1,7 @@
 """Edges between memories: chains planted by hand, and every kind of layer against hooks written by hand."""
 
 import contextlib
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -115,29 +116,38 @@ def test_edges_are_those_of_hooks_written_by_hand(kind, load_kind):
         for j, target in enumerate(targets.itertuples())
         if source.layer < target.layer and source.position <= target.position
     }
-    whole = {target: states_of(loaded, layer) for target, layer in targets["layer"].items()}
+
+    @cache
+    def states(layer: int, off: tuple[int, int, int] | None = None) -> dict:
+        """Those of a layer; without a memory (layer, memory, position)."""
+        place = ({off[:2]: 0.0}, off[2]) if off else ({}, 0)
+        with scaled(model, loaded.anatomy.layers, *place):
+            return states_of(loaded, layer)
+
+    @cache
+    def changed(module, position: int, i: int, layer: int, reads: bool) -> dict:
+        """Those of a layer if a module returns, or reads, the contribution of a source less."""
+        with less(module, position, contributions[i], reads):
+            return states_of(loaded, layer)
+
+    contributions = {}
     for (i, j), rows in found.edges.groupby(["source", "target"]):
         source, target = sources.iloc[i], targets.iloc[j]
         block, at = blocks[target["layer"]], target["position"]
         reads = read_by_hand(kind, block, target["memory"])
         assert [*rows["factor"]] == [*reads]
-        off, found_off = {(source["layer"], source["memory"]): 0.0}, []
-        for row in (source, target):
-            with scaled(model, loaded.anatomy.layers, off, source["position"]):
-                found_off.append(states_of(loaded, row["layer"]))
-        (without, after), intact = found_off, states_of(loaded, source["layer"])
+        off = (source["layer"], source["memory"], source["position"])
+        without, after, intact = states(source["layer"], off), states(target["layer"], off), states(source["layer"])
         if kind.startswith("gemma"):  # the factor of the norm after the layer is held
             m = (intact["m"] - without["m"])[source["position"], source["memory"]]
             value = blocks[source["layer"]].mlp.down_proj.weight[:, source["memory"]]
             norm_after = blocks[source["layer"]].post_feedforward_layernorm
-            c = intact["s"][source["position"]] * m * ((kind == "gemma2") + norm_after.weight) * value
-            with less(norm_after, source["position"], c):
-                after = states_of(loaded, target["layer"])
+            contributions[i] = intact["s"][source["position"]] * m * ((kind == "gemma2") + norm_after.weight) * value
+            after = changed(norm_after, source["position"], i, target["layer"], False)
         else:
-            c = (intact["y"] - without["y"])[source["position"]]
-        before = whole[j]
-        with less(block.get_submodule(norm), source["position"], c, reads=True):
-            lost = states_of(loaded, target["layer"])
+            contributions[i] = (intact["y"] - without["y"])[source["position"]]
+        before = states(target["layer"])
+        lost = changed(block.get_submodule(norm), source["position"], i, target["layer"], True)
         for row in rows.itertuples():
             u = reads[row.factor]
             direct = (before["x"] - lost["x"])[at] @ u if at == source["position"] else torch.tensor(0.0)

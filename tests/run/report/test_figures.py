@@ -234,7 +234,7 @@ def assert_texts_stand_apart(figure):
 
 
 @pytest.mark.many
-@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80] if FULL else [1, 12, 80])
+@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80] if FULL else [1, 80])
 def test_no_texts_of_any_figure_touch(write, layers):
     """With lines of a control, which most reports have; those that can have them, without them only with `FULL`."""
     run = open(write(layers=layers, report={"cards": 0}))

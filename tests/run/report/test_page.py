@@ -120,11 +120,13 @@ def test_hostile_text_is_shown_as_text(page, hostile):
     assert {character for character in page.text if not character.isprintable()} == {"\n", "\u00a0"}
 
 
-def test_a_hostile_title_is_text_too(write, undrawn, tmp_path):
-    folder = write(layers=1, report={"title": "</title><script>alert(1)</script>", "cards": 0})
-    page = Page(make(folder, tmp_path / "index.html"))
+def test_titles_of_the_report_and_of_the_corpus_are_text_too(write, undrawn, tmp_path):
+    """That of the corpus is in titles and on the first screen."""
+    titles = {"report": {"title": "</title><script>alert(1)</script>", "cards": 0}, "corpus": {"title": "my <text>"}}
+    page = Page(make(write(layers=1, **titles), tmp_path / "index.html"))
     assert page.attributes("script") == [{}]  # the page's own
     assert "</title><script>alert(1)</script>" in page.text
+    assert page.text.count(" on my <text>") == 2 and "tokens of my <text>." in page.text
 
 
 def test_links_inside_the_page_have_a_target_and_ids_are_unique(page):
@@ -279,11 +281,6 @@ def test_points_of_figures_have_their_values(page, run):
     table = run.table("figure_9_residual_agreement")
     for row in table.itertuples():
         assert sum(text.startswith(f"layer {row.layer}\n") and percent(row.share) in text for text in page.texts)
-
-
-def test_the_title_of_the_corpus_is_in_titles_and_on_the_first_screen(write, undrawn, tmp_path):
-    page = Page(make(write(layers=1, report={"cards": 0}, corpus={"title": "my <text>"}), tmp_path / "index.html"))
-    assert page.text.count(" on my <text>") == 2 and "tokens of my <text>." in page.text
 
 
 def test_the_navigation_leads_to_every_section_and_figure(page):

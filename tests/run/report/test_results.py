@@ -43,10 +43,9 @@ def page_of(folder) -> str:
 
 
 @pytest.mark.many
-@pytest.mark.parametrize("layers", [1, 48] if FULL else [1])  # test_figures.py draws those of 80 layers
-def test_models_of_any_depth_draw(write, layers):
-    folder = write(layers=layers, report={"cards": 3})
-    run = open(folder)
+@pytest.mark.skipif(not FULL, reason="48 layers: with FFKV_FULL only; test_figures.py draws those of 1 and 80 layers")
+def test_models_of_48_layers_draw(write):
+    run = open(write(layers=48, report={"cards": 3}))
     exhibits = draw_exhibits(run)
     assert render(run, exhibits, judge_claims(run))
     for exhibit in exhibits.values():
@@ -81,14 +80,19 @@ def blank(path, *columns, rows=None):
 
 
 def test_tables_without_a_single_value_still_make_a_page(write):
-    folder = write(layers=2, report={"cards": 1})
+    """Of a model of one layer, whose figures are drawn."""
+    folder = write(layers=1, report={"cards": 1})
     blank(folder / "keys/figure_3_removal.csv", "change", "low", "high")
     blank(folder / "values/figure_5_rank.csv", "whisker_low", "q1", "median", "q3", "whisker_high")
     blank(folder / "values/figure_6_top_probability.csv", rows=0)
     blank(folder / "values/table_2_predictive_values.csv", "prefix", "next_token")
     blank(folder / "composition/figure_8_agreement_cases.csv", "stop_word_share", "short_share")
     blank(folder / "refinement/prediction_changes.csv", "cosine", "cosine_percentile")
-    page = page_of(folder)
+    run = open(folder)
+    exhibits = draw_exhibits(run)
+    for exhibit in exhibits.values():
+        ElementTree.fromstring(exhibit.svg)
+    page = render(run, exhibits, judge_claims(run))
     assert "nothing to show" in page
     assert "no value to show" in page
     assert ">nan<" not in page.lower()
@@ -143,27 +147,21 @@ def test_the_step_writes_the_page_and_the_figures(write, undrawn, tmp_path):
     assert names == {"index.html", "verdicts.csv", *(f"{name}.svg" for name in FIGURES)}
 
 
-def test_cards_link_to_pages_of_memories_that_were_exported(write, undrawn, tmp_path):
-    run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
-    write_report(run, output)
-    names = [card.memory.name for card in make_cards(run)]
-    assert "memories/" not in output.read_text()
-    (output.parent / "memories").mkdir()
-    (output.parent / "memories" / f"{names[0]}.html").touch()
-    write_report(run, output)
-    page = output.read_text()
-    assert page.count(">the page of") == 1
-    assert f'<a href="memories/{names[0]}.html">the page of {names[0]}</a>' in page
-
-
-def test_tables_link_a_memory_to_its_card_else_to_its_page_else_tell_where_it_is_shown(write, undrawn, tmp_path):
+def test_cards_and_tables_link_to_pages_that_were_exported(write, undrawn, tmp_path):
+    """A table links a memory to its card, else to its page, else it tells where the memory is shown."""
     run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
     table = run.table("table_2_predictive_values")
     exported = memory_name(*table[["layer", "memory"]].iloc[-1])  # no open row names it
-    (output.parent / "memories").mkdir(parents=True)
-    (output.parent / "memories" / f"{exported}.html").touch()
+    card = make_cards(run)[0].memory.name
+    write_report(run, output)
+    assert "memories/" not in output.read_text()
+    (output.parent / "memories").mkdir()
+    for name in (card, exported):
+        (output.parent / "memories" / f"{name}.html").touch()
     write_report(run, output)
     page = output.read_text()
+    assert page.count(">the page of") == 1
+    assert f'<a href="memories/{card}.html">the page of {card}</a>' in page
     carded = {*re.findall('<p class="note" id="([^"]*)">', page)}
     assert carded > {card.memory.name for card in make_cards(run)}
     shown = table.head(OPEN_ROWS)
@@ -193,27 +191,18 @@ def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, undrawn, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_every_figure_of_the_report_is_drawn_alone(folder, undrawn, tmp_path):
-    run = ffkv.open(folder)
-    for name in draw_exhibits(run):
-        drawn = ffkv.figure(run, name)
-        assert isinstance(drawn, Figure) and drawn.axes
-    drawn.savefig(tmp_path / "figure.png")
-
-
-def test_a_control_run_is_in_the_figure(tmp_path):
-    write_results(tmp_path / "results/other")
-    run = ffkv.open(write_results(tmp_path / "results/own", report={"control": "other"}))
-    labels = [text.get_text() for text in ffkv.figure(run, "figure_4").legends[0].get_texts()]
-    assert "control: other" in labels
-
-
-def test_every_figure_is_drawn_into_a_readers_own_panels_in_the_own_style(undrawn, tmp_path):
+def test_every_figure_is_drawn_alone_and_into_a_readers_own_panels_in_the_own_style(tmp_path):
+    """Each line of it says what it is."""
     write_results(tmp_path / "results/other")
     run = ffkv.open(write_results(tmp_path / "results/own", report={"control": "other"}))
     with matplotlib.rc_context({"axes.prop_cycle": cycler(color=["#ff0000", "#00ff00"]), "figure.figsize": (4, 3)}):
-        for name in draw_exhibits(run):
-            panels = len([axes for axes in ffkv.figure(run, name).axes if axes.get_visible()])
+        for name in (name for name in FIGURES if has_figure(run, name)):
+            drawn = ffkv.figure(run, name)
+            assert isinstance(drawn, Figure) and drawn.axes
+            labels = [str(each.get_label()) for axes in drawn.axes for each in axes.lines]
+            assert not {"", "_nolegend_"} & {*labels}, name
+            assert not any(label.startswith("_child") for label in labels), name
+            panels = len([axes for axes in drawn.axes if axes.get_visible()])
             own, axes = plt.subplots(2, panels + 1)  # others stay as they are
             assert ffkv.figure(run, name, ax=axes[1, 1:]) is own and not own.legends
             assert all(each.has_data() for each in axes[1, 1:]) and not any(each.has_data() for each in axes[0])
@@ -223,18 +212,13 @@ def test_every_figure_is_drawn_into_a_readers_own_panels_in_the_own_style(undraw
             plt.close("all")
         line = ffkv.figure(run, "figure_4", style="own").axes[0].lines[0]
         assert to_hex(line.get_color()) == "#ff0000"
-    assert to_hex(ffkv.figure(run, "figure_4").axes[0].lines[0].get_color()) != "#ff0000"
-
-
-def test_each_line_of_a_figure_says_what_it_is(undrawn, tmp_path):
-    write_results(tmp_path / "results/other")
-    run = ffkv.open(write_results(tmp_path / "results/own", report={"control": "other"}))
-    for name in draw_exhibits(run):
-        drawn = ffkv.figure(run, name)
-        labels = [str(each.get_label()) for axes in drawn.axes for each in axes.lines]
-        assert not {"", "_nolegend_"} & {*labels} and not any(label.startswith("_child") for label in labels), name
-    lines = [line.get_label() for line in ffkv.figure(run, "figure_4").axes[0].lines]
-    assert {"values and their keys", "_intervals of values and their keys", "control: agreement rate"} <= {*lines}
+    drawn = ffkv.figure(run, "figure_4")
+    drawn.savefig(tmp_path / "figure.png")
+    lines = drawn.axes[0].lines
+    assert to_hex(lines[0].get_color()) != "#ff0000"
+    labels = {line.get_label() for line in lines}
+    assert {"values and their keys", "_intervals of values and their keys", "control: agreement rate"} <= labels
+    assert "control: other" in [text.get_text() for text in drawn.legends[0].get_texts()]
 
 
 def test_panels_and_styles_that_do_not_fit_are_refused(folder):

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -176,23 +177,28 @@ def test_what_may_not_be_read_is_not_to_be_deleted(run, name):
     assert "rm -r" not in checked.stderr
 
 
-@pytest.mark.parametrize("name", ["", "keys", "keys/deeper"])
-@pytest.mark.parametrize("rights", [0o000, 0o111, 0o444], ids=oct)
-def test_a_closed_folder_is_doubtful(run, monkeypatch, name, rights):
+def test_a_closed_folder_is_doubtful(run, tmp_path):
     """Whether it may be listed, entered, or neither."""
     (run / "keys/deeper").mkdir(parents=True)
     for place in ("keys/a.csv", "keys/deeper/a.csv"):
         tables.write(pd.DataFrame({"a": [1, 2]}), run / place)
+    closed = {}  # the rights of the folder that is closed in each copy of the run
+    for name in ("", "keys", "keys/deeper"):
+        for rights in (0o000, 0o111, 0o444):
+            copy = shutil.copytree(run, tmp_path / "copies" / str(len(closed)))
+            closed[copy] = copy / name
+            (copy / name).chmod(rights)
     asked = ["settings.json", "keys/a.csv", "keys/deeper/a.csv"]
     code = (
-        "import ffkv.run.results.check as module, sys; from pathlib import Path;"
-        f" module.expected_files = lambda settings: {asked};"
-        " print(*{problem.kind for problem in module.check_run(Path(sys.argv[1]))[1]})"
+        "import ffkv.run.results.check as module, sys; from pathlib import Path\n"
+        f"module.expected_files = lambda settings: {asked}\n"
+        "for run in sys.argv[1:]: print(*{problem.kind for problem in module.check_run(Path(run))[1]})"
     )
-    (run / name).chmod(rights)
-    checked = subprocess.run(obeying_rights(sys.executable, "-c", code, str(run)), capture_output=True, text=True)
-    (run / name).chmod(0o700)
-    assert checked.stdout == "doubtful\n", checked.stderr
+    command = obeying_rights(sys.executable, "-c", code, *map(str, closed))
+    checked = subprocess.run(command, capture_output=True, text=True)
+    for folder in closed.values():
+        folder.chmod(0o700)
+    assert checked.stdout == "doubtful\n" * 9, checked.stderr
 
 
 def test_the_advice_holds_wherever_the_command_is_typed(run, monkeypatch):

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,8 +100,8 @@ def test_proving_anew_takes_every_type_where_none_is_named(monkeypatch):
     assert call("--prove").stdout.splitlines()[-1] == summary
 
 
-def test_a_mistake_ends_without_a_traceback():
-    command = [sys.executable, "-m", "tools.architectures", "lama"]
+def test_a_mistake_ends_without_a_traceback(forked_python):
+    command = [forked_python, "-m", "tools.architectures", "lama"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert "lama is not a model type" in done.stderr and "Traceback" not in done.stderr
