@@ -72,7 +72,7 @@ def write_site(
     """
     folder.mkdir()
     rows: Rows = {heading: [] for heading in HEADERS}
-    secret = {Path.home(), Path.cwd(), *(each.resolve().parent for each in exports)}
+    secret = {Path.home(), Path.cwd(), *(each.resolve() for each in exports)}
     for report in reports:
         secret |= _add_report(rows, folder, report, memories)
     for each in exports:
@@ -116,12 +116,7 @@ def _add_report(rows: Rows, folder: Path, report: Path, memories: Sequence[str])
     below, base = "reports", place.parent.parent
     if place.parent.name == "comparisons":
         below, base = "reports/comparisons", base.parent
-    target, results, about, secret = (
-        folder / below / place.name,
-        base / "results" / place.name,
-        ["", ""],
-        {base, place.parent},
-    )
+    target, results, about, secret = folder / below / place.name, base / "results" / place.name, ["", ""], {base}
     _copy(report, target)
     link = LINK.format(f"{below}/{place.name}/index.html", place.name)
     if below != "reports":
