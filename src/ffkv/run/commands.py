@@ -153,7 +153,7 @@ def causes(
 
     run = open_with_model(results, threads, allowed)
     from ffkv.run import ask
-    from ffkv.run.trace.text import behaviour_as_text
+    from ffkv.run.trace.result import behaviour_as_text
 
     found = ask.behaviour(run, file, device=device, **options)
     say(behaviour_as_text(found, run.files, found.settings.controls))

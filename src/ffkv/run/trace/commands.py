@@ -53,7 +53,7 @@ def trace(
     run, given = open_with_model(results, threads, allowed), options.model_dump()
     from ffkv.base.files import tables
     from ffkv.run.trace import trace as tracing
-    from ffkv.run.trace.text import as_text
+    from ffkv.run.trace.result import as_text
 
     run = run.translated if translated else run
     if text is not None:
