@@ -5,8 +5,6 @@ needs. Without a limit the files of the split are fetched into the cache first, 
 copy is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator
