@@ -15,7 +15,7 @@ from ffkv.run.report.section import Caption, name_control, open_control
 from ffkv.run.report.wording import note, rows
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import decimals, number, percent, rounded
+from ffkv.run.results.text import decimals, number, percent
 
 SUMMARY, MEMORIES, SETS = "behaviours", "behaviour_memories", "behaviour_sets"
 SHOWN = 25  # memories of each behaviour that a page shows
@@ -76,17 +76,9 @@ def significant(run: Run, name: str) -> pd.DataFrame | None:
 def tell_candidates(run: Run, name: str) -> str:
     """Says how many candidates of a behaviour are significant, if one can be, and which one is strongest."""
     (found, strength, _), sure = candidates(run, name), significant(run, name)
-    unmeasured = "" if strength == "effect" else "; no exact effect was measured"
-    if sure is None:
-        few = "random memories" if strength == "effect" else "groups of prompts"
-        return f"{number(len(found))} candidates, of which none can be significant with so few {few}{unmeasured}"
-    text = f"{number(len(sure))} of {number(len(found))} candidates are significant"
-    if len(sure):
-        best = sure.loc[sure[strength].abs().idxmax()]
-        unit = "" if unmeasured else " logits"
-        strongest = f"{rounded(best[strength])}{unit}"
-        text += f", {memory_name(int(best['layer']), int(best['memory']))} most ({strongest})"
-    return text + unmeasured
+    best = sure.loc[sure[strength].abs().idxmax()] if sure is not None and len(sure) else None
+    values = {"found": found, "exact": strength == "effect", "strength": strength, "sure": sure, "best": best}
+    return note(__package__, "candidates", memory_name=memory_name, **values)
 
 
 def caption_layers(run: Run) -> Caption:
@@ -100,16 +92,8 @@ def caption_layers(run: Run) -> Caption:
 
 
 def _tell_sets(run: Run, name: str) -> str:
-    table = rows(run.table(SETS), behaviour=name)
-    if not len(own := rows(table, choice=BY_SCREEN)):
-        return "no set was measured"
-    largest = own.iloc[-1]
-    if np.isnan(largest["completeness"]):
-        return "no share can be told, because the behaviour is not surely above 0"
-    share, low, high = (largest[f"completeness{end}"] for end in ("", "_low", "_high"))
-    chance = rows(table, choice=RANDOM, size=int(largest["size"]))["completeness"]
-    beside = "".join(f"; random sets {percent(each)}" for each in chance)
-    return f"{number(largest['size'])} memories carry {with_interval(share, low, high, percent)} of it{beside}"
+    own, chance = (rows(run.table(SETS), behaviour=name, choice=choice) for choice in (BY_SCREEN, RANDOM))
+    return note(__package__, "carried", own=own, chance=chance, with_interval=with_interval)
 
 
 def caption_sets(run: Run) -> Caption:
