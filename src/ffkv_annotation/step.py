@@ -21,10 +21,20 @@ from ffkv.run.results.memory_columns import stored_examples
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv_annotation import summaries
-from ffkv_annotation.csv_sheets import read_csv, write_csv
 from ffkv_annotation.records import Record, append_record, read_records
 from ffkv_annotation.settings import Sheets
-from ffkv_annotation.sheets import Item, Origin, SecretKey, Sheet, is_begun, read_secret, read_sheet, write_sheet
+from ffkv_annotation.sheets import (
+    Item,
+    Origin,
+    SecretKey,
+    Sheet,
+    is_begun,
+    read_csv,
+    read_secret,
+    read_sheet,
+    write_csv,
+    write_sheet,
+)
 
 # No digits: a spreadsheet would take 0857 or 1e25 for a number. No vowels: no words.
 ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8

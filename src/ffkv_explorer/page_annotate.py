@@ -11,9 +11,8 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from ffkv.base.errors import UserError
-from ffkv_annotation.csv_sheets import with_marked_end
 from ffkv_annotation.records import MOST_PATTERNS, Record, append_record
-from ffkv_annotation.sheets import Sheet, read_sheet, sheet_names
+from ffkv_annotation.sheets import Sheet, read_sheet, sheet_names, with_marked_end
 from ffkv_annotation.step import latest_of
 from ffkv_explorer.pages import LIVE, read_form, render, with_query
 from ffkv_explorer.shelf import Held, NoSuch, Shelf

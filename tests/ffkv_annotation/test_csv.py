@@ -11,9 +11,8 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import FORMULA, read_safe_text, safe_text
 from ffkv.cli import ffkv as command
-from ffkv_annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
 from ffkv_annotation.records import MarkedPattern, append_record, read_records
-from ffkv_annotation.sheets import read_sheet
+from ffkv_annotation.sheets import PATTERNS, read_csv, read_sheet, with_marked_end, with_marked_ends, write_csv
 from ffkv_annotation.step import import_person, latest_of
 
 from .conftest import say

@@ -115,7 +115,7 @@ def test_what_fills_the_memory_is_refused(tmp_path):
         path.parent.mkdir()
         path.symlink_to("/dev/zero") if content is None else path.write_bytes(content)
         cases[name] = [reader, str(path), 100_000_000 if name == "blank rows" else 1_050_000_000]  # each could be kept
-    imports = "from pathlib import Path; from ffkv_annotation.csv_sheets import KEY_COLUMNS, _rows\n"
+    imports = "from pathlib import Path; from ffkv_annotation.sheets import KEY_COLUMNS, _rows\n"
     imports += "from ffkv.base.errors import UserError; from ffkv.base.lookup import read_json\n"
     imports += "from ffkv.base.files.stored import read_sums; from ffkv.base.files.journal import read_journal\n"
     imports += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"

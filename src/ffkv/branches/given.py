@@ -1,7 +1,5 @@
 """What a step is given: the files that it reads, each opened and checked when the step first asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
@@ -88,20 +86,20 @@ class Given:
         """The text of every token."""
         return read_vocabulary(self.files["model"])
 
-    def head(self, kind: str = "head", device: str = "") -> Head:
+    def head(self, kind: str = "head", device: str = "") -> "Head":
         """Loads the head. `kind`: as the setting `values.projection`. `device`: another one than that of the work."""
         from ffkv.model.head.head_file import load_head
 
         return load_head(self.files["model"], device or self.work.device, kind, self.work.trust_remote_code)
 
-    def model(self, device: str = "") -> LoadedModel:
+    def model(self, device: str = "") -> "LoadedModel":
         """Loads the model, with its blocks. `device`: see `head`."""
         from ffkv.model.checkpoint.load import load
 
         work = self.work
         return load(self.files["model"], device or work.device, work.max_memory, work.trust_remote_code)
 
-    def running(self, whole: bool = False) -> AbstractContextManager[Running]:
+    def running(self, whole: bool = False) -> "AbstractContextManager[Running]":
         """Loads the model to change it while it runs, in float32, see `ffkv.model.effects.rerun.running`."""
         from ffkv.model.effects.rerun import running
 

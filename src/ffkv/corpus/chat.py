@@ -1,7 +1,5 @@
 """Chats, which the chat template of the tokenizer turns into text."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable
@@ -63,7 +61,7 @@ def check_messages(value: Any, place: str, remedy: str = REMEDY) -> None:
             raise UserError(f"{place}, message {number}: its content is {what}, not one text. {remedy}")
 
 
-def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus, answer: bool = False) -> Render | None:
+def chat_renderer(tokenizer: "PreTrainedTokenizerBase", settings: Corpus, answer: bool = False) -> Render | None:
     """Returns the function that turns a chat into text; None if the corpus contains text.
 
     The same chat is always the same text: for templates it is always 26 July 2024, and what they draw is the same.
@@ -118,7 +116,7 @@ def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus, answer: 
     return render
 
 
-def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+def _template(tokenizer: "PreTrainedTokenizerBase") -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             "The tokenizer has no chat template: its model reads plain text. Use a chat model, or write texts in place of chats"
@@ -180,7 +178,7 @@ class _Then(datetime):
     """A clock that stands still: templates that write today's date would make another corpus tomorrow."""
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> _Then:
+    def now(cls, tz: tzinfo | None = None) -> "_Then":
         return cls(2024, 7, 26, tzinfo=tz)
 
 

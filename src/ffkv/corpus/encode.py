@@ -1,7 +1,5 @@
 """Encodes sentences as token ids."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import mmap
@@ -117,12 +115,12 @@ class Encoded:
 
 def encode(
     documents: Iterable[Document],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     max_tokens: int,
     settings: Corpus,
     beginning: Sequence[int] = (),
     processes: int = 1,
-    bar: tqdm | None = None,
+    bar: "tqdm | None" = None,
 ) -> Encoded:
     """Splits documents into sentences, and encodes the sentences.
 
@@ -168,7 +166,7 @@ def _grouped(texts: Iterable[Named], most: int, most_characters: int) -> Iterato
 
 
 def _encode_chunk(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     max_tokens: int,
     settings: Corpus,
     beginning: list[int],
@@ -184,7 +182,7 @@ def _encode_chunk(
     return chunk
 
 
-def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]) -> Iterator[Sentence]:
+def tokenize(texts: list[str], tokenizer: "PreTrainedTokenizerBase", beginning: list[int]) -> Iterator[Sentence]:
     """Encodes sentences. One that contains the ids of `beginning`, which precede every sentence, itself loses them.
 
     The texts have no lone surrogates, see `replace_surrogates`. Yields per sentence its ids without the beginning [token];

@@ -1,7 +1,5 @@
 """Opens a text file, compressed or not, and refuses one that is not UTF-8 text; reads lines of a limited length."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip
@@ -70,7 +68,7 @@ def _open_zstd(packed: FileIO) -> Any:
 UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
 
 
-def check_text(path: str, file: Any) -> BufferedReader[Any]:
+def check_text(path: str, file: Any) -> "BufferedReader[Any]":
     """Returns the file, still at its beginning; refuses it if its beginning is not UTF-8 text."""
     buffered: BufferedReader[Any] = file if isinstance(file, BufferedReader) else BufferedReader(file, SAMPLE_BYTES)
     sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]

@@ -3,8 +3,6 @@
 No type is guessed, and no copy is stored.
 """
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """Splits documents into sentences, with spaCy's rule-based sentencizer, which needs no downloaded model."""
 
-from __future__ import annotations
-
 import functools
 import re
 from bisect import bisect_right
@@ -124,7 +122,7 @@ def _pretokenized_spans(code: str, text: str) -> list[Span]:
 
 
 @functools.cache
-def _language(code: str) -> Language:
+def _language(code: str) -> "Language":
     """Returns a language of spaCy without a model, with the rules for sentences."""
     import spacy
 

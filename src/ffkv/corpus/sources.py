@@ -1,7 +1,5 @@
 """Reads documents from a hub data set, from local files, or from a corpus that a package brings."""
 
-from __future__ import annotations
-
 import fnmatch
 import glob
 import hashlib

@@ -3,8 +3,6 @@
 `find_beginning` finds what the model reads in front of every sentence.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,7 +156,7 @@ class Beginning(NamedTuple):
 
 
 def find_beginning(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     bos: str,
     configured: int | None = None,
     render: Render | None = None,
@@ -201,7 +199,7 @@ def find_beginning(
 
 
 def _automatic_beginning(
-    tokenizer: PreTrainedTokenizerBase, configured: int | None, losses: Mapping[str, float] | None
+    tokenizer: "PreTrainedTokenizerBase", configured: int | None, losses: Mapping[str, float] | None
 ) -> Beginning:
     """Returns what "auto" puts in front of every text."""
     if ids := _ids_in_front(tokenizer):
@@ -253,7 +251,7 @@ def configured_bos(config: dict[str, Any]) -> int | None:
     return bos if isinstance(bos, int) else None
 
 
-def _ids_in_front(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _ids_in_front(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """Returns the ids that the tokenizer itself puts in front of a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     special = tokenizer("a", add_special_tokens=True)["input_ids"]

@@ -3,8 +3,6 @@
 Both take time that grows with the length alone.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Collection, Iterator

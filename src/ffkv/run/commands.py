@@ -1,14 +1,17 @@
-"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `causes` and `report`."""
+"""The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `causes`, `report`, `trace`, `generate`, `graph`."""
 
+import json
 import os
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import read_bytes
 from ffkv.base.options import (
     ANNOTATIONS,
     FOLDER,
@@ -23,9 +26,14 @@ from ffkv.base.options import (
 )
 from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
-from ffkv.base.terminal import emit, say
+from ffkv.base.terminal import announce, emit, say
 from ffkv.branches.settings import Behaviour
 from ffkv.run.export.settings import FORMATS, Export
+from ffkv.run.trace.settings import GenerateOptions, GraphOptions, TraceOptions
+
+if TYPE_CHECKING:
+    from ffkv.run.graph.result import Drawn
+
 
 ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # which is an argument
 
@@ -149,11 +157,9 @@ def causes(
     RESULTS is the folder of the run, such as results/demo. FILE has the prompts, a JSON object per line. docs/behaviours.md says
     what each number means.
     """
-    from ffkv.run.trace.commands import open_with_model
-
     run = open_with_model(results, threads, allowed)
     from ffkv.run import ask
-    from ffkv.run.trace.text import behaviour_as_text
+    from ffkv.run.trace.result import behaviour_as_text
 
     found = ask.behaviour(run, file, device=device, **options)
     say(behaviour_as_text(found, run.files, found.settings.controls))
@@ -175,3 +181,168 @@ def report(results: Path, output: Path) -> None:
 
     write_report(open(results), output)
     say(f"{output}: open it in a browser.")
+
+
+@click.command(context_settings={"default_map": {"top": 5, "memories": 10}})  # as much as a person reads in a terminal
+@click.argument("results", type=FOLDER)
+@click.argument("text", required=False)
+@takes(TraceOptions, argument="options")
+@click.option("--translated", is_flag=True, help="Read values and layers through the maps to the last layer.")
+@click.option("--before", is_flag=True, help="Show layers and memories before the changes, not after them.")
+@click.option("--layers", is_flag=True, help="Show every layer and its memories, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
+@click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
+@click.option("--output", type=WRITABLE, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
+@setting(Model, "device")
+@allowing
+@all_threads_option
+def trace(
+    results: Path,
+    text: str | None,
+    options: TraceOptions,
+    translated: bool,
+    before: bool,
+    layers: bool,
+    as_json: bool,
+    prompts: Path | None,
+    output: Path | None,
+    device: str,
+    allowed: dict[str, Any],
+    threads: int,
+) -> None:
+    """Run a prompt through the model of a finished run, and show which memories make its prediction.
+
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. --prompts traces many. docs/trace.md says
+    what each number means.
+    """
+    if (text is None) == (prompts is None) or (prompts is None) != (output is None) or (as_json and prompts):
+        raise UserError("Name one prompt as TEXT, or a file of prompts with --prompts and a folder with --output.")
+    texts = _read_lines(prompts) if prompts else []
+    run, given = open_with_model(results, threads, allowed), options.model_dump()
+    from ffkv.base.files import tables
+    from ffkv.run.trace import trace as tracing
+    from ffkv.run.trace.result import as_text
+
+    run = run.translated if translated else run
+    if text is not None:
+        found = tracing.trace(run, text, device=device, **given)
+        emit(found.to_json()) if as_json else say(as_text(found, before, layers))
+    elif output is not None:
+        for name, table in tracing.trace_all(run, texts, device=device, **given).items():
+            tables.write(table, output / f"{name}.csv")
+            say(output / f"{name}.csv")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("text")
+@takes(GenerateOptions, argument="options")
+@setting(Model, "device")
+@allowing
+@all_threads_option
+def generate(
+    results: Path, text: str, options: GenerateOptions, device: str, allowed: dict[str, Any], threads: int
+) -> None:
+    """Let the model of a finished run write text behind a prompt: untouched, and with memories switched off or scaled.
+
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt.
+    """
+    run = open_with_model(results, threads, allowed)
+    from ffkv.run.trace import generate as writing
+
+    for row in writing.generate(run, text, device=device, **options.model_dump()).itertuples():
+        say(f"{row.changes or 'untouched'}:\n{text}{row.text}\n")
+
+
+def open_with_model(results: Path, threads: int, allowed: dict[str, Any]) -> Any:
+    """Opens a run whose model will run with so many threads, and says at once that this takes a while."""
+    announce(f"Loading the model of {results}")
+    torch_with(threads)
+    from ffkv.run.results.run import open
+
+    return open(results, **allowed)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file. Raises UserError if it cannot be read."""
+    try:
+        return re.split("\r?\n", read_bytes(path, pipes=True).decode().removesuffix("\n"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as text in UTF-8: {error}.") from error
+
+
+GRAPH_FORMATS = ("text", "json", "svg", "graph")
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("text", required=False)
+@click.option("--behaviour", help="Show the graph that the run made of a behaviour, in place of that of a prompt.")
+@takes(GraphOptions, argument="options")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(GRAPH_FORMATS),
+    default="text",
+    show_default=True,
+    help="text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.",
+)
+@click.option(
+    "--output",
+    type=WRITABLE,
+    help="File to write, in place of printing. Of the format graph, graph-metadata.json beside it lists the graphs of the folder.",
+)
+@setting(Model, "device")
+@allowing
+@all_threads_option
+def graph(
+    results: Path,
+    text: str | None,
+    behaviour: str | None,
+    options: GraphOptions,
+    format_name: str,
+    output: Path | None,
+    device: str,
+    allowed: dict[str, Any],
+    threads: int,
+) -> None:
+    """Show the few memories that make the model of a finished run give one answer rather than another.
+
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. docs/graphs.md says what each number means.
+    """
+    if (text is None) == (behaviour is None):
+        raise UserError("Write a prompt, or name a behaviour of the run by --behaviour.")
+    if behaviour is not None and format_name == "graph":
+        raise UserError(
+            "The viewer of circuit-tracer shows graphs of one prompt alone. Choose --format text, json or svg for a behaviour."
+        )
+    if behaviour is not None and options != GraphOptions():
+        raise UserError("The options of a behaviour's graph are settings of the run. Leave out those of a prompt.")
+    from ffkv.base.files.atomic import atomic
+    from ffkv.run.graph.exchange import add_to_list, name_for_viewer, plain_told, written
+    from ffkv.run.results.run import open
+
+    for_viewer = format_name == "graph"
+    slug = name_for_viewer(output) if for_viewer and output is not None else ""
+    found: Drawn
+    if behaviour is not None:
+        from ffkv.run.graph.result import behaviour_graph
+
+        run = open(results, **allowed)
+        found = behaviour_graph(run, behaviour)
+    else:
+        run = open_with_model(results, threads, allowed)
+        from ffkv.run.graph import of_prompt
+
+        found = of_prompt.graph(run, str(text), device=device, **options.model_dump())
+    content = written(found, run, format_name, slug)
+    if output is None:
+        (say if format_name == "text" else emit)(content)
+        return
+    with atomic(output, summed=False) as temporary:
+        temporary.write_text(content + "\n", encoding="utf-8")
+    if for_viewer:
+        add_to_list(json.loads(content)["metadata"], output.parent)
+    say(f"{output}: {plain_told(found)}")
+    if for_viewer and not found.nodes["layer"].any():
+        say("Neuronpedia opens no graph without a memory above layer 0. The viewer of circuit-tracer does.", error=True)

@@ -5,8 +5,7 @@ import pytest
 import torch
 from support import LAYER_KINDS
 
-from ffkv.branches.roles import weights
-from ffkv.branches.roles.weights import compare, ignores_mean, make_readout, measure, name_types, read_matrix
+from ffkv.branches.roles.measure import compare, ignores_mean, make_readout, measure, name_types, read_matrix
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
 
@@ -175,7 +174,7 @@ def test_a_direction_is_ignored_that_writes_nothing_beside_the_others_whatever_t
 
 def test_products_are_added_in_float64_over_all_tokens(monkeypatch):
     """Two tokens at a time: 2e8 + 2 + ... + 2, which float32 would leave at 2e8."""
-    monkeypatch.setattr(weights, "TOKENS", 2)
+    monkeypatch.setattr("ffkv.branches.roles.measure.TOKENS", 2)
     matrix = torch.tensor([[1e4, -1e4, *[1, -1] * 40], [0, 0, *[3, -3] * 40], [0] * 82])
     gram = make_readout(matrix, np.ones(82), 0.01, False).gram
     assert gram.tolist() == torch.tensor([[2e8 + 80, 240, 0], [240, 720, 0], [0, 0, 0]]).tolist()

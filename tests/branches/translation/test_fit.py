@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ffkv.branches.translation.fit import HELD, descend, divergences, explained_variance, lens_of
-from ffkv.branches.translation.ridge import Ridge, fit, fold_of
+from ffkv.branches.translation.fit import HELD, Ridge, descend, divergences, explained_variance, fit, fold_of, lens_of
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.topk import predictions
 

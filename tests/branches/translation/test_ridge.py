@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from benchmarks.pretended_card import DEVICE, PretendedCard
-from ffkv.branches.translation.ridge import FACTORS, FOLDS, Moments, errors_of, fit, fold_of, scale
+from ffkv.branches.translation.fit import FACTORS, FOLDS, Moments, errors_of, fit, fold_of, scale
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> Moments:

@@ -15,8 +15,8 @@ from matplotlib.textpath import TextPath
 
 import ffkv
 from ffkv.cli import ffkv as ffkv_command
-from ffkv.run.graph import commands
-from ffkv.run.graph.commands import FORMATS
+from ffkv.run import commands
+from ffkv.run.commands import GRAPH_FORMATS
 from ffkv.run.graph.drawing import label
 from ffkv.run.graph.exchange import as_exchange, name_for_viewer, plain_told, written
 from ffkv.run.graph.result import named
@@ -33,7 +33,7 @@ def test_every_format_is_written_of_every_graph(chain, without_patterns, answer)
     """A graph without memories keeps no share, which is no number."""
     wrong = {"b": "h", "h": "b"}[answer]
     found = asked(chain, answer=answer, wrong=wrong)
-    made = {name: written(found, chain, name) for name in FORMATS}
+    made = {name: written(found, chain, name) for name in GRAPH_FORMATS}
     assert json.loads(made["json"])["reached"] == found.reached == (answer == "b")
     assert json.loads(made["graph"])["metadata"]["info"]["kept"] == (found.kept if found.reached else None)
     assert made["svg"].startswith("<svg")

@@ -18,7 +18,7 @@ from ffkv.model.experts import layout_of
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
-from ffkv.run.trace import text
+from ffkv.run.trace import result
 from ffkv.run.trace.coefficients import coefficients
 from ffkv.run.trace.prompt import read_changes
 from ffkv.run.trace.states import residual_deviations, run_prompt
@@ -318,7 +318,7 @@ def test_a_factor_that_changes_nothing_is_said(traced):
     assert 0 < len(silent) < len(every)
     assert changed.without_effect.startswith("The coefficient of L0.")
     assert all((f" {name}," in f"{changed.without_effect} ".replace(" is", ",")) == (name in silent) for name in every)
-    assert "is 0 at position" in text.as_text(ffkv.trace(run, PROMPT, off=silent[:1]))
+    assert "is 0 at position" in result.as_text(ffkv.trace(run, PROMPT, off=silent[:1]))
     assert (ffkv.trace(run, PROMPT, off=silent).effect["change"] == 0).all()
     assert changed.changed.without_effect == ""  # there all coefficients that were switched off are 0
     assert ffkv.trace(run, PROMPT, off=[name for name in every if name not in silent]).without_effect == ""

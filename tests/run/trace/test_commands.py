@@ -12,10 +12,10 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.terminal import plain
+from ffkv.run.commands import trace as command
 from ffkv.run.results import indexes
 from ffkv.run.results.text import NO_BREAK_SPACE
-from ffkv.run.trace.commands import trace as command
-from ffkv.run.trace.text import _table, behaviour_as_text, plain_token
+from ffkv.run.trace.result import _table, behaviour_as_text, plain_token
 
 PROMPT = "w5 w6 w7"
 

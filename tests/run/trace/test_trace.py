@@ -20,7 +20,7 @@ from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
 from ffkv.run.results import indexes
 from ffkv.run.trace.coefficients import head_of, value_logits
-from ffkv.run.trace.text import as_text, plain_token
+from ffkv.run.trace.result import as_text, plain_token
 from ffkv.run.trace.trace import LayerParts, _top, logit_changes
 
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.

@@ -13,8 +13,6 @@ authors behind the car", so the two count as one draw. A group of prompts is the
 Prompts that are equal are of one group.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter
@@ -116,7 +114,7 @@ def _check_halves(rows: list[dict], positive: np.ndarray, part: np.ndarray, path
 
 def encode_prompts(
     prompts: Sequence[Prompt],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     beginning: Sequence[int],
     vocabulary: int,
     context: int,

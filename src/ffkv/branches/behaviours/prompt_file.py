@@ -1,7 +1,5 @@
 """Reads a file of prompts: pairs, prompts with an answer, or two lists."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -77,7 +75,7 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
 
 
 def write_chats(
-    path: Path | str, prompts: Iterable[Prompt], tokenizer: PreTrainedTokenizerBase, always: bool
+    path: Path | str, prompts: Iterable[Prompt], tokenizer: "PreTrainedTokenizerBase", always: bool
 ) -> list[Prompt]:
     """Returns the prompts with texts in place of chats, each up to where the model's answer begins.
 

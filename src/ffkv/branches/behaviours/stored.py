@@ -115,13 +115,12 @@ def write_states(path: Path | str, states: PromptStates) -> None:
 
 def join_states(parts: Iterable[Path | PromptStates], belongs_to: Mapping[str, Any]) -> PromptStates:
     """Puts the states of all shards below each other, each from its file or from memory."""
-    read = [part if isinstance(part, PromptStates) else _read_states(part, belongs_to) for part in parts]
+    read: list[PromptStates] = []
+    for part in parts:
+        if isinstance(part, Path):
+            with hdf5.open(part, KIND, belongs_to) as file:
+                part = datasets.read(file, PromptStates, attributes=dict(file.attrs))
+        read.append(part)
     names = {field.name for field in fields(PromptStates)} - {"layer_offset", "norm", "attributes"}
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in read]) for name in names}
     return replace(read[0], **joined)
-
-
-def _read_states(path: Path, belongs_to: Mapping[str, Any]) -> PromptStates:
-    with hdf5.open(path, KIND, belongs_to) as file:
-        states: PromptStates = datasets.read(file, PromptStates, attributes=dict(file.attrs))
-    return states

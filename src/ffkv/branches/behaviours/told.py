@@ -9,22 +9,17 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
-from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, PROMPTS, RANDOM
+from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, RANDOM
 from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
 from ffkv.run.report.wording import note, rows
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import decimals, number, percent, rounded
+from ffkv.run.results.text import decimals, number, percent
 
 SUMMARY, MEMORIES, SETS = "behaviours", "behaviour_memories", "behaviour_sets"
 SHOWN = 25  # memories of each behaviour that a page shows
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
-GROUPED = {  # what makes groups of prompts
-    "group": ": the file says of which group each prompt is",
-    "words": ": pairs that share a word in which their prompts differ are one group",
-    "prompt": "",
-}
 
 
 def asked(run: Run) -> pd.DataFrame:
@@ -81,17 +76,9 @@ def significant(run: Run, name: str) -> pd.DataFrame | None:
 def tell_candidates(run: Run, name: str) -> str:
     """Says how many candidates of a behaviour are significant, if one can be, and which one is strongest."""
     (found, strength, _), sure = candidates(run, name), significant(run, name)
-    unmeasured = "" if strength == "effect" else "; no exact effect was measured"
-    if sure is None:
-        few = "random memories" if strength == "effect" else "groups of prompts"
-        return f"{number(len(found))} candidates, of which none can be significant with so few {few}{unmeasured}"
-    text = f"{number(len(sure))} of {number(len(found))} candidates are significant"
-    if len(sure):
-        best = sure.loc[sure[strength].abs().idxmax()]
-        unit = "" if unmeasured else " logits"
-        strongest = f"{rounded(best[strength])}{unit}"
-        text += f", {memory_name(int(best['layer']), int(best['memory']))} most ({strongest})"
-    return text + unmeasured
+    best = sure.loc[sure[strength].abs().idxmax()] if sure is not None and len(sure) else None
+    values = {"found": found, "exact": strength == "effect", "strength": strength, "sure": sure, "best": best}
+    return note(__package__, "candidates", memory_name=memory_name, **values)
 
 
 def caption_layers(run: Run) -> Caption:
@@ -105,16 +92,8 @@ def caption_layers(run: Run) -> Caption:
 
 
 def _tell_sets(run: Run, name: str) -> str:
-    table = rows(run.table(SETS), behaviour=name)
-    if not len(own := rows(table, choice=BY_SCREEN)):
-        return "no set was measured"
-    largest = own.iloc[-1]
-    if np.isnan(largest["completeness"]):
-        return "no share can be told, because the behaviour is not surely above 0"
-    share, low, high = (largest[f"completeness{end}"] for end in ("", "_low", "_high"))
-    chance = rows(table, choice=RANDOM, size=int(largest["size"]))["completeness"]
-    beside = "".join(f"; random sets {percent(each)}" for each in chance)
-    return f"{number(largest['size'])} memories carry {with_interval(share, low, high, percent)} of it{beside}"
+    own, chance = (rows(run.table(SETS), behaviour=name, choice=choice) for choice in (BY_SCREEN, RANDOM))
+    return note(__package__, "carried", own=own, chance=chance, with_interval=with_interval)
 
 
 def caption_sets(run: Run) -> Caption:
@@ -144,20 +123,10 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns on which prompts each behaviour was measured, what cannot be told, and why."""
     told = []
     for row in asked(run).to_dict("records"):
-        name, its = row["behaviour"], run.settings.behaviours[row["behaviour"]]
-        lists = "two lists of prompts, " if row["kind"] == LISTS else ""
-        sentences = [f"{name}: {lists}{number(row['prompts'])} prompts. {_tell_groups(row)}"]
-        if _few_groups(row):
-            least = rounded(row["smallest_p"])
-            sentences.append(
-                f"No memory is told to contribute otherwise: no p-value of so few groups is below {least}."
-            )
-        if not lists and not row["explained"]:
-            sentences.append(f"The accuracy is below {percent(its.minimum_accuracy)}, so there is nothing to explain.")
-        elif not lists:
-            sentences += [_why_no_share(run, row), _tell_screen(run, name)]
-        sentences.append(f"{control.name} was not asked for it." if control and not having(control, name) else "")
-        told.append(" ".join(filter(None, sentences)))
+        name = row["behaviour"]
+        values = {"its": run.settings.behaviours[name], "found": candidates(run, name)[0], "few": _few_groups(row)}
+        lacking = control.name if control and not having(control, name) else ""
+        told.append(note(__package__, "told", row=row, lacking=lacking, decimals=decimals, **values))
     return told
 
 
@@ -169,34 +138,3 @@ def tell(run: Run) -> list[str]:
 def _few_groups(row: Mapping[str, Any]) -> bool:
     """Tells whether no memory can be significant, or the number of those that are is not known."""
     return bool(row["smallest_p"] > SIGNIFICANT or np.isnan(row["significant"]))
-
-
-def _tell_groups(row: Mapping[str, Any]) -> str:
-    if np.isnan(row["groups"]):
-        return "Each prompt counts as one draw: an earlier ffkv made the run, which knew no groups of prompts."
-    if row["groups"] == row["prompts"]:
-        return "Each prompt counts as one draw."
-    many = f"{number(row['groups'])} group{'s' * (row['groups'] > 1)}"
-    return f"They are of {many}, and a group counts as one draw{GROUPED[row['grouped_by']]}."
-
-
-def _why_no_share(run: Run, row: Mapping[str, Any]) -> str:
-    """Says why it is not told how much of a behaviour all memories together carry; empty if it is told."""
-    if not np.isnan(row["by_memories"]):
-        return ""
-    if row["kind"] == PROMPTS or run.settings.behaviours[row["behaviour"]].baseline != "patch":
-        return "No share of all memories is told: the behaviour is measured from what is left when they are patched."
-    return "No share of all memories is told: the behaviour is not surely above 0."
-
-
-def _tell_screen(run: Run, name: str) -> str:
-    """Says how far the screen tells the exact effects; empty if it cannot be said."""
-    found = candidates(run, name)[0]
-    if np.isnan(pearson := row_of(run, name)["pearson"]):
-        return ""
-    disagree, count = found["disagrees"].astype(bool).sum(), found["effect"].notna().sum()
-    same = "" if found["screen_measured"].isna().all() else " and the same prompts"  # an earlier ffkv took other ones
-    numbers = {"candidates": number(count), "pearson": decimals(pearson), "disagree": number(disagree)}
-    text = note(__package__, "screen", same=same, **numbers)
-    lacks = run.settings.behaviours[name].frozen and found["frozen_estimate"].isna().all()
-    return text + (" The frozen screen could not be computed." if lacks else "")

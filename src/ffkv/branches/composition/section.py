@@ -47,10 +47,6 @@ def none_agrees(agreeing: str) -> Units:
     return by_prefix("composition/by_prefix", lambda table: table[agreeing] == 0)
 
 
-def _experts(run: Run) -> dict[str, bool]:
-    return {"experts": any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)}
-
-
 SHARE, NUMBER = (by_prefix("composition/by_prefix", name, median=True) for name in ("share", "effective"))
 EFFECTIVE_NUMBER = by_layer(EFFECTIVE, "effective_median")
 ACTIVE_CURVES = (
@@ -60,7 +56,18 @@ ACTIVE_CURVES = (
 NONE_AGREES = (_line("active", "no active memory agrees", "agreeing"), _line("all", "no memory agrees", "agreeing_all"))
 SECTION = Section(
     {
-        "figure_7": Figure((ACTIVE, EFFECTIVE), draw_active, caption(__package__, "figure_7", _experts), ACTIVE_CURVES),
+        "figure_7": Figure(
+            (ACTIVE, EFFECTIVE),
+            draw_active,
+            caption(
+                __package__,
+                "figure_7",
+                lambda run: {
+                    "experts": any(each.experts for layer in run.anatomy.layers for each in layer.second_matrices)
+                },
+            ),
+            ACTIVE_CURVES,
+        ),
         "figure_8": figure_of_lines(
             [Panel(NONE_AGREES, "prefixes", percentages=True, limits=(0, 1))],
             caption(__package__, "figure_8"),

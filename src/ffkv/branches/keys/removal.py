@@ -3,8 +3,6 @@
 The steps import torch themselves: it takes a second, and other readers of this module do without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -6,12 +6,10 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-
 from ffkv.run.report.curve import Line, Panel
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure_of_lines
-from ffkv.run.report.verdicts import FAILS, FLAT, UNKNOWN, UNTRAINED, Estimate, Rule, judge
+from ffkv.run.report.verdicts import FLAT, Estimate, Rule, judge
 from ffkv.run.report.wording import course, goes, note, rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, rounded
@@ -80,24 +78,9 @@ def answer(run: Run, control: Run | None = None) -> str:
     missing = _mean(run, "head", "upper").value - _mean(run, "head").value
     rule = Rule(limit=max(0.0, FLAT * missing))
     verdict = judge(rule, gain, _mean(control, GAIN) if control else None)[0]
-    limit = "a fifth of what the lower half lacks" if rule.limit else "0"
-    if np.isnan(gain.value):
-        return "Cannot say: there is nothing to count."
-    if np.isnan(missing):
-        return "Cannot say: what the lower half lacks is not known."
-    if verdict == FAILS:
-        return f"No: the gain is surely less than {limit}."
-    if rule.margins(gain.low, gain.high)[0] <= 0:
-        return f"Cannot say: the interval of the gain includes {limit}."
-    if null.low <= 0:
-        return "Cannot say: the map of shuffled pairs may gain as much."
-    if run.anatomy.weights == "random":
-        return "This run is of an untrained model itself."
-    if verdict == UNTRAINED:
-        return "As in the untrained model: the gain of the untrained model is not clearly less."
-    if verdict == UNKNOWN:
-        return "Cannot say: the difference from the untrained model is not clear."
-    return f"Yes: the gain is surely more than {limit}, and more than by the map of shuffled pairs."
+    known = {"gain": gain.value, "missing": missing, "null": null.low, "limit": rule.limit, "verdict": verdict}
+    within = rule.margins(gain.low, gain.high)[0] <= 0
+    return note(__package__, "answer", within=within, untrained=run.anatomy.weights == "random", **known)
 
 
 def _mean(run: Run, compared: str, half: str = "lower") -> Estimate:

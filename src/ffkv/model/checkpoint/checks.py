@@ -4,6 +4,7 @@ Weights are published in several forms: plain, quantised, as an adapter, as GGUF
 said here.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.fault import causes, denied, is_out_of_memory, out_of_memory
-from ffkv.base.hub.commit import Commit, may_be_on_hub
+from ffkv.base.hub.commit import Commit, explain, may_be_on_hub
 from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
-from ffkv.base.hub.messages import explain
 from ffkv.base.lookup import exists, files_in, is_dir, is_file, read_json
 from ffkv.base.settings import EMBEDDED, Model
 from ffkv.base.settings.messages import shown
@@ -100,7 +100,11 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str], on_hub: 
     if "config.json" in names:
         return
     if "adapter_config.json" in names:
-        base = _base_of(folder / "adapter_config.json")
+        base = ""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the sentence does without it
+            base = str(
+                read_json(folder / "adapter_config.json", object_pairs_hook=dict)["base_model_name_or_path"] or ""
+            )
         raise UserError(
             f"{checkpoint} is a PEFT adapter{f' of {base}' if base else ''}, not a whole model. Set model.checkpoint to"
             f" {base or 'the model that it adapts'} and model.adapter to {checkpoint}."
@@ -135,13 +139,6 @@ def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
 
 def _gguf_files(names: list[str]) -> list[str]:
     return sorted(name for name in names if name.lower().endswith(".gguf"))
-
-
-def _base_of(path: Path) -> str:
-    try:
-        return str(read_json(path, object_pairs_hook=dict)["base_model_name_or_path"] or "")
-    except (OSError, ValueError, KeyError, TypeError):  # the sentence does without it
-        return ""
 
 
 def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:

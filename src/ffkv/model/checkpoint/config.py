@@ -1,7 +1,5 @@
 """What configs of `transformers` say under different names, and how a model is built from one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +58,7 @@ def configured_activation(config: Any) -> str:
     return str(next((getattr(config, name) for name in ACTIVATION_NAMES if hasattr(config, name)), "unknown"))
 
 
-def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str | None) -> Any:
+def build_empty(config: "PreTrainedConfig", dtype: "torch.dtype", code_revision: str | None) -> Any:
     """Builds a causal language model on torch's current device.
 
     `config`: its config, which may name code. `dtype`: type of its parameters. `code_revision`: commit of the code that the config

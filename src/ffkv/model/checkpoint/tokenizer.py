@@ -1,7 +1,5 @@
 """Loads the tokenizer of a checkpoint."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -29,7 +27,7 @@ PARTS = ("normalizer", "pre_tokenizer", "model", "decoder")  # what ids follow f
 
 def load_tokenizer(
     source: Path | str, commit: Commit | None = None, trust_remote_code: bool = False, gguf: str = ""
-) -> PreTrainedTokenizerFast:
+) -> "PreTrainedTokenizerFast":
     """Loads the tokenizer of a checkpoint or of the model step's folder.
 
     `commit`: the commit of a checkpoint on the hub that is read. `trust_remote_code`: run the Python code that the checkpoint
@@ -69,12 +67,12 @@ def load_tokenizer(
         return tokenizer
 
 
-def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
+def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
     """Returns a hash of the tokenizer's complete definition."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
 
 
-def _make_steady(tokenizer: Tokenizer) -> None:
+def _make_steady(tokenizer: "Tokenizer") -> None:
     """Switches off what makes an encoding random, or cuts and fills it."""
     for name in CHANCE:
         if getattr(tokenizer.model, name, None):
@@ -115,7 +113,7 @@ def _differ(first: Any, second: Any) -> bool:
     return any(one.get(key) != other.get(key) for key in {**one, **other})
 
 
-def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
+def _try_out(source: Path | str, tokenizer: "PreTrainedTokenizerFast") -> None:
     """Refuses a tokenizer that loads but cannot encode a text."""
     try:
         ids = tokenizer("A first text.", verbose=False)["input_ids"]

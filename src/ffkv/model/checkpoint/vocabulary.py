@@ -1,7 +1,5 @@
 """`model/vocabulary.h5`: the text of every token id, so that later steps need no tokenizer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Vocabulary:
     token: Sequence[str] = texts("token", about="the text of each id")
 
 
-def write_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerFast, anatomy: Anatomy) -> None:
+def write_vocabulary(folder: Path, tokenizer: "PreTrainedTokenizerFast", anatomy: Anatomy) -> None:
     """Writes the texts of all ids into the model's folder."""
     with hdf5.create(folder / FILE, "vocabulary", anatomy.identity) as file:
         datasets.write(file, Vocabulary(token_texts(tokenizer, anatomy.vocabulary)))
@@ -39,7 +37,7 @@ def read_vocabulary(folder: Path | str) -> Sequence[str]:
         return datasets.read(file, Vocabulary).token
 
 
-def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str]:
+def token_texts(tokenizer: "PreTrainedTokenizerFast", vocabulary: int) -> list[str]:
     """Returns the text of every id, with the blanks that belong to it: "he" inside a word is not " he".
 
     A token's text is what it adds to the text of another token before it. It is the token's name if it has no text of

@@ -99,7 +99,13 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any],
         raise UserError(
             f"{checkpoint} lacks the weights {', '.join(missing[:5])}: it is not a whole {type(model).__name__}."
         )
-    _compare_head(checkpoint, model)
+    # Tensors of their own in the file, such as an output embedding, which the config says are one.
+    wanted = model.get_expanded_tied_weights_keys(all_submodels=True)
+    if apart := sorted({*wanted} - {*model.all_tied_weights_keys}):
+        remark(
+            f"{checkpoint} has another {apart[0]} than {wanted[apart[0]]}, though its config says that the two are one"
+            " (tie_word_embeddings). Each is read as it is in the file."
+        )
 
 
 def _check_files(checkpoint: str, folder: Path) -> None:
@@ -121,16 +127,6 @@ def _check_files(checkpoint: str, folder: Path) -> None:
     if others:
         names = ", ".join(file.name for file in others)
         remark(f"{checkpoint} has files of weights that are not read, {names}: {read[0].name} is.")
-
-
-def _compare_head(checkpoint: str, model: PreTrainedModel) -> None:
-    """Says that a file has tensors of its own, such as an output embedding, which the config says are one."""
-    wanted = model.get_expanded_tied_weights_keys(all_submodels=True)
-    if apart := sorted({*wanted} - {*model.all_tied_weights_keys}):
-        remark(
-            f"{checkpoint} has another {apart[0]} than {wanted[apart[0]]}, though its config says that the two are one"
-            " (tie_word_embeddings). Each is read as it is in the file."
-        )
 
 
 def weight_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -180,13 +176,14 @@ def stored_tensors(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
     """Reads tensors of a checkpoint, each by the name that transformers has for it, which may begin otherwise in the file."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder)[0]:
-        stored = {own: name for own in tensors_in(file) for name in names if _same_end(own, name)}
+        stored = {
+            own: name
+            for own in tensors_in(file)
+            for name in names
+            if f".{own}".endswith(f".{name}") or f".{name}".endswith(f".{own}")
+        }
         found |= {stored[own]: tensor for own, tensor in tensors_in(file, {*stored}).items()}
     return found
-
-
-def _same_end(own: str, name: str) -> bool:
-    return own == name or own.endswith(f".{name}") or name.endswith(f".{own}")
 
 
 def check_finite(settings: Model, model: PreTrainedModel) -> None:

@@ -111,17 +111,15 @@ def candidates_of(model: nn.Module, modules: Modules, second_matrix: str) -> dic
             continue
         if name in banks or (is_matrix(module) and pattern.search(inside)):
             candidates[name] = block
-        elif inside.endswith("experts") and _holds_tensors(module):
+        elif (
+            inside.endswith("experts")
+            and any(own.ndim > 1 for own in module.parameters())
+            and not any(map(is_matrix, module.modules()))
+        ):
             raise UserError(
                 f"{name} ({type(module).__name__}) is a mixture of experts of a form that ffkv does not know."
             )
     return candidates
-
-
-def _holds_tensors(module: nn.Module) -> bool:
-    """Tells whether a module has matrices of its own, not modules that have them."""
-    within = list(module.modules())
-    return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
 
 
 def _check(block: str, name: str, names: list[str], shapes: Shapes, modules: Modules, ids: Tensor) -> None:

@@ -45,7 +45,13 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     `model.second_matrix`. Raises UserError if the model has no feed-forward layers that can be read, or an identity fails;
     names the layer, the identity and the error.
     """
-    _check_logits(model, second)
+    logits = tried(lambda: forward(model, second).logits)
+    if isinstance(logits, Exception):
+        raise UserError(
+            f"it does not run on {tuple(second.shape)} tokens: {type(logits).__name__}: {logits}"
+        ) from logits
+    if not torch.isfinite(logits).all():
+        raise UserError(f"it overflows in {type_name(model)}: its logits are not finite. {REMEDY}")
     errors = {}
     if any(layout_of(module) is not None for module in model.modules()):
         errors["experts"] = _prove_experts(model, first)
@@ -68,14 +74,6 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     spec = HeadSpec(type(model).__name__, layers, last_block, returns)
     final = output if layers[-1].readout_block else states[-1]["o"]
     return Decomposition(spec, errors, final, logits, type_name(model))
-
-
-def _check_logits(model: nn.Module, ids: Tensor) -> None:
-    logits = tried(lambda: forward(model, ids).logits)
-    if isinstance(logits, Exception):
-        raise UserError(f"it does not run on {tuple(ids.shape)} tokens: {type(logits).__name__}: {logits}") from logits
-    if not torch.isfinite(logits).all():
-        raise UserError(f"it overflows in {type_name(model)}: its logits are not finite. {REMEDY}")
 
 
 def _prove_experts(model: nn.Module, ids: Tensor) -> float:

@@ -12,8 +12,6 @@ What reads states or values takes a lens, and never asks which one it is. A furt
 line in `READINGS` (`ffkv.run.results.readings`), which says how finished runs can be read.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -62,7 +60,7 @@ class Lens(ABC):
 class MappedLens(Lens):
     """The head, behind an affine map from the space of each layer to that of the vectors that the head reads."""
 
-    def __init__(self, head: Head, map_of: Callable[[int], tuple[np.ndarray, np.ndarray]]):
+    def __init__(self, head: "Head", map_of: Callable[[int], tuple[np.ndarray, np.ndarray]]):
         """Shares the weights of `head`. `map_of`: returns W [d, d] and b [d] of a layer in float32; the last map is kept."""
         self._head, self.vocabulary = head, head.vocabulary
         self._map = lru_cache(maxsize=1)(

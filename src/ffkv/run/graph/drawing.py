@@ -5,8 +5,6 @@ The nodes of a behaviour are at no token: those of a layer stand beside each oth
 are, and lines that are not stable are broken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
@@ -42,7 +40,7 @@ TEXT = Markup('<text x="{:.0f}" y="{:.0f}" fill="var(--{})" font-size="{}" text-
 BELOW = Markup('<line x1="{:.0f}" y1="{:.0f}" x2="{:.0f}" y2="{:.0f}" stroke="var(--line)" stroke-width="1.0"/>')
 
 
-def draw(graph: Drawn, alone: bool = False, address: Callable[[int, int], str] | None = None) -> Markup:
+def draw(graph: "Drawn", alone: bool = False, address: Callable[[int, int], str] | None = None) -> Markup:
     """Draws a graph as an `svg` element.
 
     Args:
@@ -111,7 +109,7 @@ def label(row: Any, longest: int | None = None, write: Callable[[str], str] = sh
     return f"{reads} → {write(row.pushes)}" if row.pushes else reads
 
 
-def _columns(graph: Drawn) -> tuple[np.ndarray, list[str]]:
+def _columns(graph: "Drawn") -> tuple[np.ndarray, list[str]]:
     """Returns in which column each node stands, and what stands below each column."""
     if "position" in graph.nodes:
         return graph.nodes["position"].to_numpy(int), [*graph._words.below]
@@ -136,7 +134,7 @@ def _mark(x: float, y: float, radius: float, colour: str, filled: float = 1.0) -
     ).format(x, y, radius, colour, filled, "sheet" if filled == 1 else colour)
 
 
-def _edge(graph: Drawn, row: Any, start: tuple[float, float], end: tuple[float, float], largest: float) -> Markup:
+def _edge(graph: "Drawn", row: Any, start: tuple[float, float], end: tuple[float, float], largest: float) -> Markup:
     """Draws an edge as a curve that leaves and arrives upright."""
     source = graph.nodes["name"].iloc[row.source]
     target = "the answer" if row.target == ANSWER else graph.nodes["name"].iloc[row.target]

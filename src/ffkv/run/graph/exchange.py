@@ -24,8 +24,7 @@ from ffkv.run.graph.drawing import label
 from ffkv.run.graph.result import Drawn, Graph
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, shortened
-from ffkv.run.trace.result import as_plain
-from ffkv.run.trace.text import fill, plain_token
+from ffkv.run.trace.result import as_plain, fill, plain_token
 
 SHOWN = 20  # edges
 NUMBERS = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")

@@ -15,9 +15,8 @@ from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run
-from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
-from ffkv.run.trace.prompt import Prompt, check_prompt, read_prompt
+from ffkv.run.trace.prompt import check_prompt, read_prompt
 from ffkv.run.trace.settings import GraphOptions
 
 # The columns of `Graph`.
@@ -70,7 +69,12 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     first = len(run.corpus("train").bos)
     if len(prompt.ids) == first:
         raise UserError("The prompt is empty, so no memory acts at a token of it. Write a prompt of one token or more.")
-    other = None if asked.other is None else _read_other(run, model, asked.other, prompt)
+    other = None if asked.other is None else read_prompt(run, model.tokenizer, asked.other)
+    if other is not None and len(other.ids) != len(prompt.ids):
+        raise UserError(
+            f"The prompt has {len(prompt.ids)} tokens, and the other one {len(other.ids)}. Their tokens are compared one by one, so"
+            " write two prompts with the same number of tokens."
+        )
     mean = read_triggers(run.folder / "triggers.h5", run.anatomy.identity).mean
     ids = prompt.ids[:0] if other is None else other.ids
     baseline = asked.baseline if other is None else "patch"
@@ -92,16 +96,6 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
         tokens=prompt.tokens,
         **_make(run, subject, asked, first),
     )
-
-
-def _read_other(run: Run, model: RunModel, text: str, prompt: Prompt) -> Prompt:
-    other = read_prompt(run, model.tokenizer, text)
-    if len(other.ids) != len(prompt.ids):
-        raise UserError(
-            f"The prompt has {len(prompt.ids)} tokens, and the other one {len(other.ids)}. Their tokens are compared one by one, so"
-            " write two prompts with the same number of tokens."
-        )
-    return other
 
 
 def _with_answers(subject: Subject, answer: int | None = None, wrong: int | None = None) -> tuple[Subject, float]:

@@ -16,8 +16,7 @@ from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
 from ffkv.run.results.text import number, percent, summary, table, token, visible
-from ffkv.run.trace.result import as_plain
-from ffkv.run.trace.text import fill
+from ffkv.run.trace.result import as_plain, fill
 
 if TYPE_CHECKING:
     import networkx

@@ -23,7 +23,7 @@ from ffkv.run.report import drawing, svg
 from ffkv.run.report.curve import Curve, Panel, draw_control
 from ffkv.run.report.page_tables import PageTable, data_table
 from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
-from ffkv.run.report.wording import short_name, written
+from ffkv.run.report.wording import note, short_name, written
 from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
 from ffkv.run.results.text import number
@@ -206,7 +206,7 @@ def told(run: Run, control: Run | None = None) -> list[str]:
     """Returns what the summary says in sentences, in the order of the branches; and what the run is compared with."""
     said = [said for branch in branches_of(run) for said in load_section(branch.name).summary(run, control)]
     if control is None:
-        return [*said, without_control(run)]
+        return [*said, note(__package__, "uncompared", run=run)]
     name = short_name(control)
     return [*said, f"{name[:1].upper()}{name[1:]}: {name_control(control)}.{about_text(run, control)}"]
 
@@ -253,15 +253,6 @@ def about_text(run: Run, control: Run) -> str:
     whole, part = (int(each.files.corpora["train"]["tokens"]) for each in (run, control))
     less = control.anatomy.weights == "random" and part < whole
     return " In more text, more of its trigger examples would be alike and have patterns." if less else ""
-
-
-def without_control(run: Run) -> str:
-    """Returns why no numbers of an untrained model stand beside those of a run."""
-    if run.anatomy.weights == "random":
-        return "This model is untrained itself."
-    reason = ": model.max_memory is set" if run.settings.model.max_memory else ""
-    reason = ": report.control is none" if run.settings.report.control == NONE else reason
-    return f"Not compared with an untrained model{reason}."
 
 
 def draw_training(run: Run, paper: Any) -> Drawing:

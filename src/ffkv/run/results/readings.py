@@ -1,7 +1,5 @@
 """How the values and the states of a run can be read: as the head reads them, or through another lens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,13 +17,13 @@ class Reading(NamedTuple):
     """One way to read them."""
 
     branch: str  # what has read the values so: its folder has their projections and its table `by_memory`
-    lens: Callable[[RunFiles, Head], Lens]  # makes what reads other vectors so
+    lens: "Callable[[RunFiles, Head], Lens]"  # makes what reads other vectors so
 
 
-def _mapped(files: RunFiles, head: Head) -> Lens:
+def _mapped(files: "RunFiles", head: "Head") -> "Lens":
     from ffkv.model.head.lens import MappedLens
 
-    def map_of(layer: int) -> tuple[np.ndarray, np.ndarray]:
+    def map_of(layer: int) -> "tuple[np.ndarray, np.ndarray]":
         with files.open_maps(files.layer_group(layer)) as file:
             return read_map(file, layer)
 
@@ -36,6 +34,6 @@ def _mapped(files: RunFiles, head: Head) -> Lens:
 READINGS = {"head": Reading("values", lambda files, head: head), "translated": Reading("translation", _mapped)}
 
 
-def lens_of(files: RunFiles, head: Head) -> Lens:
+def lens_of(files: "RunFiles", head: "Head") -> "Lens":
     """Returns the lens in whose reading the files of a run are. `head`: that of the run."""
     return READINGS[files.reading].lens(files, head)

@@ -2,7 +2,7 @@
 
 A trace is about one prompt: `settings` says what can be asked, `prompt` what the model reads, and which memories are
 off or scaled. `states` runs it. `trace` reads r, y and o out, splits each layer's output into memories, makes the
-tables, connects the strongest memories, puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. docs/trace.md defines every
+tables, connects the strongest memories, puts it together as a `result`, also as text. docs/trace.md defines every
 number.
 
 Many texts run in batches, in `coefficients`: memories on every token, and the predictions behind all tokens with and

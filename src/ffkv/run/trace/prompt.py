@@ -1,7 +1,5 @@
 """What is asked of the model: the tokens that it reads, of one prompt or of many texts, and memories that are switched off or scaled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +37,7 @@ def check_prompt(run: Run, text: Any) -> None:
         raise UserError(f"The prompt is {text!r}. Write it as text.")
 
 
-def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prompt:
+def read_prompt(run: Run, tokenizer: "PreTrainedTokenizerBase", text: str) -> Prompt:
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
     Raises:
@@ -144,7 +142,7 @@ def check_texts(run: Run, texts: Iterable[str | int]) -> None:
         raise UserError(f"texts is {texts!r}. Write a list of texts, such as [{texts!r}].")
 
 
-def read_texts(run: Run, model: RunModel, texts: Iterable[str | int]) -> Iterator[Text]:
+def read_texts(run: Run, model: "RunModel", texts: Iterable[str | int]) -> Iterator[Text]:
     """Encodes texts to the letter, one at a time. A number is that of a sentence of the train split.
 
     Raises:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BeforeValidator, Field, field_validator
 
 from ffkv.base.settings import LARGEST, Section, Seed
@@ -39,7 +38,7 @@ class Changes(Section):
     @classmethod
     def _plain(cls, given: Any) -> Any:
         """Takes numbers and texts out of a table of numpy's or pandas' as they are."""
-        return given.item() if isinstance(given, np.generic) else given
+        return given.item() if getattr(given, "shape", None) == () else given  # numpy is not imported for it
 
 
 class TraceOptions(Changes):
