@@ -52,7 +52,22 @@ def with_transformer_lens(model: Any, ids: Tensor, modules: Sequence[str]) -> li
     return [cache[name] for name in names]
 
 
-LIBRARIES = {"plain hooks": with_plain_hooks, "nnsight": with_nnsight, "TransformerLens": with_transformer_lens}
+def with_interp_engine(model: Any, ids: Tensor, modules: Sequence[str]) -> list[Tensor]:
+    """interp-engine in its eager mode: the point `mlp_act`."""
+    from interp_engine import Address, capture, load_model
+
+    served = load_model(model.name_or_path, backend="eager", device="cpu", dtype="float32")
+    points = [Address("mlp_act", layer) for layer in range(len(modules))]
+    cache = capture(served, ids, points)
+    return [cache.get("mlp_act", layer) for layer in range(len(modules))]
+
+
+LIBRARIES = {
+    "plain hooks": with_plain_hooks,
+    "nnsight": with_nnsight,
+    "TransformerLens": with_transformer_lens,
+    "interp-engine": with_interp_engine,
+}
 
 
 def main(library: str, checkpoint: str, ids: str, modules: str, output: str) -> None:

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+import subprocess
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -15,6 +16,8 @@ from ffkv.cli import ffkv as command
 from ffkv.run.export.settings import Export
 from ffkv.run.export.step import export
 from ffkv_publishing.site import _forget_machine
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def publish(*arguments) -> tuple[int, str]:
@@ -68,6 +71,15 @@ def test_the_first_page_lists_everything(site):
     for heading in ("Reports", "Comparisons", "Memories", "Exports"):
         assert f"<h2>{heading}</h2>" in page
     assert page.count("memories/L") == 2
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)")
+def test_each_table_of_the_first_page_has_a_field_to_search_it(site):
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
+    page = subprocess.run(
+        [CHROMIUM, *options, (site[0] / "index.html").as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert page.stdout.count('<input type="search">') == 4
 
 
 def test_no_file_names_the_machine(site):

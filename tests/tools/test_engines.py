@@ -40,6 +40,7 @@ def test_the_table_has_the_demo_and_no_library_that_differs():
         "plain hooks",
         "nnsight",
         "TransformerLens",
+        "interp-engine",
     }
     for row in TABLE:
         assert list(row) == list(COLUMNS) and row["version"] and row["date"] and int(row["tokens"]) >= 1000

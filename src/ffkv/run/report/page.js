@@ -39,13 +39,14 @@ for (const table of document.querySelectorAll(".scroll > table:not([class])")) {
   if (table.closest(".rest")) continue;
   const rest = table.parentElement.nextElementSibling, body = table.tBodies[0];
   const rows = [...body.rows, ...(rest?.matches(".rest") ? rest.querySelectorAll("tbody > tr") : [])];
-  if (rows.length < FEW) continue;
+  const always = table.closest("[data-search]"); // a page to find others with
+  if (rows.length < FEW && !always) continue;
   for (const head of table.tHead.rows[0].cells) {
     const button = make("button", head.textContent, { type: "button" });
     button.onclick = () => { join(table); sort(table, head, rows); };
     head.replaceChildren(button);
   }
-  if (rows.length <= MANY) continue;
+  if (rows.length <= MANY && !always) continue;
   const label = make("label", "Filter "), field = make("input", "", { type: "search" }), told = make("output", "");
   field.oninput = () => {
     join(table);
