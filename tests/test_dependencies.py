@@ -136,7 +136,7 @@ def edited(tmp_path_factory) -> Callable[..., set[str]]:
     """Says which rules an edit of modules repeats, in a copy of all packages."""
     copy, patch = tmp_path_factory.mktemp("copy"), pytest.MonkeyPatch()
     for package in packages():
-        shutil.copytree(PACKAGE.parent / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(dependencies._folder(package), copy / package, ignore=shutil.ignore_patterns("__pycache__"))
 
     def hashes_of_copy() -> dict[str, str]:
         with patch.context() as patched:
@@ -197,7 +197,7 @@ def test_the_hash_of_a_step_is_the_same_wherever_its_packages_lie(tmp_path, monk
     # The last package comes first in the order of paths.
     for place, package in enumerate(sorted(packages(), reverse=True)):
         folder = tmp_path / str(place) / package
-        shutil.copytree(PACKAGE.parent / package, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(dependencies._folder(package), folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(dependencies, "_folder", lambda package: next(tmp_path.glob(f"*/{package}")))
     assert hashes() == before
     clear()

@@ -11,7 +11,9 @@ from packaging.requirements import Requirement
 from snakemake.profiles import ProfileConfigFileParser
 from support import ROOT
 
+from ffkv.base.doors import OWN
 from ffkv.base.settings import Corpus
+from ffkv.base.version import RELEASE
 from ffkv.corpus.sources import read_documents
 
 ENVIRONMENTS = ROOT / "envs"
@@ -54,11 +56,22 @@ def test_the_package_asks_for_lower_bounds_that_the_tested_versions_keep():
     for requirements, pinned in [
         (project["dependencies"], listed("requirements.txt")),
         (project["optional-dependencies"]["slurm"], listed("requirements-slurm.txt")),
-        (project["optional-dependencies"]["agents"], {"mcp": listed("requirements-test.txt")["mcp"]}),
     ]:
         asked = {each.name.lower().replace("_", "-"): each.specifier for each in map(Requirement, requirements)}
         assert asked.keys() == pinned.keys()
         assert all(str(bound).startswith(">=") and bound.contains(pinned[name]) for name, bound in asked.items())
+
+
+def test_packages_beside_the_core_ask_for_this_ffkv_and_for_what_is_tested():
+    found = sorted(ROOT.glob("packages/*/pyproject.toml"))
+    projects = {path.parent.name: tomllib.loads(path.read_text())["project"] for path in found}
+    assert {"ffkv", *projects} == {*OWN}
+    tested = listed("requirements-test.txt") | {"ffkv": RELEASE}
+    for name, project in projects.items():
+        assert (project["name"], project["version"]) == (name, RELEASE)
+        asked = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+        assert all(bound.contains(tested[name]) for name, bound in asked.items())
+        assert f"-e packages/{name}" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-test.txt", "requirements-slurm.txt"])

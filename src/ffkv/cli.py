@@ -17,6 +17,8 @@ from ffkv.base.version import version
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
+# Commands of packages/, which may not be installed.
+ELSEWHERE = {"mcp": "ffkv-agents", "crate": "ffkv-publishing", "publish": "ffkv-publishing"}
 RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 OF_BRANCHES = {name: ["", branch.about] for name, branch in BRANCHES.items()}  # made from the steps of branches
@@ -57,6 +59,9 @@ class Lazy(click.Group):
         if name in RENAMED:
             raise click.UsageError(f"`ffkv {name}` is now `ffkv {RENAMED[name]}`, with the same options.", context)
         if name not in COMMANDS:
+            if name in ELSEWHERE:
+                told = f"`ffkv {name}` is in the package {ELSEWHERE[name]}. In a clone of ffkv: pip install ./packages/{ELSEWHERE[name]}"
+                raise click.UsageError(told, context)
             return None
         if name in BROKEN:
             raise BROKEN[name]

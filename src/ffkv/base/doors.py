@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
+OWN = ("ffkv", "ffkv-agents", "ffkv-publishing")  # packages of this repository
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -54,8 +55,8 @@ def _of_all_packages() -> Any:  # its type depends on the version of Python
 
 
 def is_own(entry: EntryPoint) -> bool:
-    """Whether it is of ffkv's own packages."""
-    return entry.dist is not None and entry.dist.name == "ffkv"
+    """Whether it is of ffkv's own packages, those in packages/ among them."""
+    return entry.dist is not None and entry.dist.name in OWN
 
 
 @cache

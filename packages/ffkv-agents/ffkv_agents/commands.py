@@ -1,7 +1,6 @@
 """`ffkv mcp`."""
 
 import contextlib
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ def mcp(results: tuple[Path, ...], allowed: dict[str, Any], threads: int) -> Non
 
     RESULTS are the folders of the runs, such as results/demo. A client of the protocol starts this command. docs/python.md says more.
     """
-    if importlib.util.find_spec("mcp") is None:
-        raise UserError("The package mcp is missing. Install it: pip install 'ffkv[agents]'.")
     if len(results) > 1 and allowed["annotations"]:
         raise UserError("--annotations is the folder of one run. Open that run alone.")
     from ffkv.run.results.run import open
