@@ -124,7 +124,7 @@ def test_a_small_one_names_large_files_with_their_sums_alone(tiny, tmp_path):
     assert "agent" not in entities["#run"]
 
 
-@pytest.mark.parametrize("way", ["unfinished", "damaged", "citation", "full"])
+@pytest.mark.parametrize("way", ["unfinished", "damaged", "citation", "license", "full"])
 def test_what_cannot_be_packed_is_refused_and_nothing_is_left(own_tiny, tmp_path, monkeypatch, way):
     results, citation = own_tiny / "results/tiny", None
     if way == "unfinished":
@@ -137,7 +137,7 @@ def test_what_cannot_be_packed_is_refused_and_nothing_is_left(own_tiny, tmp_path
     elif way == "citation":
         citation = tmp_path / "CITATION.cff"
         citation.write_text("authors: 3\n")
-    else:
+    elif way == "full":
 
         def fill(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -147,8 +147,11 @@ def test_what_cannot_be_packed_is_refused_and_nothing_is_left(own_tiny, tmp_path
         "unfinished": "is not finished: .*values.h5",
         "damaged": "figure_9_residual_agreement.csv",
         "citation": "names no authors",
+        "license": "is no licence",
         "full": "does not fit",
     }
     with pytest.raises(UserError, match=told[way]):
-        write_crate(ffkv.open(results), tmp_path / "out/crate.zip", LICENSE, citation=citation)
+        write_crate(
+            ffkv.open(results), tmp_path / "out/crate.zip", "" if way == "license" else LICENSE, citation=citation
+        )
     assert not [*tmp_path.glob("out/*")]

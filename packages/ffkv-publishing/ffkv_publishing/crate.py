@@ -6,6 +6,7 @@ read, wrote and took, and every file with its SHA-256. The library `rocrate` wri
 
 import hashlib
 import mimetypes
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -109,8 +110,10 @@ def write_crate(
     Returns:
         The number of files that are left out.
     Raises:
-        UserError: the run is not finished, or a file of it is damaged; CITATION.cff is none; the file cannot be written.
+        UserError: the licence is none; the run is not finished, or a file of it is damaged; CITATION.cff is none; the file cannot be written.
     """
+    if not re.fullmatch(r"https?://\S+|[\w.+-]+", license):
+        raise UserError(f"{license!r} is no licence. Name one of SPDX, such as CC-BY-4.0, or give its address.")
     expected = [run.folder / name for name in expected_files(run.settings)]
     if missing := [path for path in expected if not exists(path)]:
         raise UserError(
