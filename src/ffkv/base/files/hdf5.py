@@ -361,10 +361,9 @@ class Pieces:
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))
             first, last = start // self._size, max(start, stop - 1) // self._size
-            if first == last:
-                return self._piece(first)[start - first * self._size : max(start, stop) - first * self._size]
-            together = np.concatenate([self._piece(number) for number in range(first, last + 1)])
-            return together[start - first * self._size : stop - first * self._size]
+            pieces = [self._piece(number) for number in range(first, last + 1)]
+            together = pieces[0] if first == last else np.concatenate(pieces)
+            return together[start - first * self._size : max(start, stop) - first * self._size]
         if isinstance(at, np.ndarray):
             if at.size and not 0 <= at.min() <= at.max() < len(self):
                 raise self._lacks(at.min() if at.min() < 0 else at.max())
