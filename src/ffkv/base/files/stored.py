@@ -71,12 +71,9 @@ def block_folder(path: Path) -> Path:
 def verify_sum(path: Path) -> None:
     """Compares a file, or all files of a folder, with their sums.
 
-    One without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
-
-    Raises:
-        Damaged: a file is not what was written, or missing.
-        UserError: a file, or the sums, cannot be read, or another program has the file open for writing; or the sums are
-            damaged or incomplete.
+    One without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it. Raises
+    `Damaged` if a file is not what was written, or missing; UserError if a file, or the sums, cannot be read, another program
+    has the file open for writing, or the sums are damaged or incomplete.
     """
     output = output_of(path)
     if not output.name:  # "." and "/": nobody wrote these as one

@@ -32,10 +32,8 @@ Globs = Annotated[
 def compile_expression(text: str) -> Any:
     """Compiles a regular expression of a user. RE2 matches it: its time grows with the text, its memory does not.
 
-    It has `search`, as those of the standard library have, for text and for UTF-8.
-
-    Raises:
-        ValueError: it is none, is too long, or needs what RE2 lacks. The message says which.
+    It has `search`, as those of the standard library have, for text and for UTF-8. Raises ValueError if it is none, is too
+    long, or needs what RE2 lacks. The message says which.
     """
     import re2  # not needed by most steps
 
@@ -157,9 +155,7 @@ class Section(BaseModel):
     def __init__(self, /, **values: Any) -> None:
         """Makes the section. Settings that are not given have their defaults.
 
-        Raises:
-            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is
-                allowed.
+        Raises UserError for an unknown key, a wrong type or an impossible value; it names the key, the value and what is allowed.
         """
         try:
             super().__init__(**values)
