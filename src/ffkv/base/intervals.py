@@ -105,10 +105,8 @@ def scatter_of_layers(values: np.ndarray, weights: np.ndarray, halves: Sequence[
     they rise or fall slowly (von Neumann 1941). The steps overlap, so that they have fewer degrees of freedom. A step over
     a layer that is left out is divided by the root of its length.
 
-    Args:
-        values: the numbers [layer].
-        weights: how much a layer counts in the mean of its half, up to a factor [layer].
-        halves: the layers whose means are compared, ascending; more than one in a half at least.
+    `values`: the numbers [layer]. `weights`: how much a layer counts in the mean of its half, up to a factor [layer]. `halves`:
+    the layers whose means are compared, ascending; more than one in a half at least.
     """
     from scipy.special import stdtrit
 

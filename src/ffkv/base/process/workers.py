@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ffkv.base.errors import UserError, as_exception
+from ffkv.base.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -124,7 +124,9 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
             try:
                 connection.send((True, function(item)))
             except BaseException as error:
-                failure = as_exception(error)
+                # A panic of a library in Rust is no `Exception`, and its class cannot be imported.
+                panic = RuntimeError(f"{type(error).__name__}: {error}")
+                failure = error if isinstance(error, Exception) else panic
                 failure.add_note(f"In another process:\n{traceback.format_exc()}")
                 connection.send((False, failure))
 
