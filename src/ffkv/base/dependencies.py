@@ -88,10 +88,7 @@ def _folder(package: str) -> Path:
 
 @cache
 def _source(module: str, beside: Path = Path()) -> Path | None:
-    """Returns the file of a module: "ffkv.base" is base/__init__.py. None if it is of another library.
-
-    `beside`: the file that names it, for names that begin with dots.
-    """
+    """Returns the file of a module, which the file `beside` may name with dots at its beginning; None if it is of another library."""
     names = module.lstrip(".")
     if dots := len(module) - len(names):
         path = beside.parents[dots - 1].joinpath(*names.split("."))
@@ -116,10 +113,7 @@ def _sources(module: str, names: Iterable[str], beside: Path) -> list[Path]:
 
 @cache
 def _imports(path: Path) -> tuple[Path, ...]:
-    """Returns the files of ffkv and of packages behind its doors that a file imports, anywhere in it, but not for types alone.
-
-    And the data files that it reads, and what of ffkv stands behind the doors that it opens.
-    """
+    """Returns the files that a file imports anywhere but for types alone, its data files, and what of ffkv is behind doors it opens."""
     if path.suffix != ".py":
         return ()
     text = _content(path).decode()
@@ -177,7 +171,7 @@ def _used_by(own: Path, function: str) -> set[Path]:
 
 
 def _imported_by(node: ast.AST, own: Path) -> dict[str, tuple[Path, str]]:
-    """Returns the names that a statement of the file `own` imports: the file that each comes from, and its name there; "" for all of it."""
+    """Returns the names that a statement of the file `own` imports: their files, and their names there; "" for all of a file."""
     if not isinstance(node, ast.ImportFrom):
         return {}
     module = "." * node.level + (node.module or "")

@@ -159,11 +159,6 @@ def _again(output: Path) -> str:
     return f"Make {target_of(output)} again: {made_again(output)} (or, {know})."
 
 
-def forget_digests() -> None:
-    """Lets the next comparison read every file again."""
-    _digest_of.cache_clear()
-
-
 def _digest(path: Path) -> str:
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -237,7 +232,7 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
             " HDF5_USE_FILE_LOCKING=FALSE, then start the same command again."
         )
     try:
-        forget_digests()
+        _digest_of.cache_clear()  # so that every file is read again
         for file in (path, *parts):
             verify_sum(file)
     except UserError as found:
