@@ -41,7 +41,8 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     if the function is neither of ffkv nor of a package behind a door.
     """
     module, name = function.split(":")
-    own = _known(module)
+    if not (own := _source(module)):
+        raise ValueError(f"{module} is neither of ffkv nor of a package behind a door of ffkv, see ffkv.base.doors")
     by_name = (_folder(package).glob(rest) for package, _, rest in (pattern.partition("/") for pattern in also))
     used = _used_by(own, name)
     found = {own, *(path for paths in by_name for path in paths if is_file(path))}
@@ -69,7 +70,6 @@ def _content(path: Path) -> bytes:
 
 @cache
 def _changes_numbers(path: Path) -> bool:
-    """Whether numbers may depend on a file."""
     if not path.is_relative_to(core := _folder("ffkv")):
         return True
     name = path.relative_to(core).as_posix()
@@ -86,21 +86,11 @@ def _folder(package: str) -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
-def _known(module: str) -> Path:
-    if found := _source(module):
-        return found
-    raise ValueError(f"{module} is neither of ffkv nor of a package behind a door of ffkv, see ffkv.base.doors")
-
-
 @cache
-def _source(module: str, beside: Path | None = None) -> Path | None:
-    """Returns the file of a module: "ffkv.base" is base/__init__.py. None if it is of another library.
-
-    `beside`: the file that names it, for names that begin with dots.
-    """
+def _source(module: str, beside: Path = Path()) -> Path | None:
+    """Returns the file of a module, which the file `beside` may name with dots at its beginning; None if it is of another library."""
     names = module.lstrip(".")
     if dots := len(module) - len(names):
-        assert beside is not None
         path = beside.parents[dots - 1].joinpath(*names.split("."))
     else:
         package, *rest = names.split(".")
@@ -123,16 +113,13 @@ def _sources(module: str, names: Iterable[str], beside: Path) -> list[Path]:
 
 @cache
 def _imports(path: Path) -> tuple[Path, ...]:
-    """Returns the files of ffkv and of packages behind its doors that a file imports, anywhere in it, but not for types alone.
-
-    And the data files that it reads, and what of ffkv stands behind the doors that it opens.
-    """
+    """Returns the files that a file imports anywhere but for types alone, its data files, and what of ffkv is behind doors it opens."""
     if path.suffix != ".py":
         return ()
     text = _content(path).decode()
     found = [beside for name in DATA.findall(text) if is_file(beside := path.with_name(name))]
     for door in OPENED.findall(text):
-        found += [_known(entry.module) for entry in entries(door).values() if is_own(entry)]
+        found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_own(entry)])
     for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", text)):
         listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
         found += filter(None, [_source(alone)]) if alone else _sources(module, listed, path)
@@ -184,7 +171,7 @@ def _used_by(own: Path, function: str) -> set[Path]:
 
 
 def _imported_by(node: ast.AST, own: Path) -> dict[str, tuple[Path, str]]:
-    """Returns the names that a statement of the file `own` imports: the file that each comes from, and its name there; "" for all of it."""
+    """Returns the names that a statement of the file `own` imports: their files, and their names there; "" for all of a file."""
     if not isinstance(node, ast.ImportFrom):
         return {}
     module = "." * node.level + (node.module or "")

@@ -111,13 +111,8 @@ def packages() -> frozenset[str]:
 def locate(address: str) -> str:
     """Returns the path of what an address names; an address that names no package is returned as it is.
 
-    No code of the package runs: its folder is looked up by its name.
-
-    Args:
-        address: `package:NAME`, or `package:NAME/PATH`, where NAME is what `import` takes. PATH may be a glob pattern.
-
-    Raises:
-        UserError: the address names no package, or one that Python does not find.
+    `address`: `package:NAME`, or `package:NAME/PATH`, where NAME is what `import` takes. PATH may be a glob pattern. No code of
+    the package runs: its folder is looked up by its name. Raises UserError if it names no package, or one that Python does not find.
     """
     if not address.startswith(PREFIX):
         return address

@@ -1,4 +1,4 @@
-"""The error for mistakes that the user of ffkv can correct, and the errors of libraries that are not written in Python."""
+"""The error for mistakes that the user of ffkv can correct."""
 
 from ffkv.base.terminal import plain
 
@@ -18,11 +18,3 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Returns the lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {plain(str(self))}"]
-
-
-def as_exception(error: BaseException) -> Exception:
-    """Returns an error as one that can be sent to another process.
-
-    What a library in Rust raises where its own code fails (a panic) is no `Exception`, and its class cannot be imported.
-    """
-    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -25,11 +25,7 @@ from ffkv.base.terminal import say
 FULL = 100_000  # free bytes below which Snakemake itself stops with a traceback
 EXIT_CODE = 70  # "internal software error" in sysexits.h
 SPACE = (errno.ENOSPC, errno.EDQUOT)
-# Words of libraries that pass on the system's error as text alone: safetensors, tokenizers, pyarrow, HDF5.
-SPACE_WORDS = tuple(
-    word for code in SPACE for word in (os.strerror(code), f"os error {code}", f"errno = {code}", f"errno {code}")
-)
-# How safetensors, HDF5 and pyarrow write an error of the system.
+# How safetensors, tokenizers, HDF5 and pyarrow write an error of the system, which they pass on as text alone.
 NUMBERED = re.compile(r"(?:os error|errno =|errno) (\d+)")
 # What libraries say in errors of other classes: torch, the system, Triton, HDF5 and tokenizers, C++.
 WORDS = (
@@ -60,18 +56,18 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def lacks_space(error: BaseException) -> bool:
     """Tells whether an error, or one that it came from, says that a disk or a quota is full."""
-    return any(
-        getattr(each, "errno", None) in SPACE or any(word in str(each) for word in SPACE_WORDS)
-        for each in causes(error)
-    )
+    return denied(error, SPACE) != ""
 
 
-def denied(error: BaseException) -> str:
-    """Returns the system's words if an error, or one that it came from, says that the machine denied something, else ""."""
+def denied(error: BaseException, codes: Sequence[int] = DENIED) -> str:
+    """Returns the system's words if an error, or one that it came from, says that the machine denied something, else "".
+
+    `codes`: the numbers of the system's errors that count.
+    """
     for each in causes(error):
         text = str(each)
         numbers = {getattr(each, "errno", None), *map(int, NUMBERED.findall(text))}
-        if code := next((code for code in DENIED if code in numbers or os.strerror(code) in text), None):
+        if code := next((code for code in codes if code in numbers or os.strerror(code) in text), None):
             return os.strerror(code)
     return ""
 
@@ -106,8 +102,7 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
 def _size(path: Path) -> int:
     """Returns the bytes of a file or a folder; 0 if there is none."""
     try:
-        entries = path.rglob("*") if is_dir(path) else [path]
-        states = [entry.stat() for entry in entries if is_file(entry)]
+        states = [entry.stat() for entry in (path, *path.rglob("*")) if is_file(entry)]
         return sum(min(state.st_size, 512 * state.st_blocks) for state in states)  # HDF5 makes files with holes
     except OSError:
         return 0
@@ -140,10 +135,7 @@ def temporary_folder() -> Path:
 
 
 def temporary_folders() -> list[Path]:
-    """Returns the folders that libraries may take for temporary files: some obey the environment, unlike Python.
-
-    Raises: see `temporary_folder`.
-    """
+    """Returns the folders that libraries may take for temporary files: some obey the environment. Raises: see `temporary_folder`."""
     named = (Path(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name))
     return [temporary_folder(), *named]
 

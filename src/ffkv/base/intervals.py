@@ -18,11 +18,8 @@ def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[n
     the interval would cover as little as 84 %. There the bound comes from the Poisson distribution (Brown, Cai and
     DasGupta 2001, section 4.1.2).
 
-    Args:
-        successes: counts, any shape.
-        trials: counts of the same shape.
-    Returns:
-        Lower and upper bounds, each of that shape; (0, 1) if there are no trials.
+    `successes` and `trials`: counts of one shape, whichever. Returns lower and upper bounds, each of that shape; (0, 1) if
+    there are no trials.
     """
     successes, trials = np.asarray(successes, float), np.asarray(trials, float)
     n = np.maximum(trials, 1)
@@ -45,12 +42,8 @@ def mean_interval(sample: np.ndarray, lowest: float = -np.inf, highest: float = 
     transformation"). The result covers both. Between the bounds 0 and 1, numbers that are all 0 or 1, or all alike, are
     counted instead (`wilson`): rare events are too skewed for the correction, and equal numbers show no scatter.
 
-    Args:
-        sample: numbers [n].
-        lowest: lowest value that a mean can have.
-        highest: highest value that a mean can have.
-    Returns:
-        Lower and upper bound; both NaN of fewer than two numbers.
+    `sample`: numbers [n]. `lowest`, `highest`: the values between which a mean can be. Returns the lower and the upper bound;
+    both NaN of fewer than two numbers.
     """
     from scipy.special import stdtrit  # which commands that compute no interval need not wait for
 
@@ -98,10 +91,7 @@ def paired_interval(differences: np.ndarray) -> tuple[float, float]:
     It counts one more unit that differs in each direction: without them it would have no length where no unit differs,
     which does not show that none would.
 
-    Args:
-        differences: 1, 0 or -1 of each unit [n].
-    Returns:
-        Lower and upper bound.
+    `differences`: 1, 0 or -1 of each unit [n]. Returns the lower and the upper bound.
     """
     adjusted = np.append(differences, [1.0, -1.0])
     half = Z_95 * adjusted.std() / np.sqrt(len(adjusted))
@@ -115,10 +105,8 @@ def scatter_of_layers(values: np.ndarray, weights: np.ndarray, halves: Sequence[
     they rise or fall slowly (von Neumann 1941). The steps overlap, so that they have fewer degrees of freedom. A step over
     a layer that is left out is divided by the root of its length.
 
-    Args:
-        values: the numbers [layer].
-        weights: how much a layer counts in the mean of its half, up to a factor [layer].
-        halves: the layers whose means are compared, ascending; more than one in a half at least.
+    `values`: the numbers [layer]. `weights`: how much a layer counts in the mean of its half, up to a factor [layer]. `halves`:
+    the layers whose means are compared, ascending; more than one in a half at least.
     """
     from scipy.special import stdtrit
 
@@ -182,10 +170,8 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
     Its pseudo-values, one for each group, are what `mean_interval` takes (Miller 1974, "The jackknife: a review"). Of a mean over
     groups of equal size they are the means of the groups.
 
-    Args:
-        values: the statistic with each row of weights of `without_each` [1 + group].
-    Returns:
-        Lower and upper bound; both NaN with fewer groups than `LEAST_GROUPS`.
+    `values`: the statistic with each row of weights of `without_each` [1 + group]. Returns the lower and the upper bound; both
+    NaN with fewer groups than `LEAST_GROUPS`.
     """
     whole, rest = values[0], values[1:]
     return mean_interval(whole + (len(rest) - 1) * (rest.mean() - rest)) if len(rest) else (np.nan, np.nan)

@@ -40,11 +40,7 @@ def as_path(given: Any) -> Path:
 
 
 def exists(path: Path | str) -> bool:
-    """Tells whether a path leads to a file, a folder, or something else.
-
-    Raises:
-        OSError: the path cannot be looked up.
-    """
+    """Tells whether a path leads to a file, a folder, or something else. Raises OSError if it cannot be looked up."""
     return _mode(path) != 0
 
 
@@ -61,10 +57,8 @@ def is_dir(path: Path | str) -> bool:
 def find(folder: Path, pattern: str) -> list[Path]:
     """Lists what lies below a folder and fits a pattern, sorted; nothing if there is no such folder.
 
-    pattern: such as "*/*.csv" or "**/*". `**` stands for folders in each other, and enters no links.
-
-    Raises:
-        UserError: a folder cannot be looked up or listed.
+    pattern: such as "*/*.csv" or "**/*". `**` stands for folders in each other, and enters no links. Raises UserError if a
+    folder cannot be looked up or listed.
     """
     found = [folder]
     try:
@@ -93,11 +87,7 @@ def refuse(error: OSError) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it, unless it is there.
-
-    Raises:
-        OSError: it cannot be made, or cannot be looked up.
-    """
+    """Makes a folder, and those above it, unless it is there. Raises OSError if it cannot be made, or cannot be looked up."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -173,9 +163,8 @@ def read_json(path: Path | str, largest: int = LARGEST, **options: Any) -> Any:
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """Parses JSON. `options`: those of `json.loads`; its `object_pairs_hook` may take a name twice.
 
-    Raises:
-        ValueError: it is no JSON, is nested too deeply, or has a name twice in an object, of which `json.loads` would
-            drop one; or a number has more digits than Python reads.
+    Raises ValueError if it is no JSON, is nested too deeply, or has a name twice in an object, of which `json.loads` would
+    drop one; or a number has more digits than Python reads.
     """
     try:
         return json.loads(text, **{"object_pairs_hook": _unique, **options})
@@ -198,10 +187,8 @@ def looks_told(*folders: Path | str) -> Iterator[None]:
     Libraries look by `os.stat`, and take a denied look for a file that is not there: nothing that they return tells it. So
     `os.stat` notes it meanwhile, in all threads, and returns and raises what it always does. One thread at a time does this.
 
-    Args:
-        folders: only what is in them, and they themselves, count. What is no folder counts nothing.
-    Raises:
-        UserError: a path could not be looked up, by `os.stat`, as `os.path.exists` and `Path.is_file` do it.
+    `folders`: only what is in them, and they themselves, count. What is no folder counts nothing. Raises UserError if a path
+    could not be looked up, by `os.stat`, as `os.path.exists` and `Path.is_file` do it.
     """
     places, denied = [Path(folder).absolute() for folder in folders if str(folder)], []
     with _one_at_a_time:

@@ -87,10 +87,8 @@ def option_name(section_name: str, name: str) -> str:
 def command_line(settings: dict[str, Any], *names: str) -> str:
     """Returns settings as options of a command, quoted for the shell, such as `--per-key 50 --device auto`.
 
-    Args:
-        settings: all settings of a run, as nested dictionaries.
-        names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as
-            `seed`.
+    `settings`: all settings of a run, as nested dictionaries. `names`: sections such as `triggers`, settings such as
+    `model/device`, or settings of the top level such as `seed`.
     """
     words: list[str] = []
     for name in names:
@@ -133,9 +131,8 @@ def setting(model: type[Section], *names: str) -> Callable:
 def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
     """Adds options for settings of a section, and hands the command one object of the section with their values.
 
-    Args:
-        names: the settings that the command takes; if none is named, all but those for readers. The others keep their defaults.
-        argument: the command's argument; by default the name of the section in small letters.
+    `names`: the settings that the command takes; if none is named, all but those for readers. The others keep their defaults.
+    `argument`: the command's argument; by default the name of the section in small letters.
     """
     section_name = model.__name__.lower()
     chosen = names or tuple(each for each in model.model_fields if f"{section_name}/{each}" not in FOR_READERS)

@@ -34,7 +34,4 @@ def public_names(package: str, file: str, version: Callable[[], str] | None = No
         module, attribute = public[name]
         return getattr(__import__(module, fromlist=[attribute]), attribute)
 
-    def names() -> list[str]:
-        return sorted([*public, *(["__version__"] if version else [])])
-
-    return get, names, [*public]
+    return get, lambda: sorted([*public, *(["__version__"] if version else [])]), [*public]

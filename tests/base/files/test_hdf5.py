@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support import FULL, tries
 
 from ffkv.base.errors import UserError
-from ffkv.base.files import hdf5
-from ffkv.base.files.stored import forget_digests, sum_path, unreadable
+from ffkv.base.files import hdf5, stored
+from ffkv.base.files.stored import sum_path, unreadable
 
 from .conftest import HASHES, NUMBERS, write
 
@@ -291,7 +291,7 @@ def test_a_file_that_another_program_has_open_for_writing_is_named_as_that(path,
         else:
             other.stdin.close()
         other.wait()
-    forget_digests()
+    stored._digest_of.cache_clear()
     if end == "close":
         hdf5.verify(path)
     else:  # the mark stays

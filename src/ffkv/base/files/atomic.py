@@ -30,12 +30,9 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     Inside the `with` statement, a file or a folder is made at the temporary path. An earlier file at `path` stays until
     the new one is complete. Unfinished files that killed processes of this machine left are removed first.
 
-    Args:
-        path: the final name.
-        summed: whether the sums are written beside it. False for outputs that only people read.
-    Raises:
-        UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is
-            neither a file nor a folder; or it is a folder that holds other files than the new one.
+    `summed`: whether the sums are written beside it. False for outputs that only people read. Raises UserError if the folder
+    cannot be written; the disk is full, whatever library says so; what is at `path` is neither a file nor a folder; or it is
+    a folder that holds other files than the new one.
     """
     path = as_path(path) if as_path(path).name else as_path(path).absolute()
     if not path.name:
@@ -105,7 +102,7 @@ def host_name() -> str:
 
 
 def _final_name(name: str) -> str:
-    """Returns the name that a file will have once it is finished. It can lie inside something unfinished."""
+    """Returns the name of a file once it is finished. It can lie inside something unfinished."""
     while left := PARTIAL.fullmatch(name):
         name = left["name"]
     return name

@@ -271,12 +271,16 @@ def allocate(
     """
     for parts in datasets_of(record, without).values():
         for part in parts:
-            stored: dict[str, Any] = {"chunks": part.chunk(sizes), "compressed": part.name in compressed}
-            about = part.dimensions, part.unit, part.about
-            hdf5.allocate(file, part.name, part.shape(sizes), part.dtype, *about, **stored)
+            _allocate(file, part, sizes, compressed)
 
 
-def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
+def _allocate(file: h5py.File, part: Dataset, sizes: Mapping[str, int], compressed: Sequence[str]) -> h5py.Dataset:
+    about, chunks = (part.dimensions, part.unit, part.about), part.chunk(sizes)
+    packed = part.name in compressed
+    return hdf5.allocate(file, part.name, part.shape(sizes), part.dtype, *about, chunks=chunks, compressed=packed)
+
+
+def write(file: h5py.File, record: Any, sizes: Mapping[str, int] = {}, compressed: Sequence[str] = ()) -> None:
     """Writes every stored field of a record that is not None into a new file (`hdf5.create`).
 
     `sizes`: those that chunks name. `compressed`: datasets whose chunks are compressed. Raises TypeError if a value
@@ -284,11 +288,7 @@ def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, 
     """
     for part, array in _arrays_of(record):
         lengths = dict(zip(part.dimensions, array.shape, strict=True))
-        stored: dict[str, Any] = {
-            "chunks": part.chunk({**(sizes or {}), **lengths}),
-            "compressed": part.name in compressed,
-        }
-        hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, **stored)
+        _allocate(file, part, {**sizes, **lengths}, compressed)[...] = array
 
 
 def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
@@ -306,24 +306,20 @@ def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]
 
 
 def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
-    for field, parts in datasets_of(record).items():
-        for part, values in zip(parts, _arrays(getattr(record, field), _described(record)[field]), strict=False):
-            yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
-
-
-def _arrays(value: Any, description: Dataset | TextList | Group) -> list[Any]:
-    """Returns the values of the datasets behind a field; none if the field is None."""
-    if value is None:
-        return []
-    if isinstance(description, Group):
-        return [array for field, own in _described(value).items() for array in _arrays(getattr(value, field), own)]
-    if isinstance(description, Dataset):
-        return [value]
-    joined, offsets = bytearray(), np.zeros(len(value) + 1, np.int64)
-    for number, text in enumerate(value, 1):
-        joined += text.encode("utf-8")
-        offsets[number] = len(joined)
-    return [np.frombuffer(joined, np.uint8), offsets]
+    """Yields each dataset behind the fields that are not None, and its values."""
+    there = ((field, own) for field, own in _described(record).items() if getattr(record, field) is not None)
+    for field, description in there:
+        values: Any = [getattr(record, field)]
+        if isinstance(description, Group):
+            values = [array for _, array in _arrays_of(*values)]
+        elif isinstance(description, TextList):
+            joined, offsets = bytearray(), np.zeros(len(values[0]) + 1, np.int64)
+            for number, text in enumerate(values[0], 1):
+                joined += text.encode("utf-8")
+                offsets[number] = len(joined)
+            values = [np.frombuffer(joined, np.uint8), offsets]
+        for part, array in zip(_datasets(field, description), values, strict=True):
+            yield part, np.asarray(array).astype(part.dtype, casting="same_kind", copy=False)
 
 
 def read(
@@ -336,13 +332,9 @@ def read(
 ) -> Any:
     """Reads what `write` wrote. The lazy fields of the record keep the file open as long as one of them lives.
 
-    Args:
-        file: a file (`hdf5.open`), or a group of it.
-        place: a part of a dimension, if only this part is read. Fields that are lazy are left whole.
-        sizes: lengths of dimensions that are known from elsewhere.
-        others: the fields that are not stored.
-    Raises:
-        UserError: a dataset has another type or shape than the record describes, or numbers that cannot be.
+    `file`: a file (`hdf5.open`), or a group of it. `place`: a part of a dimension, if only this part is read; lazy fields are
+    left whole. `sizes`: lengths of dimensions that are known from elsewhere. `others`: the fields that are not stored. Raises
+    UserError if a dataset has another type or shape than the record describes, or numbers that cannot be.
     """
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
     checked = Checked(h5py.File(file.file.filename, "r")[file.name] if lazy else file, record, sizes)

@@ -81,12 +81,8 @@ class WriteTarget(io.FileIO):
 def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterator[h5py.File]:
     """Yields a new file under a temporary name. It is renamed to `path` if the `with` statement ends well.
 
-    Args:
-        path: name of the complete file.
-        kind: what the file holds ("triggers", "values", ...); readers ask for it.
-        attributes: provenance; dictionaries and lists are stored as JSON. Those named in `OWN` are replaced.
-    Raises:
-        UserError: the file cannot be written.
+    `kind`: what the file holds ("triggers", "values", ...); readers ask for it. `attributes`: provenance; dictionaries and lists
+    are stored as JSON. Those named in `OWN` are replaced. Raises UserError if the file cannot be written.
     """
     with atomic(path) as temporary, WriteTarget(temporary, "w+") as target:
         try:
@@ -129,12 +125,9 @@ def allocate(
 ) -> h5py.Dataset:
     """Makes one dataset of a new file, to be filled piece by piece.
 
-    Args:
-        shape: length of each axis.
-        dimensions: a name for each axis; axes of one name in one file have one length.
-        about: unit and description, see `datasets.Dataset`.
-        chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
-        compressed: whether chunks are compressed without loss.
+    `shape`: length of each axis. `dimensions`: a name for each; axes of one name in one file have one length. `about`: unit and
+    description, see `datasets.Dataset`. `chunks`: the shape of what is read at a time; None for about 1 MiB of leading rows.
+    `compressed`: whether chunks are compressed without loss.
     """
     chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
     whole = 0 not in shape
@@ -184,14 +177,9 @@ def link(
 ) -> None:
     """Makes an HDF5 virtual dataset: it reads those of other files, one behind the other, and stores nothing itself.
 
-    HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
-
-    Args:
-        name: name of the dataset, here and in the sources.
-        sources: the shapes of the datasets, in order.
-        names: the files that they are in, as paths from the folder of `file`.
-        axis: the axis along which they are put together.
-        about: unit and description, see `datasets.Dataset`.
+    `name`: that of the dataset, here and in the sources. `sources`: the shapes of the datasets, in order. `names`: the files that
+    they are in, as paths from the folder of `file`. `axis`: along which they are put together. `about`: unit and description,
+    see `datasets.Dataset`. HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
     """
     ends = [0, *itertools.accumulate(source[axis] for source in sources)]
     before, after = sources[0][:axis], sources[0][axis + 1 :]
@@ -210,16 +198,12 @@ def open(
 ) -> Iterator[h5py.File]:
     """Opens a file for reading. Of a large file only the attributes are read at once; data are checked when read.
 
-    Args:
-        path: the file.
-        kind: what the file must hold; None for anything.
-        belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must
-            agree.
-        deeper: whether it may read from folders beside it alone, because a file beside it reads it.
-    Raises:
-        UserError: the file does not exist, is not whole, is of another kind or format, or belongs to another model,
-            tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged
-            data.
+    `kind`: what the file must hold; None for anything. `belongs_to`: attributes of another file; the identities (hashes of model,
+    tokenizer, corpus) that both have must agree. `deeper`: whether it may read from folders beside it alone, because a file
+    beside it reads it.
+
+    Raises UserError if the file does not exist, is not whole, is of another kind or format, or belongs to another model, tokenizer
+    or corpus; if a file that it reads from does; or if a read inside the `with` statement meets damaged data.
     """
     path = as_path(path)
     if not exists(path):
@@ -361,10 +345,9 @@ class Pieces:
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))
             first, last = start // self._size, max(start, stop - 1) // self._size
-            if first == last:
-                return self._piece(first)[start - first * self._size : max(start, stop) - first * self._size]
-            together = np.concatenate([self._piece(number) for number in range(first, last + 1)])
-            return together[start - first * self._size : stop - first * self._size]
+            pieces = [self._piece(number) for number in range(first, last + 1)]
+            together = pieces[0] if first == last else np.concatenate(pieces)
+            return together[start - first * self._size : max(start, stop) - first * self._size]
         if isinstance(at, np.ndarray):
             if at.size and not 0 <= at.min() <= at.max() < len(self):
                 raise self._lacks(at.min() if at.min() < 0 else at.max())

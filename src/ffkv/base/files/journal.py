@@ -158,15 +158,9 @@ def read_shared(
 ) -> tuple[list[tuple[str, Form]], list[str]]:
     """Reads what a writer appended on all hosts. A line that a kill or a full disk tore is left out and told.
 
-    Args:
-        folder: the folder of the journals.
-        form: what an entry is.
-        belongs_to: the identity that every entry must share; None: any.
-        writer: None: all writers.
-    Returns:
-        Each entry behind its file and line, in the order of the times; and a sentence per line that was left out.
-    Raises:
-        UserError: a file cannot be read, an entry has another form, or it belongs to something else.
+    `form`: what an entry is. `belongs_to`: the identity that every entry must share; None: any. `writer`: None: all writers.
+    Returns each entry behind its file and line, in the order of the times; and a sentence per line that was left out. Raises
+    UserError if a file cannot be read, an entry has another form, or it belongs to something else.
     """
     dated: list[tuple[str, str, Form]] = []
     torn: list[str] = []

@@ -71,12 +71,9 @@ def block_folder(path: Path) -> Path:
 def verify_sum(path: Path) -> None:
     """Compares a file, or all files of a folder, with their sums.
 
-    One without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
-
-    Raises:
-        Damaged: a file is not what was written, or missing.
-        UserError: a file, or the sums, cannot be read, or another program has the file open for writing; or the sums are
-            damaged or incomplete.
+    One without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it. Raises
+    `Damaged` if a file is not what was written, or missing; UserError if a file, or the sums, cannot be read, another program
+    has the file open for writing, or the sums are damaged or incomplete.
     """
     output = output_of(path)
     if not output.name:  # "." and "/": nobody wrote these as one
@@ -162,11 +159,6 @@ def _again(output: Path) -> str:
     return f"Make {target_of(output)} again: {made_again(output)} (or, {know})."
 
 
-def forget_digests() -> None:
-    """Lets the next comparison read every file again."""
-    _digest_of.cache_clear()
-
-
 def _digest(path: Path) -> str:
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -240,7 +232,7 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
             " HDF5_USE_FILE_LOCKING=FALSE, then start the same command again."
         )
     try:
-        forget_digests()
+        _digest_of.cache_clear()  # so that every file is read again
         for file in (path, *parts):
             verify_sum(file)
     except UserError as found:

@@ -39,13 +39,10 @@ Choose = Callable[[list[str]], list[str]]
 def fetch(commit: Commit, choose: Choose) -> Path:
     """Fetches files of a commit that are not in the cache yet. Says first how much it is and where it goes.
 
-    `choose` chooses from the names of all files in the repository.
-
-    Returns:
-        The folder of the commit in the cache. All chosen files are there, unless the cache has no list of the files and
-        the hub is not to be asked or does not answer: then the reader has to do with what is there.
-    Raises:
-        UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
+    `choose` chooses from the names of all files in the repository. Returns the folder of the commit in the cache. All chosen
+    files are there, unless the cache has no list of the files and the hub is not to be asked or does not answer: then the
+    reader has to do with what is there. Raises UserError if the hub refuses, a file arrived damaged, or a file is missing and
+    the hub is not to be asked.
     """
     from huggingface_hub import snapshot_download
 
@@ -108,10 +105,10 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
     from huggingface_hub.hf_api import RepoFile
 
     tree = _cached_tree(commit)
-    if tree is None and is_offline():
-        return None
     try:
         if tree is None:
+            if is_offline():
+                return None
             tree = list(HfApi().list_repo_tree(commit.repository, recursive=True, **commit.where))
     except Exception as error:
         if not refused(error) and cached_folder(commit):

@@ -48,8 +48,7 @@ def collected() -> Iterator[list[str]]:
 def listening(*libraries: str) -> Iterator[None]:
     """Turns the warnings of libraries within into remarks, but those of `KNOWN`. They print nothing by themselves.
 
-    Args:
-        libraries: names of their packages, which are imported: some set up their logger then.
+    `libraries`: names of their packages, which are imported: some set up their logger then.
     """
     for library in libraries:
         importlib.import_module(library)

@@ -24,10 +24,8 @@ class Bar(tqdm):
 def progress(total: int | None, unit: str, description: str, done: int = 0) -> Bar:
     """Makes a progress bar on standard error. In a log file, it writes a line every ten seconds.
 
-    Args:
-        total: number of units of work; None if nobody knows it. Then no time left is shown.
-        unit: name of the unit, in the plural.
-        done: number of units that an earlier process has done.
+    `total`: number of units of work; None if nobody knows it. Then no time left is shown. `unit`: its name, in the plural.
+    `done`: number of units that an earlier process has done.
     """
     terminal = sys.stderr.isatty()
     return Bar(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ffkv.base.errors import UserError, as_exception
+from ffkv.base.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,12 +44,8 @@ def apart(function: Callable[[Item], Any], items: Iterable[Item], seconds: Calla
 
     A library that crashes on an item, or never ends, takes only the fork with it. Another fork goes on with the next item.
 
-    Args:
-        function: gets an item. Its results are picklable. Its exceptions are raised here.
-        items: picklable.
-        seconds: how long an item may take.
-    Returns:
-        For each item the result, or `Lost`.
+    `function` gets an item. Its results, and the items, are picklable. Its exceptions are raised here. `seconds`: how long an
+    item may take. Yields for each item the result, or `Lost`.
     """
     workers: list[_Worker] = []
     try:
@@ -80,12 +76,8 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
 
     With one process it is `map`. Otherwise forks of this process do the work, one item at a time each.
 
-    Args:
-        function: gets an item. Its exceptions are raised here.
-        items: picklable; read one by one, in this process.
-        work: what the processes do, as in "encode documents", for the message.
-    Raises:
-        UserError: a process was killed.
+    `function` gets an item. Its exceptions are raised here. `items`: picklable; read one by one, in this process. `work`: what
+    the processes do, as in "encode documents", for the message. Raises UserError if a process was killed.
     """
     if processes == 1:
         yield from map(function, items)
@@ -132,7 +124,9 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
             try:
                 connection.send((True, function(item)))
             except BaseException as error:
-                failure = as_exception(error)
+                # A panic of a library in Rust is no `Exception`, and its class cannot be imported.
+                panic = RuntimeError(f"{type(error).__name__}: {error}")
+                failure = error if isinstance(error, Exception) else panic
                 failure.add_note(f"In another process:\n{traceback.format_exc()}")
                 connection.send((False, failure))
 

@@ -129,10 +129,7 @@ class Embedded(Section):
     """Put the tokens of each train sentence in random order. Such a tuning is a control: it sees the same tokens, and no text."""
 
     def contradictions(self) -> list[str]:
-        """The width must be a multiple of the number of heads. A step is kept once, and before the end.
-
-        A LoRA is trained on top of a model, and merged at the end.
-        """
+        """The width must be a multiple of the number of heads. A step is kept once, and before the end. A LoRA needs a model."""
         late = [step for step in self.keep_steps if step > self.steps]
         wrong = {
             "lora_of_nothing": self.lora_rank and not self.tuned_from,
@@ -221,11 +218,7 @@ class Corpus(Section):
         return self.dataset not in BROUGHT and self.dataset != "files"
 
     def contradictions(self) -> list[str]:
-        """Files need names.
-
-        A hub data set has one name per split. Text is not both changed and kept, and chats are kept.
-        """
-        on_hub = self.on_hub
+        """Files need names. A hub data set has one name per split. Text is not both changed and kept, and chats are kept."""
         wrong = {
             "language": self.language not in known_languages(),
             "bos": self.bos.isalpha() and self.bos not in ("auto", "always", "never"),
@@ -234,8 +227,8 @@ class Corpus(Section):
             "chat_collapsed": self.chat_template and self.white_space != "keep",
             "chat_embedded": self.chat_template and self.dataset in BROUGHT,
             "where_embedded": self.where and self.dataset in BROUGHT,
-            "several_train": on_hub and len(self.train) > 1,
-            "several_validation": on_hub and len(self.validation) > 1,
+            "several_train": self.on_hub and len(self.train) > 1,
+            "several_validation": self.on_hub and len(self.validation) > 1,
             "no_train": self.dataset == "files" and self.train == ["train"],
         }
         return self._told(wrong)

@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.functional_validators import field_validator
+from pydantic.types import ByteSize
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.messages import WORDS, new_names, sentences, shown
@@ -32,10 +34,8 @@ Globs = Annotated[
 def compile_expression(text: str) -> Any:
     """Compiles a regular expression of a user. RE2 matches it: its time grows with the text, its memory does not.
 
-    It has `search`, as those of the standard library have, for text and for UTF-8.
-
-    Raises:
-        ValueError: it is none, is too long, or needs what RE2 lacks. The message says which.
+    It has `search`, as those of the standard library have, for text and for UTF-8. Raises ValueError if it is none, is too
+    long, or needs what RE2 lacks. The message says which.
     """
     import re2  # not needed by most steps
 
@@ -78,30 +78,22 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), After
 Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]
 Whole = Annotated[int, Field(le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-UNITS = {"": 1} | {
-    f"{prefix}{unit}": base**power
-    for unit, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate("kmgt", 1)
-}
 
 
-def memory_bytes(size: str) -> float:
+def memory_bytes(size: str) -> int:
     """Returns the bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000". Raises ValueError if it is none."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]i?B)?", size, re.IGNORECASE)
-    if not found:
+    if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?\s*([KMGT]i?B)?", size, re.IGNORECASE):
         raise ValueError("must be a size of memory such as '20GiB' or '800MB'")
-    return float(found[1]) * UNITS[(found[2] or "").lower()]
+    return TypeAdapter(ByteSize).validate_python(size)
 
 
 def _memory(given: Any) -> Any:
     """YAML makes numbers of a GPU's number and of a number of bytes."""
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or any(type(size) not in (str, int) for size in given.values()):
         raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
     for device, size in given.items():
         if not re.fullmatch(r"\d{1,3}|cpu", str(device)):
             raise ValueError(f"must name GPUs by their numbers, and cpu; {str(device)[:50]!r} is neither")
-        if isinstance(size, bool) or not isinstance(size, str | int):
-            raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
         memory_bytes(str(size))
     return {str(device): str(size) for device, size in given.items()}
 
@@ -157,9 +149,7 @@ class Section(BaseModel):
     def __init__(self, /, **values: Any) -> None:
         """Makes the section. Settings that are not given have their defaults.
 
-        Raises:
-            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is
-                allowed.
+        Raises UserError for an unknown key, a wrong type or an impossible value; it names the key, the value and what is allowed.
         """
         try:
             super().__init__(**values)
