@@ -69,19 +69,16 @@ def feature_number(layer: int, memory: int) -> int:
     return (layer + memory) * (layer + memory + 1) // 2 + memory
 
 
-def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> dict[str, Any]:
+def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
     """Returns what a file of a graph holds.
 
     Weights of links are effects in logits. The influence of a node is, as there, what it and the stronger ones have together of the
     sizes of all effects. There is no `node_threshold`: viewers hide the nodes whose influence is above it, and here all are kept. The
     embeddings of tokens are nodes without links: what they do to memories is not measured.
 
-    Args:
-        slug: name of the graph; by default a name of small letters, digits and hyphens: the end of the prompt, and a hash of what
-            was asked.
-        scan: name of the set of memories, as in `ffkv export --format circuit-tracer`.
-    Raises:
-        UserError: the prompt has one token. The viewer leaves out what is at more than two thirds of all tokens, so all nodes.
+    `slug`: name of the graph; by default a name of small letters, digits and hyphens: the end of the prompt, and a hash of what was
+    asked. Raises UserError if the prompt has one token: the viewer leaves out what is at more than two thirds of all tokens, so all
+    nodes.
     """
     if len(graph.tokens) == 1:
         raise UserError(
@@ -94,7 +91,7 @@ def as_exchange(graph: Graph, run: Run, slug: str = "", scan: str = "ffkv") -> d
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
-    metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": scan, "transcoder_list": []}
+    metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": "ffkv", "transcoder_list": []}
     metadata |= {"prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1}
     info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
     metadata["info"] = {"generator": {"name": "ffkv", "version": version()}, **info}
@@ -135,8 +132,7 @@ def _answer(graph: Graph, layer: int) -> dict[str, Any]:
 def name_for_viewer(file: Path) -> str:
     """Returns the name by which the viewer of circuit-tracer asks for the graph of a file.
 
-    Raises:
-        UserError: the viewer can ask for no file of this name, or what lists the graphs of the folder is no such list.
+    Raises UserError if the viewer can ask for no file of this name, or what lists the graphs of the folder is no such list.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+\.json", file.name) or file.name == LIST:
         raise UserError(

@@ -180,12 +180,9 @@ def choose_memories(files: RunFiles, names: Sequence[str]) -> MemoryPlaces:
 
 
 def collected(files: RunFiles, name: str) -> pd.DataFrame:
-    """Finds the memories of a list.
+    """Finds the memories of a list: row (in flat arrays), detects, note, added_by, added of each; see `Run.memories`.
 
-    Returns:
-        One row per memory: row (in flat arrays), detects, note, added_by, added; see `Run.memories`.
-    Raises:
-        UserError: there is no such list, or it cannot be read.
+    Raises UserError if there is no such list, or it cannot be read.
     """
     own, notes = members(files, name.removeprefix("@")), read_kept(files).notes
     places = (parse_memory_name(memory) for memory in own)

@@ -9,13 +9,10 @@ def relative_depth(layer: int, layers: int) -> float:
 def pair_layers(first: int, second: int) -> list[tuple[float, int, int]]:
     """Pairs the layers of two models by relative depth.
 
-    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Its relative depth is the middle of it. Each
-    layer of the deeper model is paired with the layer of the other one whose share holds this depth.
+    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Each layer of the deeper model is paired with the layer of the
+    other one whose share holds its relative depth. Returns this depth, and the layers of both.
 
-    Args:
-        first, second: the numbers of layers.
-    Returns:
-        For each layer of the deeper model: its relative depth, and the layers of both.
+    `first`, `second`: the numbers of layers.
     """
     most = max(first, second)
     places = range(1, 2 * most, 2)  # twice the depth, in layers: whole numbers, so that nothing is rounded

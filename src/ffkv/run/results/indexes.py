@@ -76,12 +76,7 @@ class TriggerPlaces(NamedTuple):
 
 @OfValues
 def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory,
-    rank].
-
-    Args:
-        end: "top" or "bottom".
-    """
+    """Returns the "top" or "bottom" tokens that the run keeps of each value, and their log-probabilities, both [memory, rank]."""
     names = ("layer", "memory", f"{end}_token", f"{end}_log_probability")
     groups = []
     for group in range(len(files.layer_groups)):
@@ -296,12 +291,9 @@ def firing_rate(file: Checked, rows: slice = slice(None)) -> np.ndarray:
 
 
 def key_statistics(file: Checked, rows: slice = slice(None)) -> pd.DataFrame:
-    """Reads how often and how strongly keys fire.
+    """Reads how often and how strongly keys fire: the columns of `Run.memories` from firing_rate to negative_trigger_examples.
 
-    Args:
-        rows: the memories' rows in the file. Only these are read.
-    Returns:
-        One row per memory, with the columns of `Run.memories` from firing_rate to negative_trigger_examples.
+    `rows`: the memories' rows in the file. Only these are read.
     """
     prefixes = max(int(file.attrs["prefixes"]), 1)
     columns = {
@@ -320,13 +312,9 @@ def key_statistics(file: Checked, rows: slice = slice(None)) -> pd.DataFrame:
 
 
 def value_statistics(by_memory: pd.DataFrame, vocabulary: Sequence[str]) -> pd.DataFrame:
-    """Takes from a table of values the numbers that are about the value, with tokens as texts instead of ids.
+    """Takes from rows of `values/by_memory` the columns of `Run.memories` from norm to negative_agrees.
 
-    Args:
-        by_memory: rows of `values/by_memory`.
-        vocabulary: the text of every token id.
-    Returns:
-        One row per memory, with the columns of `Run.memories` from norm to negative_agrees.
+    Tokens are texts in place of ids. `vocabulary`: the text of every token id.
     """
     repeated = ["layer", "memory", "triggers", "negative_triggers"]
     values = by_memory.drop(columns=repeated, errors="ignore").reset_index(drop=True)

@@ -49,9 +49,7 @@ def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
 def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
     """Returns the trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
 
-    Args:
-        side: "positive" or "negative". There are no negative ones if the run does not keep them.
-        most: only so many of them are read; None: all.
+    `side`: "positive" or "negative"; the run may keep no negative ones. `most`: only so many of them are read; None: all.
     """
     stored = stored_examples(files, files.anatomy.layer_offset[layer] + memory, side, example_names(files, layer), most)
     return {"rank": np.arange(len(stored["coefficient"])), **describe_examples(files, stored)}
@@ -89,12 +87,8 @@ def stored_examples(
 ) -> dict[str, np.ndarray]:
     """Returns some datasets of the trigger examples of one memory, the strongest example first, each [rank].
 
-    What is in memory for all memories is not read again.
-
-    Args:
-        row: of the memory in flat arrays.
-        side, most: as for `example_columns`.
-        names: of the datasets in `triggers.h5`.
+    What is in memory for all memories is not read again. `row`: of the memory in flat arrays. `side`, `most`: as for
+    `example_columns`. `names`: of the datasets in `triggers.h5`.
     """
     places = trigger_places.in_memory(files) if side == "positive" else None
     count = int(np.count_nonzero(places.sentence[row] >= 0)) if places else None
@@ -112,13 +106,9 @@ def stored_examples(
 
 
 def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count: int) -> Columns:
-    """Returns the tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
+    """Returns the first `count` tokens at an end, "top" or "bottom", of a value's prediction: the columns of `Memory.promotes`.
 
-    Args:
-        end: "top" or "bottom".
-        count: how many tokens.
-    Raises:
-        UserError: the run keeps fewer tokens.
+    Raises UserError if the run keeps fewer tokens.
     """
     row = files.anatomy.layer_offset[layer] + memory
     kept = kept_tokens.in_memory(files, end)

@@ -19,10 +19,7 @@ def memory_name(layer: int, memory: int) -> str:
 def parse_memory_name(name: str) -> tuple[int, int]:
     """Reads a memory's name: "L3.17", "3.17", "3/17", or "L3D17" as LM-Debugger writes it.
 
-    Returns:
-        The layer and the memory, both from 0.
-    Raises:
-        UserError: the name has another form.
+    Returns the layer and the memory, both from 0. Raises UserError if the name has another form.
     """
     match = NAME.fullmatch(name.strip())
     if not match:
@@ -31,11 +28,7 @@ def parse_memory_name(name: str) -> tuple[int, int]:
 
 
 def whole_number(name: str, given: Any) -> int:
-    """Returns the whole number that an argument is. `name`: how the caller names it.
-
-    Raises:
-        UserError: it is none.
-    """
+    """Returns the whole number that an argument is. `name`: how the caller names it. Raises UserError if it is none."""
     try:
         return operator.index(given)
     except TypeError as error:
@@ -43,11 +36,7 @@ def whole_number(name: str, given: Any) -> int:
 
 
 def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
-    """Refuses a memory that the model does not have. `memories`: number of memories per layer [layer].
-
-    Raises:
-        UserError: there is no such layer or memory; says which exist.
-    """
+    """Refuses a memory that the model does not have: a UserError says which exist. `memories`: their number per layer [layer]."""
     if not 0 <= layer < len(memories):
         raise UserError(f"There is no layer {layer}. The model has layers 0 to {len(memories) - 1}.")
     if not 0 <= memory < memories[layer]:
@@ -59,13 +48,8 @@ def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
 def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, int]:
     """Reads the name of one memory, as `parse_memory_name`, of some ("L3.17-40") or of all of a layer ("L3").
 
-    Args:
-        text: what a person wrote.
-        memories: number of memories per layer [layer].
-    Returns:
-        The layer, the first memory and the last one, all from 0.
-    Raises:
-        UserError: the text has another form, or there is no such layer or memory.
+    Returns the layer, the first memory and the last one, all from 0. `memories`: their number per layer [layer]. Raises UserError if
+    the text has another form, or there is no such layer or memory.
     """
     match = RANGE.fullmatch(text.strip())
     if not match:
@@ -85,8 +69,7 @@ def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, in
 def as_names(memories: str | Iterable[str] | None) -> list[str]:
     """Returns the names in an argument `memories`, as `collections.choose_memories` takes them. None stands for all memories.
 
-    Raises:
-        UserError: it holds something else, or nothing.
+    Raises UserError if it holds something else, or nothing.
     """
     if memories is None:
         return []

@@ -66,11 +66,7 @@ def open(
 
 
 def check_run(given: Any) -> None:
-    """Refuses what is no run, such as the name of its folder.
-
-    Raises:
-        UserError: it is none.
-    """
+    """Refuses what is no run, such as the name of its folder, by a UserError."""
     if not isinstance(given, Run):
         raise UserError(f"run is {given!r}. Open a run first, as in run = ffkv.open('results/demo').")
 

@@ -216,18 +216,10 @@ def _hits(files: RunFiles, search: Search) -> list[pd.DataFrame]:
 
 
 def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
-    """Finds the memories that keep a token among the top tokens of their value.
+    """Finds the memories that keep a token among the top ("promoted") or the bottom ("demoted") tokens of their value, see `Search`.
 
-    Args:
-        wanted: the token's text, or its id. Blanks at the two ends of a text do not count, so that "church" finds the
-            token " church" too.
-        any_case: capital and small letters of a text are the same.
-        what: "promoted": among the top tokens; "demoted": among the bottom tokens.
-    Returns:
-        One row per memory: row (in flat arrays), and `<what>_token`, `<what>_rank`, `<what>_probability`, see
-        `Run.memories`. Where several such tokens are kept, the one that is nearest to the end.
-    Raises:
-        UserError: the model has no such token; suggests others.
+    Returns one row per memory: row (in flat arrays), and `<what>_token`, `<what>_rank`, `<what>_probability`, see `Run.memories`.
+    Where several such tokens are kept, the one that is nearest to the end. Raises UserError as `find_spellings`.
     """
     ids = find_spellings(files, wanted, any_case)
     tokens, log_probability = indexes.kept_tokens(files, ENDS[what])
@@ -243,16 +235,10 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
 
 
 def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFrame:
-    """Finds the memories that have a text in one of their trigger examples.
+    """Finds the memories that have a text, or a match of an expression, in one of their trigger examples, see `Search`.
 
-    Args:
-        text: the text, to the letter; or a regular expression.
-        expression: whether it is a regular expression. A trigger example has it if the expression's first match in the
-            sentence lies within the prefix.
-    Returns:
-        One row per memory: row (in flat arrays), examples_with_text, coefficient_with_text, see `Run.memories`.
-    Raises:
-        UserError: the text is empty; or the expression is none, or takes too long.
+    Returns one row per memory: row (in flat arrays), examples_with_text, coefficient_with_text, see `Run.memories`. Raises UserError
+    if the text is empty, or as `shortest_match`.
     """
     if not text:
         raise UserError("The text to search for is empty.")
@@ -277,8 +263,7 @@ def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
 def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
     """Length in tokens of the prefix that ends with the first match, per train sentence [sentence]; else `NOWHERE`.
 
-    Raises:
-        UserError: the expression is none, is too long, or takes longer than `SECONDS` for all sentences.
+    Raises UserError if the expression is none, is too long, or takes longer than `SECONDS` for all sentences.
     """
     try:
         needle = compile_expression(expression)
@@ -362,13 +347,10 @@ def matches_of_each(data: bytes, starts: list[int], needle: Any, until: float) -
 
 
 def patterned(files: RunFiles, label: str) -> pd.DataFrame:
-    """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
+    """Finds the memories that have a pattern whose label contains a text, see `Search`.
 
-    Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
-
-    Returns:
-        One row per memory: row (in flat arrays), pattern_found, examples_with_pattern; if a machine explained any
-        memory of the run, also explanation_detection (NaN if it is none with the text). See `Run.memories`.
+    Returns one row per memory: row (in flat arrays), pattern_found, examples_with_pattern; if a machine explained any memory of the
+    run, also explanation_detection (NaN if it is none with the text). See `Run.memories`.
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
     explained = indexes.explanations(files).assign(pattern=0, prefixes=0)
@@ -384,13 +366,10 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
 
 
 def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
-    """Finds the memories that are candidates of a behaviour.
+    """Finds the memories that are candidates of a behaviour, see `indexes.candidates`.
 
-    Returns:
-        One row per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see
-        `Run.memories`.
-    Raises:
-        UserError: the run has no such behaviour; names those that it has.
+    Returns one row per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see
+    `Run.memories`.
     """
     columns = {"effect": "effect", "effect_q": "q", "screen_estimate": "screen", "estimate": "contrast"}
     return indexes.candidates(files, behaviour)[["row", *columns]].rename(

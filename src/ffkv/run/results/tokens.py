@@ -23,8 +23,7 @@ def spellings(files: RunFiles, any_case: bool = False) -> dict[str, list[int]]:
 def find_token(files: RunFiles, token: str | int) -> int:
     """Finds the id of a token, by its text to the letter or by its id.
 
-    Raises:
-        UserError: there is none, and suggests others; or several have this text.
+    Raises UserError if there is none, and suggests others; or if several have this text.
     """
     if not isinstance(token, str):
         return _checked(files, token)
@@ -40,12 +39,9 @@ def find_token(files: RunFiles, token: str | int) -> int:
 
 
 def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) -> list[int]:
-    """Finds the ids of all tokens that have a text but for blanks at its two ends, or the given id.
+    """Finds the ids of all tokens that have a text but for blanks at its two ends and, if `any_case`, for capital letters; or the given id.
 
-    Args:
-        any_case: capital and small letters of a text are the same.
-    Raises:
-        UserError: there is none, and suggests others.
+    Raises UserError if there is none, and suggests others.
     """
     if not isinstance(token, str):
         return [_checked(files, token)]

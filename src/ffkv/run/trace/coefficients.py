@@ -164,11 +164,9 @@ def _frames(
 
 
 def head_of(run: Run, device: str = "auto") -> Head:
-    """Returns the head with which the run projected its values onto the vocabulary. The blocks of the model are not
-    loaded.
+    """Returns the head with which the run projected its values onto the vocabulary. The blocks of the model are not loaded.
 
-    Raises:
-        UserError: the file of the head is damaged, or there is no such device.
+    Raises UserError if the file of the head is damaged, or there is no such device.
     """
     return load_head(run.folder / "model", device, run.settings.values.projection, run.trust_remote_code)
 
@@ -176,10 +174,8 @@ def head_of(run: Run, device: str = "auto") -> Head:
 def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
     """Reads the values of some memories of a layer, and their logits, a bounded number at a time.
 
-    Args:
-        memories: numbers of the memories in their layer, ascending [memory].
-    Yields:
-        Which of the memories; their values, float32 [memory, d]; and their logits, float32 [memory, vocabulary].
+    Yields which of the memories; their values, float32 [memory, d]; and their logits, float32 [memory, vocabulary].
+    `memories`: their numbers in the layer, ascending [memory].
     """
     rows = run.anatomy.layer_offset[layer] + np.asarray(memories, np.int64)
     with run.files.open_values() as file:

@@ -40,9 +40,8 @@ def check_prompt(run: Run, text: Any) -> None:
 def read_prompt(run: Run, tokenizer: "PreTrainedTokenizerBase", text: str) -> Prompt:
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
-    Raises:
-        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer
-            knows a token that the model does not know.
+    Raises UserError if the prompt is empty, and nothing precedes it; if it does not fit the model's context; or if the tokenizer knows
+    a token that the model does not know.
     """
     beginning, context = run.corpus("train").bos, run.anatomy.context
     whole_text = replace_surrogates(text)
@@ -82,8 +81,7 @@ def read_prompt(run: Run, tokenizer: "PreTrainedTokenizerBase", text: str) -> Pr
 def place(position: int | None, count: int) -> int:
     """Returns the position of the chosen token among `count` tokens. None: the last one; negative: from the end.
 
-    Raises:
-        UserError: there is no such token.
+    Raises UserError if there is no such token.
     """
     wanted = -1 if position is None else position
     if not -count <= wanted < count:
@@ -97,10 +95,8 @@ def place(position: int | None, count: int) -> int:
 def read_changes(off: Sequence[str], scale: Sequence[str], files: RunFiles) -> dict[tuple[int, int], float]:
     """Returns the factor of each memory (its layer and its number) that is changed, in the order of their names.
 
-    `off` and `scale`: see `TraceOptions`.
-
-    Raises:
-        UserError: a name or a factor is malformed, there is no such memory or list, or a memory is changed twice.
+    `off` and `scale`: see `TraceOptions`. Raises UserError if a name or a factor is malformed, there is no such memory or list, or a
+    memory is changed twice.
     """
     factors: dict[tuple[int, int], float] = {}
     named = [*((name, 0.0) for name in off), *map(_named_factor, scale)]
@@ -132,11 +128,7 @@ class Text(NamedTuple):
 
 
 def check_texts(run: Run, texts: Iterable[str | int]) -> None:
-    """Refuses what cannot be read, before the model is loaded. The texts themselves are not looked at.
-
-    Raises:
-        UserError: `run` is no run; or `texts` is one text, or no list.
-    """
+    """Refuses what is no run, and one text or no list, by a UserError before the model is loaded. Texts themselves are not looked at."""
     check_run(run)
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise UserError(f"texts is {texts!r}. Write a list of texts, such as [{texts!r}].")
@@ -145,9 +137,7 @@ def check_texts(run: Run, texts: Iterable[str | int]) -> None:
 def read_texts(run: Run, model: "RunModel", texts: Iterable[str | int]) -> Iterator[Text]:
     """Encodes texts to the letter, one at a time. A number is that of a sentence of the train split.
 
-    Raises:
-        UserError: one is neither a text nor a number, there is no such sentence, or a text cannot be read, see
-            `read_prompt`.
+    Raises UserError if one is neither a text nor a number, if there is no such sentence, or as `read_prompt`.
     """
     corpus = run.corpus("train")
     for number, text in enumerate(texts):

@@ -47,10 +47,8 @@ def run_prompt(
 ) -> States:
     """Runs the model on the ids of a prompt [1, token], and reads the states at the token at `position`.
 
-    `factors`, `token`: of coefficients that are changed meanwhile, see `scaled`.
-
-    Raises:
-        UserError: states overflow, or the memory does not suffice.
+    `factors`, `token`: of coefficients that are changed meanwhile, see `scaled`. Raises UserError if states overflow, or the memory
+    does not suffice.
     """
     states = States(position, factors, token)
     factor: Tensor | None = None
@@ -98,11 +96,7 @@ def read_end(loaded: LoadedModel, ids: Tensor, factors: Mapping[Place, float]) -
 
 
 def check_finite(loaded: LoadedModel, states: Iterable[Tensor], changed: bool = False) -> None:
-    """Refuses states that overflow, of the unchanged model or of the `changed` one.
-
-    Raises:
-        UserError: a state is not finite.
-    """
+    """Refuses states that are not finite by a UserError: those of the unchanged model, or of the `changed` one."""
     if not bool(torch.stack([torch.isfinite(state).all().to(loaded.device) for state in states]).all()):  # one wait
         what = "this text with these changes" if changed else "this text"
         remedy = "Write smaller factors." if changed else "Make the run again with model.dtype float32."

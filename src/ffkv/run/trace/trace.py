@@ -137,13 +137,15 @@ def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: 
     return [*(logits[0] - logits[1:]).split([len(part.vectors) for part in parts])]
 
 
-def describe_layers(
+def _describe(
     run: Run, model: RunModel, states: States, token: int, top: int, memories: int, changed: Collection[Place]
-) -> dict[str, pd.DataFrame]:
-    """Returns the tables of `Trace` about layers: predictions, layers, contributions, remainders and sums, by name.
+) -> dict[str, Any]:
+    """Returns the attributes of `Trace` that are about states, by name.
 
     `token` is the chosen next token. `top` and `memories`: see `TraceOptions`. Memories in `changed` are listed anyway.
     """
+    logits = model.final_logits(states.end)
+    logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
     ids, predictions = predict_layers(run, lens_of(run.files, model.head), states, top)
     parts = split_layers(model, states, token, memories, changed)
     changes = logit_changes(model, states.end, parts, token)
@@ -166,31 +168,24 @@ def describe_layers(
         "listed": [len(part.listed) for part in parts],
         "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
     }
-    rest = []
+    listed, rest = [], []
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
+        numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
+        listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
         norms, shares = part.vectors[-3:-1].norm(dim=1).tolist(), part.shares[-2:].tolist()
         rest.append((layer, "other memories", part.others, norms[0], shares[0], float(change[-3])))
         rest.append((layer, "bias", 0, norms[1], shares[1], float(change[-2])))
+    table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
     return {
+        "final": final_table(logits, token, top, run.vocabulary),
         "predictions": predictions,
         "layers": pd.DataFrame(layers),
-        "contributions": _contribution_table(run, parts, changes),
+        "contributions": table.assign(**pushed_tokens(run.files, table)),
         "remainders": pd.DataFrame(rest, columns=["layer", "part", "memories", "norm", "share", "logit"]),
         "sums": pd.DataFrame({"layer": range(len(parts)), **sums}),
+        "logits_deviation": logits_deviation,
+        "deviation": max(logits_deviation, *sums["memories"], *sums["residual"]),
     }
-
-
-def _contribution_table(run: Run, parts: list[LayerParts], changes: list[Tensor]) -> pd.DataFrame:
-    """`Trace.contributions`. What the values predict comes from the run's table."""
-    rows = [
-        (layer, memory, memory_name(layer, memory), *numbers)
-        for layer, (part, change) in enumerate(zip(parts, changes, strict=True))
-        for memory, *numbers in zip(
-            part.listed.tolist(), part.coefficient.tolist(), part.size.tolist(), part.shares.tolist(), change.tolist()
-        )
-    ]
-    table = pd.DataFrame(rows, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
-    return table.assign(**pushed_tokens(run.files, table))
 
 
 def final_table(logits: Tensor, token: int, top: int, vocabulary: Sequence[str]) -> pd.DataFrame:
@@ -328,21 +323,6 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         changed = Trace(**of_both, **_describe(run, model, states, token, top, asked.memories, factors))
         effect, divergence = effect_table(logits, model.final_logits(states.end), token, top, run.vocabulary)
     return Trace(**question, **own, effect=effect, divergence=divergence, changed=changed)
-
-
-def _describe(
-    run: Run, model: RunModel, states: States, token: int, top: int, memories: int, listed: Collection[Place]
-) -> dict[str, Any]:
-    """Returns the attributes of `Trace` that are about states, see `describe_layers`."""
-    logits = model.final_logits(states.end)
-    layers = describe_layers(run, model, states, token, top, memories, listed)
-    logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
-    return {
-        "final": final_table(logits, token, top, run.vocabulary),
-        **layers,
-        "logits_deviation": logits_deviation,
-        "deviation": max(logits_deviation, *layers["sums"]["memories"], *layers["sums"]["residual"]),
-    }
 
 
 def _describe_edges(
