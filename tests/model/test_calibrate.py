@@ -55,7 +55,7 @@ def test_a_proportion_of_tensors_that_are_not_proportional_is_none():
 
 def test_a_norm_after_the_layer_leaves_raw_coefficients_values_with_its_gain_and_a_factor_a_token():
     model = random_model(CONFIGS["gemma2"])
-    layers = prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers
+    layers = prove_layers(model, some_ids(1), some_ids(2)).layers
     states = observe(model, layers, some_ids(3))
     for layer in layers:
         block = model.get_submodule(layer.block)
@@ -74,7 +74,7 @@ def test_a_norm_after_the_layer_leaves_raw_coefficients_values_with_its_gain_and
 def test_blocks_that_run_several_times_are_a_layer_each_time():
     config = HrmTextConfig(**SMALL, **GROUPED, intermediate_size=24, num_layers_per_stack=2, H_cycles=2, L_cycles=2)
     model = random_model(config)
-    layers = prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers
+    layers = prove_layers(model, some_ids(1), some_ids(2)).layers
     runs = [(layer.block.split(".")[1], layer.repeat) for layer in layers]
     # Twice: two runs of the low stack, then one of the high one; two blocks each.
     low, high = ([(name, repeat) for repeat in range(4) for _ in "ab"] for name in ("L_module", "H_module"))
@@ -93,7 +93,7 @@ def test_blocks_that_run_several_times_are_a_layer_each_time():
 def test_a_gate_whose_activation_is_always_positive_tells_no_sign(kind, built, activation, told):
     config = copy.deepcopy(CONFIGS[kind])
     config.hidden_act = activation
-    for layer in prove_layers(random_model(config), some_ids(1), some_ids(2)).head_spec.layers:
+    for layer in prove_layers(random_model(config), some_ids(1), some_ids(2)).layers:
         assert (layer.kind, layer.gated) == (built, told)
         assert kind != "llama" or layer.second_matrices[0].gate.endswith("gate_proj") == told
 
@@ -116,7 +116,7 @@ def test_a_setting_names_the_second_matrix_of_other_peoples_code():
     with pytest.raises(UserError, match=r"no feed-forward layer.*mlp\.speak.*model\.second_matrix"):
         prove_layers(model, some_ids(1), some_ids(2))
     proven = prove_layers(model, some_ids(1), some_ids(2), r"mlp\.speak$")
-    found = [layer.second_matrices[0].module for layer in proven.head_spec.layers]
+    found = [layer.second_matrices[0].module for layer in proven.layers]
     assert found == [f"transformer.h.{n}.mlp.speak" for n in range(3)]
 
 
@@ -181,7 +181,7 @@ def test_rounding_in_a_deep_model_does_not_look_like_later_tokens():
     config.num_hidden_layers = 40
     model, text = random_model(config).to(torch.bfloat16), some_ids(2).repeat(1, 10)
     decomposition = prove_layers(model, some_ids(1), text)
-    layers = decomposition.head_spec.layers
+    layers = decomposition.layers
     whole, alone = (observe(model, layers, some, "m")[-1]["m"][:, :60] for some in (text, text[:, :60]))
     assert relative_error(alone, whole) > 0.002
     assert decomposition.errors["prefix"] < 1e-3
@@ -190,7 +190,7 @@ def test_rounding_in_a_deep_model_does_not_look_like_later_tokens():
 def test_what_a_layer_writes_is_found_beside_a_far_larger_residual():
     model = random_model(CONFIGS["gpt2"])
     model.transformer.wte.weight.data[:, 3] = 3000  # an outlier dimension, as trained models have them
-    spec = prove_layers(model, some_ids(1), some_ids(2)).head_spec
+    spec = prove_layers(model, some_ids(1), some_ids(2))
     assert [layer.second_matrices[0].scale for layer in spec.layers] == pytest.approx([1, 1, 1], rel=1e-3)
 
 
@@ -210,7 +210,7 @@ def test_a_norm_never_passes_for_a_constant(kind, dtype, seed):
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(NORMED[kind]).eval().to(dtype)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    layers = prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers
+    layers = prove_layers(model, some_ids(1), some_ids(2)).layers
     assert [layer.output_kind for layer in layers] == ["norm"] * 4
     assert all(layer.second_matrices[0].scale == 1 and layer.output_scale == 1 for layer in layers)
     for name, tensor in model.state_dict().items():

@@ -150,7 +150,7 @@ def test_experts_that_pass_the_token_on_write_no_memory_and_a_block_may_hold_two
     experts = {"n_routed_experts": 3, "zero_expert_num": 2, "moe_topk": 2, "expert_ffn_hidden_size": 12}
     config = LongcatFlashConfig(**sizes, **experts, ffn_hidden_size=24, qk_head_dim=16, **dict.fromkeys(narrow, 8))
     model = random_model(config)
-    spec = prove_layers(model, some_ids(5), some_ids(6)).head_spec
+    spec = prove_layers(model, some_ids(5), some_ids(6))
     assert [[write.module.rpartition("layers.")[2] for write in layer.second_matrices] for layer in spec.layers] == [
         ["0.mlps.0.down_proj"],
         ["0.mlp.experts", "0.mlps.1.down_proj"],

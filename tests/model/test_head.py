@@ -196,7 +196,7 @@ def test_the_heads_file_has_the_same_bytes_every_time(checkpoints, proven, tmp_p
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "gpt-neox"])
 def test_a_head_of_plain_modules_gives_the_bits_of_the_models_own_head(proven, kind):
     anatomy, vectors = read_anatomy(proven(kind)), torch.randn(50, 16, generator=torch.Generator().manual_seed(1))
-    own = Head(read_head(proven(kind), anatomy.head_spec), anatomy.vocabulary, len(anatomy.layers), "cpu")
+    own = Head(read_head(proven(kind), anatomy), anatomy, "cpu")
     assert [module.kind for module in anatomy.head_chain] == ["LayerNorm", "Linear"]
     assert torch.equal(load_head(proven(kind), "cpu").logits(vectors, 0), own.logits(vectors, 0))
 

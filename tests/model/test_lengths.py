@@ -40,7 +40,7 @@ def proven_tiny(model_type: str, **settings):
     """A tiny model of a type, and its layers."""
     model = tiny_model(model_type, settings=settings)
     text = torch.from_numpy(ROW[:24]).reshape(2, 12)
-    return model, prove_layers(model, text, text.flip(0, 1)).head_spec.layers
+    return model, prove_layers(model, text, text.flip(0, 1)).layers
 
 
 def naive_steady(model, layers, row) -> bool:

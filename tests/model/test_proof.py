@@ -130,7 +130,7 @@ def test_values_of_half_precision_keep_their_digits_beside_a_large_bias(dtype):
         block.mlp.c_proj.bias.data = 8 * torch.randn(16)
     model = model.to(dtype)
     ids = some_ids(0)
-    for layer in prove_layers(model, ids, ids.flip(1)).head_spec.layers:
+    for layer in prove_layers(model, ids, ids.flip(1)).layers:
         expected = model.get_submodule(layer.second_matrices[0].module).weight.float()
         v, b = values(model, layer)
         # float32 differences of numbers near 8
@@ -142,11 +142,11 @@ def test_values_of_half_precision_keep_their_digits_beside_a_large_bias(dtype):
 def test_a_second_matrix_that_is_called_by_name_is_read(kind):
     """`down_proj(input=x)`: no positional argument. gemma2 has a norm after the layer, which takes another way."""
     model = random_model(CONFIGS[kind])
-    expected = observe(model, prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers, some_ids(3))
+    expected = observe(model, prove_layers(model, some_ids(1), some_ids(2)).layers, some_ids(3))
     for layer in model.model.layers:
         mlp = layer.mlp
         mlp.forward = lambda x, mlp=mlp: mlp.down_proj(input=mlp.act_fn(mlp.gate_proj(input=x)) * mlp.up_proj(input=x))
-    found = observe(model, prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers, some_ids(3))
+    found = observe(model, prove_layers(model, some_ids(1), some_ids(2)).layers, some_ids(3))
     for one, other in zip(found, expected, strict=True):
         for quantity in "myo":
             torch.testing.assert_close(one[quantity], other[quantity])
@@ -165,7 +165,7 @@ def test_the_state_is_replaced_where_it_was():
 
 def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
     model = random_model(CONFIGS["gpt2"])
-    layers = prove_layers(model, some_ids(1), some_ids(2)).head_spec.layers
+    layers = prove_layers(model, some_ids(1), some_ids(2)).layers
     seen = []
     for whole in (False, True):
         with tap(model, layers[:1], "m", whole) as run:

@@ -87,9 +87,8 @@ class Layer:
             f"{matrix.experts} experts, {matrix.kind}" if matrix.experts else matrix.kind
             for matrix in self.second_matrices
         )
-        after = {"norm": "norm after", "linear": "linear map after"}.get(self.output_kind)
-        notes = [after, "post-norm block" if self.post_norm else None]
-        return "; ".join([" + ".join(kinds), *filter(None, notes)])
+        after = {"norm": ["norm after"], "linear": ["linear map after"]}.get(self.output_kind, [])
+        return "; ".join([" + ".join(kinds), *after, *["post-norm block"] * self.post_norm])
 
     def unit(self, memory: int) -> str:
         """Names the expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" without experts."""
@@ -111,15 +110,6 @@ class HeadModule:
     name: str  # the module's name
     kind: str  # "LayerNorm" or "Linear"
     eps: float  # of a LayerNorm
-
-
-class HeadSpec(NamedTuple):
-    """What `ffkv.model.head` must know of a model to keep its head without its blocks."""
-
-    architecture: str  # name of the model's class
-    layers: list[Layer]  # the feed-forward layers
-    last_block: str  # name of the block that runs last, with or without a feed-forward layer
-    returns: int  # length of the tuple that this block returns, 0 for a bare tensor
 
 
 class MemoryPlaces(NamedTuple):
@@ -145,8 +135,8 @@ class Anatomy:
     vocabulary: Count  # number of logits
     context: Count  # longest input in tokens, in which prefixes are read as they are alone
     width: Count  # d, the width of the residual stream
-    last_block: str  # see `HeadSpec`
-    returns: int  # see `HeadSpec`
+    last_block: str  # name of the block that runs last, with or without a feed-forward layer
+    returns: int  # length of the tuple that this block returns, 0 for a bare tensor
     layers: Annotated[list[Layer], Field(min_length=1)]  # the feed-forward layers
     # largest relative error of each identity of the proof that applies, see `ffkv.model.identities`
     errors: dict[str, float]
@@ -170,11 +160,6 @@ class Anatomy:
     beginnings: dict[str, float] = field(default_factory=dict)
     # what the files hold and the model does not use, and other words about model and files for a person, one sentence each
     remarks: list[str] = field(default_factory=list)
-
-    @property
-    def head_spec(self) -> HeadSpec:
-        """The facts that the head needs to be built."""
-        return HeadSpec(self.architecture, self.layers, self.last_block, self.returns)
 
     @property
     def layer_offset(self) -> list[int]:

@@ -6,7 +6,7 @@ The memories of a bank are its (expert, unit) pairs, one expert after the other:
 carries the router's weight. The units of an expert that a token is not sent to are not evaluated; their coefficient is 0.
 
 `record_experts` replaces the `forward` of each bank: its experts run one at a time. Nothing else of a foreign module is
-changed: records are kept here, in `_last_calls`, until `forget_call` or until the bank itself is deleted.
+changed: records are kept here, in `last_calls`, until someone drops them or until the bank itself is deleted.
 """
 
 import contextlib
@@ -285,10 +285,8 @@ LAYOUTS = (_LibraryInterface, _StackedMatrices, _WithIdentityExperts, _EveryToke
 
 def layout_of(module: nn.Module) -> ExpertLayout | None:
     """Returns the layout of a bank of experts; None for any other module."""
-    for layout in LAYOUTS:
-        if (told := layout.recognise(module)) is not None:
-            return layout(module, *told)
-    return None
+    sizes = ((layout, layout.recognise(module)) for layout in LAYOUTS)
+    return next((layout(module, *told) for layout, told in sizes if told), None)
 
 
 class ExpertCall(NamedTuple):
@@ -310,10 +308,11 @@ class BankCall(NamedTuple):
     bias: Tensor
 
 
-# From the number of an expert, the numbers of its tokens [n] and its coefficients [n, unit] to other coefficients.
-Change = Callable[[int, Tensor, Tensor], Tensor]
-_last_calls: WeakKeyDictionary[nn.Module, BankCall] = WeakKeyDictionary()
-_changes: WeakKeyDictionary[nn.Module, Change] = WeakKeyDictionary()
+# From the number of an expert, the numbers of its tokens [n] and its coefficients [n, unit] to other coefficients; None: no change.
+Change = Callable[[int, Tensor, Tensor], Tensor | None]
+# The record of each bank's last call. It is as large as the bank's coefficients.
+last_calls: WeakKeyDictionary[nn.Module, BankCall] = WeakKeyDictionary()
+_changes: WeakKeyDictionary[nn.Module, list[Change]] = WeakKeyDictionary()
 
 
 def record_experts(model: nn.Module) -> None:
@@ -323,29 +322,23 @@ def record_experts(model: nn.Module) -> None:
             replace_forward(module, functools.partial(_forward, layout))
 
 
-def last_call(module: nn.Module) -> BankCall | None:
-    """Returns the record of a bank's last call; None for a module that keeps none."""
-    return _last_calls.get(module)
-
-
-def forget_call(bank: nn.Module) -> None:
-    """Drops the record of a bank's last call. It is as large as the bank's coefficients."""
-    _last_calls.pop(bank, None)
-
-
 @contextlib.contextmanager
 def changed_coefficients(bank: nn.Module, change: Change) -> Iterator[None]:
-    """Inside the `with` statement, a bank of experts computes with other coefficients. Its record has these."""
-    _changes[bank] = change
+    """Inside the `with` statement, a bank of experts computes with other coefficients. Its record has these.
+
+    Several changes of one bank follow each other.
+    """
+    changes = _changes.setdefault(bank, [])
+    changes.append(change)
     try:
         yield
     finally:
-        del _changes[bank]
+        changes.remove(change)
 
 
 def coefficients(module: nn.Module, state: Tensor) -> Tensor:
     """m of a second matrix or a bank, [token, memory] or as the model shapes it. `state`: the input of the module."""
-    if (call := last_call(module)) is None:
+    if (call := last_calls.get(module)) is None:
         return state
     experts, units = call.shape
     m = call.written.new_zeros(len(call.written), experts * units)
@@ -356,7 +349,7 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
 
 def positive_gates(bank: nn.Module) -> Tensor:
     """Tells whether the gate of each memory of a bank was positive [token, memory]; False if it was not evaluated."""
-    call = _last_calls[bank]
+    call = last_calls[bank]
     experts, units = call.shape
     positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
     for expert, tokens, _, gates in call.experts:
@@ -367,7 +360,7 @@ def positive_gates(bank: nn.Module) -> Tensor:
 
 def written(module: nn.Module, output: Tensor) -> Tensor:
     """Returns what a second matrix or a bank writes for each token. A bank may give its `output` another shape."""
-    return output if (call := last_call(module)) is None else call.written
+    return output if (call := last_calls.get(module)) is None else call.written
 
 
 def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
@@ -386,8 +379,8 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
         m, positive = layout.coefficients(expert, x)
         weight = None if weight is None else weight.to(m.dtype)
         m = m if weight is None else m * weight
-        if (change := _changes.get(layout.bank)) is not None:
-            m = change(expert, tokens, m)
+        for change in _changes.get(layout.bank, ()):
+            m = m if (changed := change(expert, tokens, m)) is None else changed
         calls.append(ExpertCall(expert, tokens, m, positive))
         memories_wrote.index_add_(0, tokens, (m @ layout.values(expert)).to(memories_wrote.dtype))
         if (own := layout.expert_bias(expert)) is not None:
@@ -395,5 +388,5 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
             bias.index_add_(0, tokens, own.expand(len(tokens), -1))
     if (shared := layout.bank_bias()) is not None:
         bias += shared
-    call = _last_calls[layout.bank] = BankCall((layout.experts, layout.units), calls, memories_wrote + bias, bias)
+    call = last_calls[layout.bank] = BankCall((layout.experts, layout.units), calls, memories_wrote + bias, bias)
     return layout.output(argument, call.written)

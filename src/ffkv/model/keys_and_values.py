@@ -52,8 +52,7 @@ def values_in_place(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | No
 def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: bool = False) -> Tensor:
     """Maps vectors [n, d] from the sum of a layer's second matrices to the residual stream, without a token's factor.
 
-    A norm or a linear map may follow the sum. `directions`: the vectors are differences of such sums, so nothing
-    constant is added to them.
+    A norm or a linear map may follow the sum. `directions`: they are differences of such sums: nothing constant is added.
     """
     if layer.output_kind not in ("norm", "linear"):
         return vectors
@@ -106,19 +105,13 @@ def keys(model: nn.Module, layer: Layer) -> Tensor | None:
     A bias and the gain of a norm before the layer are left out. Keys are [memory, d] or, with a gate, [memory, 2 d], float32, on
     the CPU; None if a first matrix is not a plain matrix, as in banks of experts.
     """
-    parts = [_keys_of(model, matrix) for matrix in layer.second_matrices]
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts) or len({part.shape[1] for part in found}) > 1:
-        return None
-    return torch.cat(found)
-
-
-def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
-    if matrix.experts:
-        return None
-    halves = [half for name in matrix.first_matrices for half in _rows(model.get_submodule(name), matrix.memories)]
-    found = [half for half in halves if half is not None]
-    return torch.cat(found, 1) if found and len(found) == len(halves) else None
+    parts = []
+    for matrix in layer.second_matrices:
+        rows = [_rows(model.get_submodule(name), matrix.memories) for name in matrix.first_matrices]
+        if matrix.experts or not all(rows):
+            return None
+        parts.append(torch.cat([half for halves in rows for half in halves], 1))
+    return torch.cat(parts) if len({part.shape[1] for part in parts}) == 1 else None
 
 
 def factors(model: nn.Module, layer: Layer, width: int) -> tuple[Tensor, Tensor]:
@@ -162,19 +155,17 @@ def _factors_of(model: nn.Module, matrix: SecondMatrix, width: int) -> list[Tens
         places = factor_places(matrix)
         rows = {name: _rows(model.get_submodule(name), matrix.memories) for name, _ in places.values()}
         taken = [places.get(factor) for factor in ("key", "gate")]
-        found = [None if place is None else [*rows[place[0]], None][place[1] // matrix.memories] for place in taken]
+        found = [place and [*rows[place[0]], None, None][place[1] // matrix.memories] for place in taken]
     return [unknown if part is None or part.shape != unknown.shape else part for part in found]
 
 
-def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:
-    """Returns what each memory reads: one matrix [memory, d], two of a fused matrix, or None for other modules."""
+def _rows(module: nn.Module, memories: int) -> list[Tensor]:
+    """Returns what each memory reads: one matrix [memory, d], two of a fused matrix, none for other modules."""
     if getattr(getattr(module, "weight", None), "ndim", 0) != 2:
-        return [None]
+        return []
     with torch.no_grad(), in_float32(module):
         weight: Any = module.weight
         rows = weight.detach().float().cpu()
     if type(module).__name__ == "Conv1D":  # of transformers' GPT-2: inputs by outputs
         rows = rows.T
-    if len(rows) not in (memories, 2 * memories):
-        return [None]
-    return [*rows.clone().split(memories)]
+    return [*rows.clone().split(memories)] if len(rows) in (memories, 2 * memories) else []

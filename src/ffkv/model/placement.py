@@ -271,16 +271,14 @@ def replace_forward(module: nn.Module, forward: Any) -> None:
 
 
 def _hook(module: nn.Module) -> Any:
-    """Returns the hook of accelerate that aligns a module's devices; None if it has none."""
-    return getattr(module, "_hf_hook", None)
+    return getattr(module, "_hf_hook", None)  # of accelerate, which aligns the devices
 
 
 @contextlib.contextmanager
 def running_in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the `with` statement, a model computes in float32: each of its parts is in float32 while it runs.
 
-    Nothing changes in a model that is in float32. A part is a block, or a module outside of the blocks. One part at a time is held
-    twice: as it is, and in float32.
+    A model in float32 does not change. A part is a block, or a module outside of the blocks. One at a time is held twice.
     """
     if not any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers())):
         yield

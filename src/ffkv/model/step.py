@@ -26,7 +26,7 @@ from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
 from ffkv.model.discover.lengths import steady_length
 from ffkv.model.discover.probe_texts import DIGITS, context_of, long_row, measure_beginnings, passages
-from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
+from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
 from ffkv.model.head.head import find_chain
 from ffkv.model.head.head_file import load_head, write_head
 from ffkv.model.identities import IDENTITIES
@@ -68,13 +68,12 @@ class ProvenModel:
             write_values(Path(values_file), self.model, self.anatomy)
         save_pretrained(folder, self.tokenizer)
         write_vocabulary(folder, self.tokenizer, self.anatomy)
-        emptied = write_head(folder, self.model, self.decomposition.head_spec)
-        anatomy = replace(self.anatomy, head_chain=find_chain(emptied, self.anatomy.width))
+        emptied = write_head(folder, self.model, self.anatomy)
+        anatomy = replace(self.anatomy, head_chain=find_chain(emptied))
         write_anatomy(folder, anatomy)
         with _naming(anatomy.checkpoint, self.model):
             head = load_head(folder, "cpu", trust_remote_code=anatomy.trust_remote_code)
-            error = prove_head(head, self.decomposition)
-        norm = has_final_norm(head, self.decomposition)
+            error, norm = prove_head(head, self.decomposition)
         anatomy = replace(anatomy, errors={**anatomy.errors, "head": error}, final_norm=norm)
         write_anatomy(folder, anatomy)
         return anatomy
@@ -113,15 +112,14 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     with _naming(settings.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
-        spec = decomposition.head_spec
-        context, proven_tokens, about_context = _proven_context(model, tokenizer, spec.layers, second)
+        context, proven_tokens, about_context = _proven_context(model, tokenizer, decomposition.layers, second)
     # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
     losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
     anatomy = Anatomy(
         **{name: getattr(given, name) for name in OF_SETTINGS},
         **{name: getattr(replace(commit, adapter=given.adapter), name) for name in OF_COMMIT},
         dtype=str(model.dtype).removeprefix("torch."),
-        architecture=spec.architecture,
+        architecture=type(model).__name__,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         model_hash=hash_once(read, at, model, state),
@@ -130,9 +128,9 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         context=context,
         proven_tokens=proven_tokens,
         width=decomposition.final.shape[-1],
-        last_block=spec.last_block,
-        returns=spec.returns,
-        layers=spec.layers,
+        last_block=decomposition.last_block,
+        returns=decomposition.returns,
+        layers=decomposition.layers,
         errors=decomposition.errors,
         versions=versions(),
         beginnings=losses,
@@ -143,7 +141,6 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
 
 
 def _check_room(settings: Model, placement: Placement) -> None:
-    """Refuses random weights that would be spread."""
     if settings.weights == "random" and placement.is_spread and not settings.max_memory:
         raise UserError(
             f"The random weights of {settings.checkpoint} do not fit into this machine's free memory, and they are made in one"
@@ -154,9 +151,7 @@ def _check_room(settings: Model, placement: Placement) -> None:
 def _proven_context(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[Layer], text: Tensor
 ) -> tuple[int, int, list[str]]:
-    """Returns the longest row that the model reads as it reads its beginnings, the longest of which that is proven, and
-    why the first is less than it could be.
-    """
+    """Returns the longest row that is read as its beginnings are, the longest that is proven, and why the first is so short."""
     context = context_of(model, tokenizer)
     row = long_row(model, text, context)
     steady = steady_length(model, layers, row)

@@ -167,7 +167,8 @@ def test_with_a_linear_head_the_logit_of_a_contribution_is_its_product_with_the_
     """m_i (e_w · v_i), and the logits of the parts add up to that of the FF output."""
     generator = torch.Generator().manual_seed(0)
     embedding, end, vectors = (torch.randn(*shape, generator=generator) for shape in ((11, 4), (4,), (5, 4)))
-    head = Head(ModuleChain([HeadModule("lm", "Linear", 0.0)], {"lm.weight": embedding}), 11, 1, "cpu")
+    only = SimpleNamespace(vocabulary=11, layers=[None], read_as=None)
+    head = Head(ModuleChain([HeadModule("lm", "Linear", 0.0)], {"lm.weight": embedding}), only, "cpu")
     nothing = torch.zeros(0)
     parts = [LayerParts(nothing, nothing, nothing, vectors, 0, 0.0, 0.0)]
     (changes,) = logit_changes(SimpleNamespace(head=head, anatomy=SimpleNamespace(read_as=None)), end, parts, 3)

@@ -188,7 +188,6 @@ def _check_config(adapter: str, source: Path, checkpoint: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Says in words why an adapter does not fit, from what peft or torch raised."""
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):  # a module that was trained as a whole
         return LACKS.format(error.args[0])

@@ -1,7 +1,6 @@
 """What is wrong with a checkpoint, in words for a person: before its weights are read, and from what a library raised.
 
-Weights are published in several forms: plain, quantised, as an adapter, as GGUF. What can be read of them, and how, is
-said here.
+Weights are published in several forms: plain, quantised, as an adapter, as GGUF. What can be read is said here.
 """
 
 import contextlib
@@ -19,7 +18,8 @@ from ffkv.base.settings import EMBEDDED, Model
 from ffkv.base.settings.messages import shown
 from ffkv.model.checkpoint.readers import reader_of, readers
 
-MOST_LAYERS = 1000
+MOST_LAYERS = 1000  # with more, only making the modules would take minutes
+LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 # Names of classes that predict the next token, beside those that transformers lists: of their own code, of models with a
 # part for images, of a decoder with an encoder.
 CAUSAL = re.compile(r"ForCausalLM|LMHead|ForConditionalGeneration|DoubleHeads")
@@ -143,7 +143,7 @@ def _gguf_files(names: list[str]) -> list[str]:
 
 def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
     """Refuses what ffkv cannot read before any weight is fetched. Returns how quantised weights are unpacked."""
-    from transformers import GgufConfig
+    from transformers import GgufConfig, PreTrainedConfig
 
     folder = Path(local_model(commit, choose_config_files))
     of_hub = cached_names(commit)
@@ -152,22 +152,19 @@ def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
         check_gguf(settings.checkpoint, settings.gguf, names)
         return {"quantization_config": GgufConfig(dequantize=True)}
     refuse_other_forms(settings.checkpoint, folder, names, of_hub is not None)
-    config = _config_of(settings, commit)
-    _refuse_absurd(settings.checkpoint, config)
+    config: Any = {}
+    with contextlib.suppress(Exception):  # whatever is wrong with it, the caller meets it and tells
+        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=commit.read_at)
+    config = config if isinstance(config, dict) else {}
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    counts = [(part.get(name), name) for name in LAYER_NAMES for part in parts]
+    if absurd := [(count, name) for count, name in counts if isinstance(count, int) and count > MOST_LAYERS]:
+        count, name = absurd[0]
+        raise UserError(
+            f"The config of {settings.checkpoint} names {count:,} layers ({name}). ffkv reads models of up to {MOST_LAYERS:,} layers."
+        )
     _refuse_other_classes(settings, config)
     return unpacking(config, settings.checkpoint)
-
-
-def _refuse_absurd(checkpoint: str, config: dict[str, Any]) -> None:
-    """Refuses a config with so many layers that only making its modules would take minutes."""
-    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
-    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
-        for part in parts:
-            if isinstance(count := part.get(name), int) and count > MOST_LAYERS:
-                raise UserError(
-                    f"The config of {checkpoint} names {count:,} layers ({name}). ffkv reads models of up to"
-                    f" {MOST_LAYERS:,} layers."
-                )
 
 
 def _refuse_other_classes(settings: Model, config: dict[str, Any]) -> None:
@@ -182,17 +179,6 @@ def _refuse_other_classes(settings: Model, config: dict[str, Any]) -> None:
             f"The checkpoint {settings.checkpoint} is a {names[0]} (`architectures` in its config.json), which is not a causal"
             " language model: it predicts no next token. Use the checkpoint of the language model that it was made from."
         )
-
-
-def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
-    """Returns the config as it is written; empty if it cannot be read, which the caller meets and tells."""
-    from transformers import PreTrainedConfig
-
-    try:
-        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=commit.read_at)
-    except Exception:  # whatever is wrong with it, the caller has an error to tell
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def explain_failure(error: Exception, commit: Commit) -> str:

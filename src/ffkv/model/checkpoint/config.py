@@ -32,8 +32,7 @@ def configured_context(config: Any) -> int | None:
 
 
 def rotary_bounds(config: Any) -> dict[str, int]:
-    """Returns up to how many tokens rotary angles are the same in every pass, by the type of rotation that a text config
-    names.
+    """Returns up to how many tokens rotary angles are the same in every pass, by each type of rotation of a text config.
 
     Beyond, angles of "longrope" and "dynamic" follow the longest row of a pass, for all tokens of all its rows.
     """
@@ -61,8 +60,7 @@ def configured_activation(config: Any) -> str:
 def build_empty(config: "PreTrainedConfig", dtype: "torch.dtype", code_revision: str | None) -> Any:
     """Builds a causal language model on torch's current device.
 
-    `config`: its config, which may name code. `dtype`: type of its parameters. `code_revision`: commit of the code that the config
-    names; None to run no such code.
+    `config`: its config, which may name code. `dtype`: type of its parameters. `code_revision`: commit of that code; None to run none.
     """
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,6 @@
 """A file in the GGUF form: read once, and compared with the model that transformers makes from it.
 
-transformers reads the file for the config, for the weights and for the tokenizer, each time number by number. `read_once`
-reads it once and quickly.
+transformers reads the file for the config, for the weights and for the tokenizer, number by number. `read_once` reads it once.
 
 transformers leaves out tensors and entries for which it has no name, and takes the rest of a config from the defaults of a
 class. So each entry about the architecture is read, or the model computes with its number, or it says nothing about the
@@ -107,8 +106,7 @@ def unpacking_seconds(path: Path, parameters: int) -> float:
     tensors, (count, rows), numbers = QuickReader(path).tensors, TRIED, 0
     start = time.process_time()
     for tensor in tensors[:: len(tensors) // count + 1]:
-        part = tensor.data.reshape(-1, tensor.data.shape[-1])[:rows]
-        values = torch.from_numpy(np.array(gguf.dequantize(part, tensor.tensor_type)))
+        values = _numbers(tensor, rows)
         hashlib.sha256(save({tensor.name: values}))
         numbers += values.numel()
     return (time.process_time() - start) * parameters / numbers
@@ -123,7 +121,11 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
     architecture = str(reader.fields["general.architecture"].contents())
     # Of the other architectures, transformers names what it leaves out, and `check_weights` has met it.
     if architecture not in GGUF_CONFIG_ARCHS:
-        _compare_tensors(path, architecture, reader, model)
+        places = get_gguf_hf_weights_map(model, TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config={}))
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        # Tensors of all experts have places without an ending.
+        left = [name for name in tensors if name not in places and name.removesuffix(".weight") not in places]
+        sort_out(f"The file {path.name}", left, model, lambda names: {name: _numbers(tensors[name]) for name in names})
     entries = {
         name: field.contents()
         for name, field in reader.fields.items()
@@ -132,29 +134,17 @@ def compare_with_file(path: Path, model: PreTrainedModel) -> None:
     compare_entries(path.name, architecture, entries, model)
 
 
-def _compare_tensors(path: Path, architecture: str, reader: gguf.GGUFReader, model: PreTrainedModel) -> None:
-    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config={})
-    places = get_gguf_hf_weights_map(model, processor)
-    # Tensors of all experts have places without an ending.
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    left = [name for name in tensors if name not in places and name.removesuffix(".weight") not in places]
-    sort_out(
-        f"The file {path.name}",
-        left,
-        model,
-        lambda names: {
-            name: torch.from_numpy(np.array(gguf.dequantize(tensors[name].data, tensors[name].tensor_type)))
-            for name in names
-        },
-    )
+def _numbers(tensor: gguf.ReaderTensor, rows: int | None = None) -> torch.Tensor:
+    """Unpacks a tensor of a file, or its first rows."""
+    part = tensor.data.reshape(-1, tensor.data.shape[-1])[:rows] if rows else tensor.data
+    return torch.from_numpy(np.array(gguf.dequantize(part, tensor.tensor_type)))
 
 
 def compare_entries(file: str, architecture: str, entries: Mapping[str, Any], model: PreTrainedModel) -> None:
     """Refuses a file with an entry about its architecture that the model does not compute with.
 
-    `file`: its name. `architecture`: what it says that it is. `entries`: by name; lists that are long and not about the
-    architecture may be missing. `model`: what transformers made from it. The `UserError` names the entry, its number and that of
-    the model.
+    `file`: its name. `architecture`: what it says that it is. `entries`: by name; long lists about something else may be missing.
+    `model`: what transformers made from it. The `UserError` names the entry, its number and that of the model.
     """
     given = {
         name.removeprefix(f"{architecture}."): value
@@ -328,11 +318,8 @@ def follow_file(name: str, said: Mapping[str, Any], tokenizer: PreTrainedTokeniz
             backend.pre_tokenizer = pre_tokenizers.Sequence([*parts, whole])
         if way in TABLES["whole"]:
             backend.model.ignore_merges = True
-        if (
-            said.get("ggml.add_bos_token", way in TABLES["whole"])
-            and tokenizer.bos_token
-            and not tokenizer.add_bos_token
-        ):
+        begins = said.get("ggml.add_bos_token", way in TABLES["whole"])
+        if begins and tokenizer.bos_token and not tokenizer.add_bos_token:
             tokenizer.add_bos_token = True
     elif said.get("ggml.model") == "llama" and (prefix := said.get("ggml.add_space_prefix")) is not None:
         has = "".join(backend.encode("a", add_special_tokens=False).tokens).startswith(BLANK)

@@ -241,9 +241,7 @@ def load(
 
 
 def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
-    """Returns the anatomy with paths: into Python packages, from the working directory or, if nothing is there, beside
-    `results`.
-    """
+    """Returns the anatomy with paths: into packages, from the working directory or, if nothing is there, beside `results`."""
     above = model_folder.resolve().parents
 
     def locate(name: str, commit: str) -> str:

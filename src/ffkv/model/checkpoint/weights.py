@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ffkv.base.errors import UserError
@@ -38,7 +38,7 @@ from ffkv.base.lookup import files_in, find, is_file, make_folder
 from ffkv.base.process.libraries import remark
 from ffkv.base.settings import Model
 from ffkv.model.checkpoint.checks import cannot_be_opened, words_of
-from ffkv.model.discover.find import SECOND_MATRIX_NAMES
+from ffkv.model.discover.find import SECOND_MATRIX_NAMES, block_of
 from ffkv.model.placement import stored_tensor
 
 WHOLE = {"I": torch.int8, "U": torch.int8}  # the first letters of types of whole numbers, in files of safetensors
@@ -71,8 +71,7 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any],
     """Compares a model with the files that it was made from.
 
     `info`: the names of tensors that `from_pretrained` returns, those that its class lists as harmless among them. `folder`: the
-    checkpoint's. Raises UserError if tensors have another shape, are packed, missing, or left over though the computation needs
-    them.
+    checkpoint's. Raises UserError if tensors have another shape, are packed or missing, or needed ones are left over.
     """
     checkpoint = f"The checkpoint {settings.checkpoint}"
     if info["mismatched_keys"]:
@@ -221,7 +220,8 @@ def listed(names: list[str]) -> str:
 
 def _kind(model: PreTrainedModel, name: str, tensor: Tensor | None) -> str:
     """Returns why a model can do without a tensor; "" if it cannot, or if nobody knows."""
-    inside = _is_in_a_block(model, name)
+    # Files of a model without its head leave the first part of names out, those of a larger model have one more.
+    inside = any(block_of(model, each) for each in (name, f"{model.base_model_prefix}.{name}", name.partition(".")[2]))
     for kind in TABLES["kind"]:
         fits = re.fullmatch(kind["names"], name) and (kind.get("in_blocks") or not inside)
         if fits and ("if" not in kind or (tensor is not None and HOLDS[kind["if"]](model, tensor))):
@@ -233,38 +233,12 @@ def _kind(model: PreTrainedModel, name: str, tensor: Tensor | None) -> str:
     return ""
 
 
-def _is_in_a_block(model: PreTrainedModel, name: str) -> bool:
-    """Tells whether a tensor would belong to a block of the model, as its name says."""
-    # Files of a model without its head leave the first part of names out, those of a larger model have one more.
-    for full in (name, f"{model.base_model_prefix}.{name}", name.partition(".")[2]):
-        module: nn.Module = model
-        for part in full.split("."):
-            if isinstance(module, nn.ModuleList) and part.isdigit():
-                return True
-            child = dict(module.named_children()).get(part)
-            if child is None:
-                break
-            module = child
-    return False
-
-
 def _cause(model: PreTrainedModel, names: list[str]) -> str:
-    """Says why tensors are likely to be there."""
-    if further := [name for name in names if _is_a_further_layer(model, name)]:
+    seconds = [name for name in names if re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight"))]
+    if further := [name for name in seconds if block_of(model, name)]:
         return f"These are feed-forward layers that its config does not have, {further[0]} for one: check its number of layers."
     known = (text for pattern, text in TABLES["causes"].items() if re.search(pattern, names[0]))
     return next(known, "What is computed with them would be lost: the config may be that of another model or class.")
-
-
-def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
-    """Tells whether a tensor without a place is a second matrix of one of the model's own lists of blocks."""
-    blocks = re.match(r"(.+?)\.\d+\.", name)
-    if not blocks or not re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight")):
-        return False
-    try:
-        return isinstance(model.get_submodule(blocks[1]), nn.ModuleList)
-    except AttributeError:
-        return False
 
 
 def weights_hash(model: PreTrainedModel) -> str:
@@ -272,22 +246,16 @@ def weights_hash(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     config = {key: value for key, value in model.config.to_diff_dict().items() if key not in UNHASHED}
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name in _tensor_names(model):
+    buffers, parameters = dict(model.named_buffers()), dict(model.named_parameters())
+    # Tensors that a checkpoint shares are no longer one object while they are elsewhere.
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    again = {name for name, tensor in parameters.items() if tensor.is_meta and tied.get(name) in parameters}
+    # The parameters, each once, and the stored buffers.
+    for name in sorted([*({*parameters} - again), *(name for name in model.state_dict() if name in buffers)]):
         tensor = stored_tensor(model, name)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def _tensor_names(model: PreTrainedModel) -> list[str]:
-    """Returns the names of the parameters, each once, and of the stored buffers, sorted."""
-    buffers = dict(model.named_buffers())
-    stored = [name for name in model.state_dict() if name in buffers]
-    parameters = dict(model.named_parameters())
-    # Tensors that a checkpoint shares are no longer one object while they are elsewhere.
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
-    again = {name for name, tensor in parameters.items() if tensor.is_meta and tied.get(name) in parameters}
-    return sorted([*(name for name in parameters if name not in again), *stored])
 
 
 def state_of(settings: Model, commit: Commit) -> str:

@@ -103,9 +103,8 @@ def _path(block: _Block, matrices: list[str]) -> replay.ResidualPath:
 
 def _layer(block: _Block, matrices: list[str], path: replay.ResidualPath, index: int) -> Layer:
     intact = block.intact
-    second_matrices = [
-        _second_matrix(block, matrix, scaling) for matrix, scaling in zip(matrices, path.scalings, strict=True)
-    ]
+    scaled = zip(matrices, path.scalings, strict=True)
+    second_matrices = [_second_matrix(block, matrix, scaling) for matrix, scaling in scaled]
     summed = intact.outputs.get(path.sum_module, intact.output.new_empty(0))
     post_norm = summed.shape == intact.output.shape and replay.proportion(summed, intact.output) == 1.0
     replay.replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
@@ -166,9 +165,7 @@ def find_first_matrices(
     if not feeding:
         raise UserError(f"{matrix}: no matrix that reads the residual stream and feeds it was found")
     x = intact.inputs[feeding[-1]]
-    same_input = [
-        name for name in earlier if intact.inputs[name].shape == x.shape and torch.equal(intact.inputs[name], x)
-    ]
+    same_input = [name for name in earlier if torch.equal(intact.inputs[name], x)]
     reversed_m = replay.replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
     if not relative_error(reversed_m, replay.reverse(m, arguments)) < replay.TOLERANCE:
         raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is not a feed-forward layer")
@@ -186,8 +183,7 @@ def _find_gate(
 ) -> Factor:
     """Finds the factor that goes through the activation: m changes its sign if the other factor does.
 
-    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
-    positive).
+    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m.
     """
     m = intact.inputs[matrix]
     first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)

@@ -78,13 +78,13 @@ def _run(
     return shapes, executed
 
 
-def block_of(model: nn.Module, name: str) -> str:
-    """Returns the outermost item of a module list that holds a module; "" if there is none."""
-    path, module = name.split(".") if name else [], model
+def block_of(model: Any, name: str) -> str:
+    """Returns the outermost item of a module list that holds, or would hold, what has a name; "" if there is none."""
+    path, module = name.split("."), model
     for depth, attribute in enumerate(path):
-        if isinstance(module, nn.ModuleList):
+        if isinstance(module, nn.ModuleList) and attribute.isdigit():
             return ".".join(path[: depth + 1])
-        module = getattr(module, attribute)
+        module = getattr(module, attribute, None)
     return ""
 
 

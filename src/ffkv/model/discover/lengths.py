@@ -25,9 +25,7 @@ COMPARED = 8  # tokens at the end of a row whose coefficients are compared
 
 
 def lengths_of(longest: int, config: Any) -> list[int]:
-    """Returns the lengths at which prefixes are compared: a quarter of each other, and on both sides of each number of
-    tokens that a config names as a boundary.
-    """
+    """Returns the lengths at which prefixes are compared: a quarter of each other, and both sides of each named boundary."""
     fields = [*vars(config).items(), *(getattr(config, "rope_parameters", None) or {}).items()]
     named = {value for name, value in fields if BOUNDARY.search(name) and type(value) is int}
     quarters = {longest // 4**power for power in range(16)}

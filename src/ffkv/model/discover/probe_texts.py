@@ -32,8 +32,7 @@ DIGITS = 3  # of a loss: differences below are rounding
 def passages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
     """Returns the ids of two passages, each cut into two sentences of equal length [2, token].
 
-    Raises UserError if the tokenizer has ids that the model does not embed, or the model reads too few tokens at a
-    time.
+    Raises UserError if the tokenizer has ids that the model does not embed, or the model reads too few tokens.
     """
     embedded, largest = embedded_tokens(model), max(tokenizer.get_vocab().values(), default=0)
     if largest >= embedded:

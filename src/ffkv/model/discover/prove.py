@@ -1,6 +1,6 @@
 """The proof that runs on every model before any analysis: the identities of the decomposition, on real tokens."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import HeadSpec, Layer
+from ffkv.model.anatomy import Layer
 from ffkv.model.discover.calibrate import calibrate
 from ffkv.model.discover.find import find_second_matrices
 from ffkv.model.discover.probe_texts import MIN_TOKENS
@@ -29,7 +29,9 @@ States = dict[str, Tensor]  # of one layer, by quantity
 class Decomposition(NamedTuple):
     """A decomposed model, of which the head is still to be proven."""
 
-    head_spec: HeadSpec  # the feed-forward layers, and what the head needs
+    layers: list[Layer]  # the feed-forward layers
+    last_block: str  # see `Anatomy`
+    returns: int  # see `Anatomy`
     errors: dict[str, float]  # largest relative error of each identity that applies
     # what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d], float32
     final: Tensor
@@ -71,9 +73,8 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
         # All layers share one activation function: a short text may miss its negative side in a layer.
         layers = [replace(layer, signed=True) for layer in layers]
-    spec = HeadSpec(type(model).__name__, layers, last_block, returns)
     final = output if layers[-1].readout_block else states[-1]["o"]
-    return Decomposition(spec, errors, final, logits, type_name(model))
+    return Decomposition(layers, last_block, returns, errors, final, logits, type_name(model))
 
 
 def _prove_experts(model: nn.Module, ids: Tensor) -> float:
@@ -154,10 +155,8 @@ def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tenso
     `arguments`: of the call of the layer's block, see `capture`.
     """
     inside = len(layer.block) + 1
-    off: dict[str, Callable[[Tensor], Tensor]] = {
-        matrix.module[inside:]: torch.zeros_like for matrix in layer.second_matrices
-    }
-    trace = replay(model.get_submodule(layer.block), arguments, off)
+    off = [matrix.module[inside:] for matrix in layer.second_matrices]
+    trace = replay(model.get_submodule(layer.block), arguments, dict.fromkeys(off, torch.zeros_like))
     return known_state(trace.at(layer.sum_module[inside:])).float()
 
 
@@ -173,28 +172,19 @@ def _require(identity: str, error: float, dtype: str, where: str = "") -> None:
     )
 
 
-def prove_head(head: Head, decomposition: Decomposition) -> float:
+def prove_head(head: Head, decomposition: Decomposition) -> tuple[float, bool]:
     """Returns the relative error of a head, as it was stored and in float32, against the model's own logits.
 
-    Raises UserError if it is larger than the tolerance.
+    Also returns whether the head reads the direction of a vector alone, so that its length changes no logit. Raises UserError if
+    the error is larger than the tolerance.
     """
-    logits = _logits(head, decomposition)
+    last, final = decomposition.layers[-1], decomposition.final.flatten(0, -2)
+    # Multiples of what the head reads: the long ones are far beyond the constant that norms add to a variance.
+    multiples = (times * final for times in (1.0, 1e3, 1e4))
+    logits, long, longer = (head.logits(each, None if last.readout_block else last.index) for each in multiples)
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)
     _require("head", error, decomposition.dtype)
-    return error
-
-
-def has_final_norm(head: Head, decomposition: Decomposition) -> bool:
-    """Tells whether the head reads the direction of a vector alone, so that its length changes no logit."""
-    # Far beyond the constant that norms add to a variance.
-    long, longer = (_logits(head, decomposition, times) for times in (1e3, 1e4))
-    return relative_error(longer, long) < SAME_DIRECTION
-
-
-def _logits(head: Head, decomposition: Decomposition, times: float = 1.0) -> Tensor:
-    """Reads multiples of the final vectors out [n, vocabulary]."""
-    last = decomposition.head_spec.layers[-1]
-    return head.logits(times * decomposition.final.flatten(0, -2), None if last.readout_block else last.index)
+    return error, relative_error(longer, long) < SAME_DIRECTION
 
 
 def observe(

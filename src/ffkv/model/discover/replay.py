@@ -53,9 +53,8 @@ def capturing(model: nn.Module, modules: list[str]) -> Iterator[dict[tuple[str, 
     repeats: Counter[str] = Counter()
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        captured[name, repeats[name]] = hooks.map_tensors(
-            torch.clone, (args, kwargs)
-        )  # a model may add to them in place
+        # A model may add to them in place.
+        captured[name, repeats[name]] = hooks.map_tensors(torch.clone, (args, kwargs))
         repeats[name] += 1
 
     with hooks.before(*hooks.by_name(model, modules, note)):
@@ -117,13 +116,11 @@ class Scaling(NamedTuple):
 def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | None:
     """Finds the simplest scaling by which `arrived` follows from `sent`, both [token, d]; None if there is none."""
     z, d = flat(sent).double(), flat(arrived).double()
-    number = _ratio(z, d, (0, 1))
+    number, vector, weight = (_ratio(z, d, dimensions) for dimensions in ((0, 1), 0, 1))
     if _close(number * z, d, tolerance):
         return Scaling(_or_one(number, tolerance), False)
-    vector = _ratio(z, d, 0)
     if _close(vector * z, d, tolerance):
         return Scaling(vector, False)
-    weight = _ratio(z, d, 1)
     if _close(weight * z, d, tolerance):
         return Scaling(1.0, True)
     weight = d.norm(dim=1, keepdim=True) / z.norm(dim=1, keepdim=True).clamp_min(1e-30)

@@ -143,11 +143,8 @@ def measure_effects(
         divergence = (growth - mean + bases.mean[own]).clamp_min(0)  # below 0 by rounding alone
         changed = logits.argmax(-1) != bases.first[own]
         found.append(torch.cat([log_p, divergence[:, None], changed[:, None]], 1))
-    of_prefixes = torch.cat(found).cpu().split(counts)
-    return [
-        Effects(own[:, : len(wanted)], own[:, -2], own[:, -1] > 0)
-        for own, wanted in zip(of_prefixes, tokens, strict=True)
-    ]
+    of_prefixes = zip(torch.cat(found).cpu().split(counts), tokens, strict=True)
+    return [Effects(own[:, : len(wanted)], own[:, -2], own[:, -1] > 0) for own, wanted in of_prefixes]
 
 
 def _log_total(logits: Tensor) -> Tensor:

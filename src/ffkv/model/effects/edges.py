@@ -85,7 +85,7 @@ def edges(
                 early = np.flatnonzero(sources["layer"] < read.layer.index)
                 place = np.ix_(early, own)
                 held[place], direct[place], parts[own] = _direct(
-                    read, rows.iloc[own], u[own], sources.iloc[early], written.contributions[early], written, positions
+                    read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
             total, total_m = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
@@ -199,13 +199,7 @@ def _adds(model: nn.Module, name: str, width: int) -> Tensor:
 
 
 def _direct(
-    read: Read,
-    rows: pd.DataFrame,
-    u: Tensor,
-    sources: pd.DataFrame,
-    contributions: Tensor,
-    written: _Written,
-    positions: np.ndarray,
+    read: Read, rows: pd.DataFrame, u: Tensor, sources: pd.DataFrame, written: _Written, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns edges with the norm held, direct edges [source, row], and the parts [row, part] of a layer's pre-activations."""
     at, source_at = rows["position"].to_list(), sources["position"].to_list()
@@ -213,7 +207,7 @@ def _direct(
     with torch.enable_grad(), Frozen():
         g = torch.autograd.grad(read.normed(h), h, u.to(h))[0].double().cpu()  # what each row reads of h
     paths = read.paths[[1 + layer for layer in sources["layer"]]]
-    arriving, of = paths * contributions, read.h[source_at]
+    arriving, of = paths * written.contributions[sources.index], read.h[source_at]
     with torch.no_grad():
         lost = (read.normed(of) - read.normed(of - arriving.to(of))).double().cpu()
         at_zero = read.normed(read.h.new_zeros(1, len(u[0])))[0].double().cpu()

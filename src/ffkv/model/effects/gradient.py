@@ -128,13 +128,10 @@ def _power(function: Callable, input: Any, exponent: Any) -> Any:
 
 def _softmax(function: Callable, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     result = function(input, *args, **kwargs)
-    return result.detach() if input.ndim >= PATTERN_DIMENSIONS or _is_causal(result) else result
-
-
-def _is_causal(weights: Tensor) -> bool:
-    """Tells whether no token has a weight of a later one [., token, token]. Routers give every expert a weight."""
-    square = weights.ndim == PATTERN_DIMENSIONS - 1 and weights.shape[-1] == weights.shape[-2]
-    return square and not weights.triu(1).any()
+    # In a pattern [., token, token] no token has a weight of a later one. Routers give every expert a weight.
+    square = result.ndim == PATTERN_DIMENSIONS - 1 and result.shape[-1] == result.shape[-2]
+    held = input.ndim >= PATTERN_DIMENSIONS or (square and not result.triu(1).any())
+    return result.detach() if held else result
 
 
 def _layer_norm(

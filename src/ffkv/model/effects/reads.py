@@ -93,18 +93,16 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
     leaves = [module for module in model.modules() if not any(module.children())]
     with contextlib.ExitStack() as stack:
         stack.enter_context(hooks.before(*counting))
-        stack.enter_context(
-            hooks.after(*[(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves])
-        )
+        detached = [(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves]
+        stack.enter_context(hooks.after(*detached))
         first = model.get_submodule(layers[0].block)
         stack.enter_context(hooks.before((first, partial(hooks.in_own_repeat, layers[0], repeats, on_embedding))))
         for layer in layers[:-1]:
             stack.enter_context(with_output(model, layer, with_zeros))
         for read in reads.values():
             for when, module, hook, *given in _hooks(model, read, loaded.anatomy.width):
-                stack.enter_context(
-                    when((module, partial(hooks.in_own_repeat, read.layer, repeats, hook, read, *given)))
-                )
+                own = partial(hooks.in_own_repeat, read.layer, repeats, hook, read, *given)
+                stack.enter_context(when((module, own)))
         run = stack.enter_context(tap(model, layers, "mbsy"))
         run(ids, receive, gradients=True)
     for read in reads.values():

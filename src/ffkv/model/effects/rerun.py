@@ -96,7 +96,6 @@ def _reason(found: object) -> str:
 
 
 def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: object) -> None:
-    """Goes over to the next way, and says so."""
     why = _reason(found)
     if len(ways) == 1:
         raise UserError(

@@ -5,8 +5,7 @@ and the last one returns the vectors that are to be read out. What remains is th
 embedding, scale and soft cap, so that ffkv needs to know none of them.
 
 Where plain modules give the same logits, such as a final norm and the output embedding (GPT-2, GPT-NeoX, OPT), they are
-rebuilt from their tensors alone. A job that needs no other part of the model then imports no modeling code, which takes
-some four CPU seconds.
+rebuilt from their tensors alone. A job that needs no more of the model then saves some four CPU seconds of imports.
 """
 
 import contextlib
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import HeadModule, HeadSpec
+from ffkv.model.anatomy import Anatomy, HeadModule
 from ffkv.model.head.lens import CHUNK_BYTES, Lens
-from ffkv.model.tap.hooks import after, enough_memory, hidden_argument, hidden_input, known_state, weight_bytes
+from ffkv.model.tap import hooks
 
 PLAIN: dict[str, type[nn.Module]] = {"LayerNorm": nn.LayerNorm, "Linear": nn.Linear}
 ROWS = 3  # of random vectors on which chain and model are compared
@@ -33,36 +32,33 @@ class EmptiedModel:
     feed-forward output before a last norm, that norm stays too.
     """
 
-    def __init__(self, model: Any, spec: HeadSpec):
+    def __init__(self, model: Any, anatomy: Anatomy):
         """Empties the blocks of a model in place."""
-        self.model = model
-        self.spec = spec
+        self.model, self.anatomy = model, anatomy
         self._vectors: Tensor | None = None
-        norms = {layer.sum_module for layer in spec.layers if layer.post_norm}
-        for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in spec.layers):
-            for name, block in model.get_submodule(siblings).named_children():
-                path = f"{siblings}.{name}"
-                kept = {norm[len(path) + 1 :].split(".")[0] for norm in norms if norm.startswith(path + ".")}
-                for child in [child for child in block._modules if child not in kept]:
-                    del block._modules[child]
-                block._parameters.clear()
-                block._buffers.clear()
-                block.forward = partial(self._forward, path == spec.last_block)
+        norms = {layer.sum_module for layer in anatomy.layers if layer.post_norm}
+        for path, block in hooks.blocks_beside(model, anatomy.layers).items():
+            kept = {norm[len(path) + 1 :].split(".")[0] for norm in norms if norm.startswith(path + ".")}
+            for child in {*block._modules} - kept:
+                del block._modules[child]
+            block._parameters.clear()
+            block._buffers.clear()
+            block.forward = partial(self._forward, path == anatomy.last_block)
         # The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one.
         self.output_module = model.get_output_embeddings()
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
         states = vectors[:, None]
-        if layer is not None and self.spec.layers[layer].post_norm:
-            states = known_state(self.model.get_submodule(self.spec.layers[layer].sum_module)(states))
+        if layer is not None and (own := self.anatomy.layers[layer]).post_norm:
+            states = hooks.known_state(self.model.get_submodule(own.sum_module)(states))
         self._vectors = states
         ids = torch.zeros(len(states), 1, dtype=torch.long, device=states.device)
         return self.model(input_ids=ids, use_cache=False).logits[:, 0]
 
     def _forward(self, is_last: bool, *args: Any, **kwargs: Any) -> Any:
-        states = self._vectors if is_last else hidden_argument(args, kwargs)
-        return (states, *[None] * (self.spec.returns - 1)) if self.spec.returns else states
+        states = self._vectors if is_last else hooks.hidden_argument(args, kwargs)
+        return (states, *[None] * (self.anatomy.returns - 1)) if self.anatomy.returns else states
 
 
 class ModuleChain:
@@ -78,20 +74,20 @@ class ModuleChain:
         return self.model(vectors[:, None])[:, 0]
 
 
-def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
+def find_chain(emptied: EmptiedModel) -> list[HeadModule]:
     """Finds the chain that gives exactly the logits of an emptied model with its weights; [] if there is none."""
-    if any(layer.post_norm for layer in emptied.spec.layers):  # their vectors are read through norms of blocks
+    if any(layer.post_norm for layer in emptied.anatomy.layers):  # their vectors are read through norms of blocks
         return []
     model = emptied.model
     plain = {name: module for name, module in model.named_modules() if type(module) in PLAIN.values()}
     calls: list[tuple[str, Tensor, Tensor]] = []
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
-        calls.append((name, hidden_input(args, kwargs), output))
+        calls.append((name, hooks.hidden_input(args, kwargs), output))
 
     dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-    vectors = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(0)).to(dtype)
-    with torch.no_grad(), after(*[(module, partial(note, name)) for name, module in plain.items()]):
+    vectors = torch.randn(ROWS, emptied.anatomy.width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with torch.no_grad(), hooks.after(*[(module, partial(note, name)) for name, module in plain.items()]):
         logits = emptied.read_out(vectors, None)
     state, chain = vectors[:, None], []
     for name, argument, output in calls:
@@ -117,26 +113,14 @@ class Head(Lens):
     """Reads vectors of the residual stream out into logits, as they are: the logit lens.
 
     A post-norm block reads the vectors of its layer out through its own last norm. The head works in float32, whatever the
-    type of the model: in half precision several of the highest logits are often equal, and the lowest id, which is often a
-    frequent token, would win.
+    type of the model: in half precision the highest logits are often equal, and the lowest id, often a frequent token, would win.
     """
 
-    def __init__(
-        self,
-        source: EmptiedModel | ModuleChain,
-        vocabulary: int,
-        layers: int,
-        device: str,
-        projection: str = "head",
-        read_as: int | None = None,
-    ):
-        """Moves what reads vectors out to a device.
-
-        `layers`: how many there are. `projection`: the setting `values.projection`. `read_as`: see `Anatomy.read_as`.
-        """
+    def __init__(self, source: EmptiedModel | ModuleChain, anatomy: Anatomy, device: str, projection: str = "head"):
+        """Moves what reads vectors out to a device. `projection`: the setting `values.projection`."""
         self._source, self.device, self._projection = source, device, projection
         source.model.to(device).float()
-        self.vocabulary, self._layers, self.read_as = vocabulary, layers, read_as
+        self.vocabulary, self._layers, self.read_as = anatomy.vocabulary, len(anatomy.layers), anatomy.read_as
         self._mixes_no_logits: bool | None = None  # not tried yet
 
     def __repr__(self) -> str:
@@ -145,12 +129,11 @@ class Head(Lens):
     def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
         """Returns logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
 
-        Raises UserError if there is no such layer; or if the projection is "unembedding", and no single matrix maps the
-        residual stream to the vocabulary.
+        Raises UserError if there is no such layer; or if the projection is "unembedding", and no single matrix makes logits.
         """
         if layer is not None and not 0 <= layer < self._layers:
             raise UserError(f"There is no layer {layer}. The model has layers 0 to {self._layers - 1}.")
-        with torch.no_grad(), enough_memory(lambda: weight_bytes(self._source.model)):
+        with torch.no_grad(), hooks.enough_memory(lambda: hooks.weight_bytes(self._source.model)):
             vectors = vectors.to(self.device)
             if self._projection == "unembedding":
                 return vectors @ self._output_embedding(vectors.shape[1]).T
@@ -165,7 +148,7 @@ class Head(Lens):
         """
         made: list[Tensor] = []
         module = self._source.output_module
-        with after((module, lambda *call: made.append(call[-1]))) if module is not None else contextlib.nullcontext():
+        with hooks.after(*([] if module is None else [(module, lambda *call: made.append(call[-1]))])):
             logits = self.logits(vectors, layer)
         found = made[-1].reshape(len(vectors), -1).float() if made else logits
         return found if found.shape == logits.shape else logits

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.stored import unreadable, verify_sum
-from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.lookup import exists, looks_told, save_pretrained
 from ffkv.base.process.runtime import choose_device
-from ffkv.model.anatomy import HeadSpec, read_anatomy_to_run
+from ffkv.model.anatomy import Anatomy, read_anatomy_to_run
 from ffkv.model.checkpoint.config import build_empty, read_config, reading
 from ffkv.model.checkpoint.readers import known_class
 from ffkv.model.head.head import EmptiedModel, Head, ModuleChain
@@ -33,9 +32,9 @@ UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, StopI
 EMBEDDING = "output embedding"  # an entry of the names that is not a tensor of the model
 
 
-def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
+def write_head(folder: Path, model: nn.Module, anatomy: Anatomy) -> EmptiedModel:
     """Empties the model and writes its tensors and its config into a folder."""
-    emptied_model = EmptiedModel(model, spec)
+    emptied_model = EmptiedModel(model, anatomy)
     emptied = emptied_model.model
     stored_names: dict[int, str] = {}
     names: dict[str, str] = {}
@@ -76,25 +75,31 @@ def load_head(
         tensors, names = _read(folder)
         reader = ModuleChain(anatomy.head_chain, {name: tensors[stored] for name, stored in names.items()})
     else:
-        reader = read_head(folder, anatomy.head_spec, anatomy.source if anatomy.trust_remote_code else None)
-    layers = len(anatomy.layers)
-    return Head(reader, anatomy.vocabulary, layers, choose_device(device), projection, anatomy.read_as)
+        reader = read_head(folder, anatomy)
+    return Head(reader, anatomy, choose_device(device), projection)
 
 
-def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:
+def read_head(folder: Path, anatomy: Anatomy) -> EmptiedModel:
     """Reads the emptied model that `write_head` wrote into the folder of the model step.
 
-    `code`: the checkpoint that brings the model's code; None for models of `transformers` and fairseq. Raises UserError
-    if the folder holds no readable head.
+    Raises UserError if the folder holds no readable head.
     """
     with looks_told(folder):
         tensors, names = _read(folder)
         try:
             dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
             with torch.device("meta"):
-                model = _build(folder, spec.architecture, dtype, code)
-            emptied = EmptiedModel(model, spec)
-            _fill(model, tensors, names)
+                model = _build(folder, anatomy, dtype)
+            emptied = EmptiedModel(model, anatomy)
+            # Parameters that share memory become one.
+            parameters = {n: nn.Parameter(tensor, False) for n, tensor in tensors.items() if tensor.is_floating_point()}
+            for name, stored_name in names.items():
+                owner, _, attribute = name.rpartition(".")
+                module = model.get_submodule(owner)
+                if attribute in module._buffers:
+                    module._buffers[attribute] = tensors[stored_name]
+                else:
+                    module._parameters[attribute] = parameters[stored_name]
         except UNREADABLE as error:
             raise unreadable(folder, error) from error
         model.eval()
@@ -115,12 +120,13 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise unreadable(folder, error) from error
 
 
-def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | None) -> Any:
+def _build(folder: Path, anatomy: Anatomy, dtype: torch.dtype) -> Any:
     """Returns a model of the stored config on torch's current device, with the code of this one class if possible."""
     import transformers
 
     transformers.logging.set_verbosity_error()  # the job that made the file has told what it warns of
-    known = known_class(architecture) or getattr(transformers, architecture, None)
+    known = known_class(anatomy.architecture) or getattr(transformers, anatomy.architecture, None)
+    code = anatomy.source if anatomy.trust_remote_code else None  # the checkpoint that brings the model's code
     config_class = getattr(known, "config_class", None)
     if not code and config_class and config_class.model_type == read_config(folder).get("model_type"):
         config = config_class.from_pretrained(folder)
@@ -133,18 +139,6 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     if known is not None:
         return known._from_config(config, dtype=dtype)
     return build_empty(config, dtype, code.code_read_at if code else None)
-
-
-def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:
-    """Gives an emptied model its tensors. Parameters that share memory become one."""
-    parameters = {name: nn.Parameter(tensor, False) for name, tensor in tensors.items() if tensor.is_floating_point()}
-    for name, stored_name in names.items():
-        owner, _, attribute = name.rpartition(".")
-        module = model.get_submodule(owner)
-        if attribute in module._buffers:
-            module._buffers[attribute] = tensors[stored_name]
-        else:
-            module._parameters[attribute] = parameters[stored_name]
 
 
 def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:

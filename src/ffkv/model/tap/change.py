@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ffkv.base.process.libraries import replaced
 from ffkv.model.anatomy import Layer
 from ffkv.model.experts import changed_coefficients, layout_of
 from ffkv.model.tap import hooks
@@ -32,23 +33,21 @@ def scaled(
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
     repeats, pairs = hooks.counting_repeats(model, {layer.block for layer in changed})
-    banks: dict[nn.Module, list[Callable[..., Tensor | None]]] = {}
-    for layer in changed:
-        ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
-        own = {memory: factor for (number, memory), factor in factors.items() if number == layer.index}
-        for matrix, first in zip(layer.second_matrices, ends, strict=False):
-            inside = {m - first: factor for m, factor in own.items() if 0 <= m - first < matrix.memories}
-            module = model.get_submodule(matrix.module)
-            if not inside:
-                continue
-            if (layout := layout_of(module)) is None:
-                pairs.append((module, partial(hooks.in_own_repeat, layer, repeats, _scale_input, inside, token)))
-            else:
-                change = partial(hooks.in_own_repeat, layer, repeats, _scale_experts, inside, token, layout.units)
-                banks.setdefault(module, []).append(change)
-    with hooks.before(*pairs), contextlib.ExitStack() as stack:
-        for bank, changes in banks.items():
-            stack.enter_context(changed_coefficients(bank, partial(_one_after_the_other, changes)))
+    with contextlib.ExitStack() as stack:
+        for layer in changed:
+            ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
+            own = {memory: factor for (number, memory), factor in factors.items() if number == layer.index}
+            for matrix, first in zip(layer.second_matrices, ends, strict=False):
+                inside = {m - first: factor for m, factor in own.items() if 0 <= m - first < matrix.memories}
+                module, in_repeat = model.get_submodule(matrix.module), partial(hooks.in_own_repeat, layer, repeats)
+                if not inside:
+                    continue
+                if (layout := layout_of(module)) is None:
+                    pairs.append((module, partial(in_repeat, _scale_input, inside, token)))
+                else:
+                    change = partial(in_repeat, _scale_experts, inside, token, layout.units)
+                    stack.enter_context(changed_coefficients(module, change))
+        stack.enter_context(hooks.before(*pairs))
         yield
 
 
@@ -69,21 +68,10 @@ def _scale_experts(
 ) -> Tensor:
     """Returns the coefficients m of one expert, multiplied by the factors of their memories in the bank."""
     own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}
-    if not own:
-        return m
     scale = torch.ones_like(m)
     for unit, factor in own.items():
         scale[slice(None) if token is None else tokens == token, unit] = factor
     return m * scale
-
-
-def _one_after_the_other(
-    changes: Sequence[Callable[..., Tensor | None]], expert: int, tokens: Tensor, m: Tensor
-) -> Tensor:
-    for change in changes:
-        changed = change(expert, tokens, m)  # None in another repeat of the block
-        m = m if changed is None else changed
-    return m
 
 
 @contextlib.contextmanager
@@ -146,9 +134,8 @@ def resumed(
         stack.enter_context(hooks.before(*counting))
         for name in blocks:
             block = model.get_submodule(name)
-            stack.enter_context(
-                _instead_of(block, partial(_pass_on, block.forward, name, counts, repeats, returns[name]))
-            )
+            instead = partial(_pass_on, block.forward, name, counts, repeats, returns[name])
+            stack.enter_context(replaced((block, "forward", instead)))
         stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
         yield
 
@@ -172,17 +159,3 @@ def _pass_on(
     output = own(*few(args), **few(kwargs))
     made = hooks.known_state(output)
     return hooks.replace_hidden_state(output, torch.cat([made, state[count:].to(made.device)]))
-
-
-@contextlib.contextmanager
-def _instead_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Inside the `with` statement, a module has another forward function. Its hooks still run."""
-    own = module.__dict__.get("forward")  # a function of accelerate, which fetches the weights that lie elsewhere
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = own

@@ -5,7 +5,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,35 +14,25 @@ from ffkv.base.errors import UserError
 from ffkv.base.fault import is_out_of_memory, out_of_memory
 from ffkv.model.anatomy import Layer
 
-if TYPE_CHECKING:  # to read a head needs no transformers
-    from transformers import Cache
-
-BeforeHook = Callable[[nn.Module, tuple, dict], Any]
-AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
-NamedHook = tuple[Callable[..., Any], str, Callable[..., Any]]  # `before` or `after`, the name of a module, its hook
+Hook = Callable[..., Any]
+NamedHook = tuple[Hook, str, Hook]  # `before` or `after`, the name of a module, its hook
 
 
 @contextlib.contextmanager
-def before(*pairs: tuple[nn.Module, BeforeHook]) -> Iterator[None]:
-    """Inside the `with` statement, calls hook(module, args, kwargs) before each forward pass of its module."""
+def _hooked(register: Callable[..., Any], *pairs: tuple[nn.Module, Hook]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, hook in pairs:
-            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            stack.callback(register(module, hook, with_kwargs=True).remove)
         yield
 
 
-@contextlib.contextmanager
-def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
-    """Inside the `with` statement, calls hook(module, args, kwargs, output) after each forward pass of its module."""
-    with contextlib.ExitStack() as stack:
-        for module, hook in pairs:
-            stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
-        yield
+# Inside the `with` statement, hook(module, args, kwargs) is called before each forward pass of its module.
+before = partial(_hooked, nn.Module.register_forward_pre_hook)
+# Inside the `with` statement, hook(module, args, kwargs, output) is called after each forward pass of its module.
+after = partial(_hooked, nn.Module.register_forward_hook)
 
 
-def by_name(
-    model: nn.Module, names: Iterable[str], hook: Callable[..., Any]
-) -> list[tuple[nn.Module, Callable[..., Any]]]:
+def by_name(model: nn.Module, names: Iterable[str], hook: Hook) -> list[tuple[nn.Module, Hook]]:
     """Returns some modules, each with a hook that is given the module's name first, for `before` and `after`."""
     return [(model.get_submodule(name), partial(hook, name)) for name in dict.fromkeys(names)]
 
@@ -53,9 +43,7 @@ def blocks_beside(model: nn.Module, layers: Iterable[Layer]) -> dict[str, nn.Mod
     return {f"{path}.{name}": block for path in lists for name, block in model.get_submodule(path).named_children()}
 
 
-def counting_repeats(
-    model: nn.Module, blocks: Iterable[str]
-) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
+def counting_repeats(model: nn.Module, blocks: Iterable[str]) -> tuple[Counter[str], list[tuple[nn.Module, Hook]]]:
     """Returns how often each block has started in the running forward pass, and the hooks that count it, for `before`."""
     repeats: Counter[str] = Counter()
 
@@ -136,13 +124,11 @@ def attention_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def forward(
-    model: nn.Module, ids: Tensor, gradients: bool = False, cache: "Cache | None" = None, **arguments: Any
-) -> Any:
+def forward(model: nn.Module, ids: Tensor, gradients: bool = False, cache: Any = None, **arguments: Any) -> Any:
     """Runs one forward pass over `ids` [sentence, token], with gradients if they are asked for.
 
-    `cache`: keys and values of earlier tokens, to which the pass adds its own. `arguments` go to the model, such as
-    `position_ids`. Raises UserError if the memory does not suffice.
+    `cache`: a `Cache` of transformers, with keys and values of earlier tokens, to which the pass adds its own. `arguments` go to
+    the model, such as `position_ids`. Raises UserError if the memory does not suffice.
     """
     if cache is not None:
         # Before transformers 5.24, and in model code beside a checkpoint, it has another name.

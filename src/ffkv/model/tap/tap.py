@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.experts import coefficients, forget_call, last_call, layout_of, positive_gates, written
+from ffkv.model.experts import coefficients, last_calls, layout_of, positive_gates, written
 from ffkv.model.placement import resident
 from ffkv.model.tap import hooks
 
@@ -90,8 +90,6 @@ def tap(
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
-    """Yields the hooks that read one layer."""
-
     def emit_input(quantity: Quantity, module: nn.Module, args: tuple, kwargs: dict) -> None:
         emit(layer, quantity, hooks.hidden_input(args, kwargs))
 
@@ -104,7 +102,7 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
         alone = len(layer.second_matrices) == 1 and not layer.output_module
         # y is the output of one second matrix, as it is or scaled.
         simple = alone and layout_of(model.get_submodule(layer.second_matrices[0].module)) is None
-        yield from (_matrix_hooks if simple else assembly_hooks)(model, layer, wanted, emit)
+        yield from (_matrix_hooks if simple else _joint_hooks)(model, layer, wanted, emit)
     if Quantity.BLOCK_OUTPUT in wanted and layer.sum_module:
         yield hooks.before, layer.sum_module, partial(emit_input, Quantity.BLOCK_OUTPUT)
     elif Quantity.BLOCK_OUTPUT in wanted:
@@ -151,8 +149,7 @@ class _Outcome(NamedTuple):
     output: Tensor  # what it returned [token, d]
 
 
-def assembly_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
-    """Yields the hooks that assemble m and y of a layer and pass them to `emit`."""
+def _joint_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
     assembly = _Assembly(model, layer, wanted, emit)
     for matrix in layer.second_matrices:
         yield hooks.after, matrix.module, partial(assembly.on_second_matrix, matrix)
@@ -176,7 +173,7 @@ class _Assembly:
             self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
 
     def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        call = last_call(module)
+        call = last_calls.get(module)
         bias = self.biases[matrix.module] if call is None else call.bias
         found = coefficients(module, hooks.hidden_input(args, kwargs)), written(module, output), bias
         # Copies, because the model may add to its own memory in place before the layer is finished.
@@ -184,7 +181,7 @@ class _Assembly:
         if call is not None:
             if matrix.gate and Quantity.GATE in self.wanted:
                 self.gates[matrix.module] = positive_gates(module)
-            forget_call(module)
+            del last_calls[module]
         if not self.layer.output_module and len(self.traces) == len(self.layer.second_matrices):
             self._finish(None)
 
