@@ -129,7 +129,10 @@ class Embedded(Section):
     """Put the tokens of each train sentence in random order. Such a tuning is a control: it sees the same tokens, and no text."""
 
     def contradictions(self) -> list[str]:
-        """The width must be a multiple of the number of heads. A step is kept once, and before the end. A LoRA needs a model."""
+        """The width must be a multiple of the number of heads. A step is kept once, and before the end.
+
+        A LoRA is trained on top of a model, and merged at the end.
+        """
         late = [step for step in self.keep_steps if step > self.steps]
         wrong = {
             "lora_of_nothing": self.lora_rank and not self.tuned_from,
