@@ -80,11 +80,14 @@ def listening(*libraries: str) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
     """Inside the `with` statement, attributes of objects have other values. `places`: object, attribute and value of each."""
-    before = [(holder, name, getattr(holder, name)) for holder, name, _ in places]
+    before = [(holder, name, name in vars(holder), getattr(holder, name)) for holder, name, _ in places]
     try:
         for holder, name, value in places:
             setattr(holder, name, value)
         yield
     finally:
-        for holder, name, value in before:
-            setattr(holder, name, value)
+        for holder, name, own, value in before:
+            if own:
+                setattr(holder, name, value)
+            else:  # it is of the object's class; kept by the object, a method would refer to it in a circle
+                delattr(holder, name)
