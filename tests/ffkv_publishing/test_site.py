@@ -1,6 +1,7 @@
 """A site: everything is reachable by relative links, nothing names the machine, and bad input is refused."""
 
 import base64
+import errno
 import json
 import re
 import shutil
@@ -143,3 +144,21 @@ def test_bad_input_is_refused_in_a_sentence(tiny, tmp_path):
 def test_a_memory_that_is_not_there_is_named(own_tiny):
     code, told = publish(own_tiny / "reports/tiny", "--to", own_tiny / "site", "--memories", "L9.9")
     assert code and "no layer 9" in told and not (own_tiny / "site").exists()
+
+
+def test_a_run_that_is_not_whole_is_refused_and_nothing_is_written(own_tiny):
+    (own_tiny / "results/tiny/refinement/figure_9_residual_agreement.csv").unlink()
+    code, told = publish(own_tiny / "reports/tiny", "--to", own_tiny / "site")
+    assert code and "figure_9_residual_agreement" in told and "Traceback" not in told
+    assert not [*own_tiny.glob("*site*")]
+
+
+def test_a_disk_that_fills_leaves_no_half_of_a_site(own_tiny, monkeypatch):
+    def fill(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    alone = shutil.copytree(own_tiny / "reports/tiny", own_tiny / "reports/alone")
+    monkeypatch.setattr("ffkv_publishing.site.shutil.copytree", fill)
+    code, told = publish(alone, "--to", own_tiny / "site")
+    assert code and "does not fit" in told
+    assert not [*own_tiny.glob("*site*")]
