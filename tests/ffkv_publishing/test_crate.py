@@ -17,6 +17,7 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.cli import ffkv as command
 from ffkv.run.results.expected import expected_files
+from ffkv.run.results.jobs import read_jobs
 from ffkv_publishing.crate import write_crate
 
 PEERS = Path(os.environ.get("FFKV_PEERS", ROOT / ".venv-peers")) / "bin/python"
@@ -78,7 +79,7 @@ def test_every_job_says_what_it_read_wrote_and_took(packed, tiny):
     jobs = {
         name: each for name, each in entities.items() if name.startswith("#job-") and each["@type"] == "CreateAction"
     }
-    assert len(jobs) == len(ffkv.open(tiny / "results/tiny").files.jobs()) > 20
+    assert len(jobs) == len(read_jobs(tiny / "results/tiny", ffkv.open(tiny / "results/tiny").settings)) > 20
     summary = jobs["#job-refinement_summarize"]
     assert "results/tiny/refinement/figure_9_residual_agreement.csv" in ids(summary["result"])
     assert "results/tiny/refinement/by_prefix/0.parquet" in ids(summary["object"])

@@ -29,6 +29,7 @@ from ffkv.branches.registry import BRANCHES
 from ffkv.run.export.job import public_name
 from ffkv.run.report.overview import corpus_name
 from ffkv.run.results.expected import expected_files
+from ffkv.run.results.jobs import read_jobs
 from ffkv.run.results.run import Run
 from ffkv.run.results.run_files import SPLITS
 from ffkv.workflow import ROOT
@@ -226,7 +227,7 @@ def _authors(citation: Path) -> Iterator[tuple[str, str, str]]:
 def _add_jobs(crate: Crate, run: Run, workflow: Any) -> list[Any]:
     """Adds an action per job that left its time, with what it read, wrote and took, and the step of its rule."""
     steps, actions = dict[str, Any](), []
-    for job in run.files.jobs().sort_values("ended", kind="stable").itertuples():
+    for job in read_jobs(run.folder, run.settings).sort_values("ended", kind="stable").itertuples():
         branch = next((each for each in BRANCHES.values() if job.rule in each.rules), None)
         if job.rule not in steps:
             command = f"ffkv {job.rule.replace('_', ' ', bool(branch)).replace('_', '-')}"

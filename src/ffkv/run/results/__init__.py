@@ -8,5 +8,5 @@ About memories: `memory_name`, `memory_columns`. What people keep beside a run: 
 `collect` (the same from Python). Questions: `search` (with `tokens`), `sought` (patterns on request, kept
 beside the run), `depth`. Writing them for people: `text`.
 
-`expected` lists the files that a finished run has, `check` compares the folder with it.
+`expected` lists the files that a finished run has, `check` compares the folder with it, `jobs` says what each job took.
 """

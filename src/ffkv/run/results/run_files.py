@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import functools
-import io
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -25,7 +24,7 @@ from ffkv.base.lookup import exists, find, parse_json, read_bytes, refuse_strang
 from ffkv.base.settings.messages import sentences, suggestion
 from ffkv.base.steps import Part
 from ffkv.branches.registry import BRANCHES
-from ffkv.branches.settings import EMBEDDED, Settings
+from ffkv.branches.settings import Settings
 from ffkv.branches.translation.maps import Maps
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus, read_corpus
@@ -33,6 +32,7 @@ from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, Vocabulary, read_vocabulary
 from ffkv.model.values_file import ValuesFile
 from ffkv.run.results.expected import TABLES, table_of, unmeasured
+from ffkv.run.results.jobs import read_jobs
 from ffkv.run.results.readings import READINGS
 
 SPLITS = ("train", "validation")
@@ -332,10 +332,10 @@ class RunFiles:
             memory: highest peak of a job, MiB.
 
         Raises:
-            UserError: see `jobs`.
+            UserError: see `ffkv.run.results.jobs.read_jobs`.
         """
         return (
-            self.jobs()
+            read_jobs(self.folder, self.settings)
             .groupby("rule", sort=False, as_index=False)
             .agg(
                 jobs=("seconds", "size"),
@@ -344,44 +344,6 @@ class RunFiles:
                 memory=("memory", "max"),
             )
         )
-
-    def jobs(self) -> pd.DataFrame:
-        """Tells how much time and memory each job of the workflow took, one row per job.
-
-        There are no rows if Snakemake wrote no benchmark files. Files of earlier runs with more shards or layer groups
-        are left out, and so is the report's own file.
-
-        Columns:
-            rule: the rule.
-            part: its split, shard or group of layers, behind the behaviour and "/" if it is of one; "" of a rule with one job.
-            seconds: time of the job.
-            memory: its highest peak, MiB.
-            ended: when its file was written last, in seconds since 1970.
-
-        Raises:
-            UserError: a file cannot be read. One that is half-written is left out.
-        """
-        folder = self.folder / "benchmarks"
-        model = self.settings.model
-        unused = {"report.tsv", *([] if model.checkpoint == EMBEDDED else ["train.tsv"])}
-        unused |= set() if model.is_unpacked else {"unpack.tsv"}
-        found = []
-        for path in find(folder, "**/*.tsv"):
-            name = path.relative_to(folder)
-            of_shards = path.parent.name in ("triggers", "sampled_prefixes")
-            parts = self.settings.shards if of_shards else self.settings.layer_groups
-            if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
-                continue
-            try:
-                text = path.read_text(errors="replace")
-            except OSError as error:
-                raise unreadable(path, error) from error
-            with contextlib.suppress(ValueError, KeyError):  # a power cut left the file half-written
-                measured = pd.read_csv(io.StringIO(text), sep="\t").apply(pd.to_numeric, errors="coerce")
-                rule, *part = name.with_suffix("").parts
-                spent = measured["s"].sum(), measured["max_rss"].max()
-                found.append((rule, "/".join(part), *spent, path.stat().st_mtime))
-        return pd.DataFrame(found, columns=["rule", "part", "seconds", "memory", "ended"])
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
