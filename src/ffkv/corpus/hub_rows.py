@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ffkv.base.errors import UserError
-from ffkv.base.hub.commit import Commit, explain, is_offline
+from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
+from ffkv.base.hub.messages import explain, is_offline
 from ffkv.base.lookup import exists, find, is_file, make_folder
 from ffkv.base.process.libraries import listening
 from ffkv.base.terminal import say

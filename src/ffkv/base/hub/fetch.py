@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.base.errors import UserError
-from ffkv.base.hub.commit import (
-    NAMES,
-    Commit,
-    advise_download,
-    endpoint,
-    explain,
-    is_offline,
-    prepare_client,
-    refused,
-    words,
-)
+from ffkv.base.hub.commit import Commit, prepare_client
+from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
 from ffkv.base.lookup import exists, find, is_file, looks_told
 from ffkv.base.process.progress import Bar, progress
 from ffkv.base.terminal import in_bytes, say

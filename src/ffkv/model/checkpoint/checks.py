@@ -11,8 +11,9 @@ from typing import Any
 from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.fault import causes, denied, is_out_of_memory, out_of_memory
-from ffkv.base.hub.commit import Commit, explain, may_be_on_hub
+from ffkv.base.hub.commit import Commit, may_be_on_hub
 from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
+from ffkv.base.hub.messages import explain
 from ffkv.base.lookup import exists, files_in, is_dir, is_file, read_json
 from ffkv.base.settings import EMBEDDED, Model
 from ffkv.base.settings.messages import shown
