@@ -138,11 +138,8 @@ class _OtherData(Exception):
 def _held(shelf: Shelf, request: Request) -> Held:
     """Returns the run that an address names, in the reading that it asks for. Raises NoSuch if one of them is not there."""
     held = shelf.run(request.path_params["run"])
-    match request.query_params.get("reading", "head"):
-        case "translated":
-            held = held.translated
-        case reading if reading != "head":
-            raise NoSuch(f"There is no reading {plain(reading)!r}. There are: head, translated.")
+    if (reading := request.query_params.get("reading", "head")) != "head":
+        held = held.read_as(plain(reading))
     if (data := request.query_params.get("data", held.data)) != held.data:
         rest = {name: value for name, value in request.query_params.items() if name != "data"}
         address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)

@@ -174,7 +174,8 @@ def values(
         sought = memory.sought
     card = Card(held.run, memory, sought)
     rows = {name: _rows(memory, name) for name in ("labels", "explanations", "effects", "behaviours")}
-    opened = f"ffkv.open({str(held.run.folder)!r}){'.translated' if held.asks else ''}"
+    reading = f".read_as({held.run.files.reading!r})" if held.asks else ""
+    opened = f"ffkv.open({str(held.run.folder)!r}){reading}"
     tokens = {
         end: rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held)))
         for end in ("top", "bottom")

@@ -18,6 +18,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import check_memory, parse_memory_name
+from ffkv.run.results.readings import READINGS
 from ffkv.run.results.run import Run, open
 from ffkv.run.results.sought import detector
 
@@ -98,19 +99,26 @@ class Held:
     maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
     answers: dict[str, LruCache] = field(default_factory=_answers)
+    readings: dict[str, "Held"] = field(default_factory=dict)  # the same run in other readings
     loading: threading.Thread | None = None  # what loads the model before anybody asks it
     measuring: threading.Thread | None = None  # what measures chance before anybody seeks patterns
 
-    @functools.cached_property
-    def translated(self) -> "Held":
-        """The same run, read translated. What does not depend on the reading is shared. Raises NoSuch if there is none."""
-        try:
-            run = self.run.translated
-        except UserError as error:
-            raise NoSuch(str(error)) from error
-        held = Held(run, self.name, samples=self.samples, colours=self.colours)
-        held.answers["generate"] = self.answers["generate"]
-        return held
+    def read_as(self, reading: str) -> "Held":
+        """The same run in another reading. What does not depend on the reading is shared. Raises NoSuch if there is none."""
+        if reading not in self.readings:
+            try:
+                run = self.run.read_as(reading)
+            except UserError as error:
+                raise NoSuch(str(error)) from error
+            held = Held(run, self.name, samples=self.samples, colours=self.colours)
+            held.answers["generate"] = self.answers["generate"]
+            self.readings[reading] = held
+        return self.readings[reading]
+
+    @property
+    def note(self) -> str:
+        """What precedes the head in this reading, as a sentence."""
+        return READINGS[self.run.files.reading].note
 
     @property
     def asks(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Translation: values and states, read through linear maps to the last layer (figures 4, 5 and 8 to 10 once more).
 
 Needs: the model, both splits, values.h5, triggers.h5, the projections of the values, sampled_prefixes.h5.
-Makes: results/<run>/translation/: states of train prefixes by shard; maps, projections and tables by group of layers; and the
-tables of the report's section. Runs with `values.readout: head` do not use them.
+Makes: results/<run>/translation/: states of train prefixes and sums of Jacobians by shard; maps, projections and tables by group of
+layers; and the tables of the report's section. Runs with `values.readout: head` do not use them.
 """
 
 
@@ -122,6 +122,124 @@ rule translation_measure:
         """
 
 
+rule translation_derive:
+    input:
+        model="results/{run}/model",
+        train="results/{run}/corpus/train.h5",
+    output:
+        jacobians="results/{run}/translation/jacobians/{shard}.h5",
+    log:
+        "results/{run}/logs/translation_derive/{shard}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_derive/{shard}.tsv"
+    priority: 115
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(whole_model=True),
+    params:
+        options=runs.options("translation_derive"),
+        memory=runs.memory_limits(),
+        code=code("translation_derive"),
+    message:
+        "Sum Jacobians over train texts in shard {wildcards.shard} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv translation derive {params.options} {params.memory} \
+            --model {input.model:q} \
+            --train {input.train:q} \
+            --shard {wildcards.shard} \
+            --threads {threads} \
+            --output {output.jacobians:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule translation_average:
+    input:
+        runs.files("lens"),
+        jacobians=runs.every_shard("results/{run}/translation/jacobians/{shard}.h5"),
+        model="results/{run}/model",
+        prefixes="results/{run}/sampled_prefixes.h5",
+    output:
+        maps="results/{run}/translation/jacobian_maps/{group}.h5",
+        fit="results/{run}/translation/jacobian_fit/{group}.parquet",
+    log:
+        "results/{run}/logs/translation_average/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_average/{group}.tsv"
+    priority: 90
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(),
+    params:
+        jacobians=repeated("jacobians"),
+        options=runs.options("translation_average"),
+        content=runs.content("lens"),
+        code=code("translation_average"),
+    message:
+        "Average the Jacobians of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv translation average {params.options} {params.jacobians:q} \
+            --model {input.model:q} \
+            --prefixes {input.prefixes:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-jacobian-maps {output.maps:q} \
+            --output-jacobian-fit {output.fit:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule translation_jacobian:
+    input:
+        model="results/{run}/model",
+        maps="results/{run}/translation/jacobian_maps/{group}.h5",
+        values_file="results/{run}/values.h5",
+        triggers="results/{run}/triggers.h5",
+        projections="results/{run}/values/projections/{group}.h5",
+        prefixes="results/{run}/sampled_prefixes.h5",
+    output:
+        projections="results/{run}/translation/jacobian_projections/{group}.h5",
+        by_memory="results/{run}/translation/jacobian_by_memory/{group}.parquet",
+        by_prefix="results/{run}/translation/jacobian_by_prefix/{group}.parquet",
+    log:
+        "results/{run}/logs/translation_jacobian/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_jacobian/{group}.tsv"
+    priority: 40
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(),
+    params:
+        options=runs.options("translation_jacobian"),
+        code=code("translation_jacobian"),
+    message:
+        "Read layer group {wildcards.group} of {wildcards.run} through its Jacobian lens. Progress is in {log}."
+    shell:
+        """
+        ffkv translation jacobian {params.options} \
+            --model {input.model:q} \
+            --jacobian-maps {input.maps:q} \
+            --values {input.values_file:q} \
+            --triggers {input.triggers:q} \
+            --projections {input.projections:q} \
+            --prefixes {input.prefixes:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-jacobian-projections {output.projections:q} \
+            --output-jacobian-by-memory {output.by_memory:q} \
+            --output-jacobian-by-prefix {output.by_prefix:q} \
+            >{log:q} 2>&1
+        """
+
+
 rule translation_summarize:
     input:
         fit=runs.every_layer_group("results/{run}/translation/fit/{group}.parquet"),
@@ -130,6 +248,15 @@ rule translation_summarize:
         ),
         by_prefix=runs.every_layer_group(
             "results/{run}/translation/by_prefix/{group}.parquet"
+        ),
+        jacobian_fit=runs.every_layer_group(
+            "results/{run}/translation/jacobian_fit/{group}.parquet"
+        ),
+        jacobian_by_memory=runs.every_layer_group(
+            "results/{run}/translation/jacobian_by_memory/{group}.parquet"
+        ),
+        jacobian_by_prefix=runs.every_layer_group(
+            "results/{run}/translation/jacobian_by_prefix/{group}.parquet"
         ),
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
@@ -148,6 +275,9 @@ rule translation_summarize:
         fit=repeated("fit"),
         by_memory=repeated("by_memory"),
         by_prefix=repeated("by_prefix"),
+        jacobian_fit=repeated("jacobian_fit"),
+        jacobian_by_memory=repeated("jacobian_by_memory"),
+        jacobian_by_prefix=repeated("jacobian_by_prefix"),
         options=runs.options("translation_summarize"),
         code=code("translation_summarize"),
     message:
@@ -155,6 +285,7 @@ rule translation_summarize:
     shell:
         """
         ffkv translation summarize {params.options} {params.fit:q} {params.by_memory:q} {params.by_prefix:q} \
+            {params.jacobian_fit:q} {params.jacobian_by_memory:q} {params.jacobian_by_prefix:q} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
             --train {input.train:q} \

@@ -6,11 +6,14 @@ A rule takes its options and its reruns from this description, and the command t
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ffkv.base.dependencies import code_hash
 from ffkv.base.errors import UserError
-from ffkv.base.files.columns import WILD, Table
+from ffkv.base.files.columns import WILD, Table, always
+
+if TYPE_CHECKING:
+    from ffkv.branches.settings import Settings
 
 UNTRACKED = ("model/max_memory",)  # settings that change no number, so that a change repeats no rule
 FOR_READERS = ("corpus/title",)  # settings that no step takes, though it takes their section: reports read them
@@ -24,6 +27,7 @@ class File:
 
     path: str  # its path below the folder of the run; with "{group}", "{shard}", "{behaviour}" if each one has its own
     writer: str  # "module:function" of what writes it, from its path and what the step returns
+    applies: "Callable[[Settings], bool]" = always  # as of `Table`
 
     @property
     def name(self) -> str:

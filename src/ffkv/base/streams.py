@@ -49,6 +49,9 @@ class Purpose(IntEnum):
     DESCENT = 51
     GRAPH_BOOTSTRAP = 55
     GRAPH_SETS = 56
+    JACOBIAN_TEXTS = 58
+    JACOBIAN_SIGNS = 59
+    ROTATIONS = 60
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

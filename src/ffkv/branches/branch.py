@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.files.columns import WILD, Table
-from ffkv.base.steps import Step
+from ffkv.base.files.columns import WILD, Table, always
+from ffkv.base.steps import File, Step
 
 if TYPE_CHECKING:
     from ffkv.branches.settings import Settings
@@ -66,7 +66,7 @@ class Branch:
     @property
     def tables(self) -> list[Table]:
         """All tables that the steps of the branch write."""
-        return [each for step in self.steps.values() for each in step.writes if isinstance(each, Table)]
+        return [each for each in self.writes if isinstance(each, Table)]
 
     def path(self, name: str) -> str:
         """Returns the path of what a step reads, below the folder of a run: one of `FILES`, or what a step of the branch writes.
@@ -74,17 +74,27 @@ class Branch:
         `name`: the name of the file; or of the step if it writes one file.
         """
         of_steps = {key: step.writes[0].path for key, step in self.steps.items()}
-        return (of_steps | {each.name: each.path for step in self.steps.values() for each in step.writes} | FILES)[name]
+        return (of_steps | {each.name: each.path for each in self.writes} | FILES)[name]
 
     def is_in(self, settings: "Settings") -> bool:
         """Tells whether a run with such settings has the branch. A run has none that came after the ffkv that made it."""
         return settings.knows(self.name) and (self.applies is None or self.applies(settings))
 
-    def files(self, settings: "Settings") -> Iterator[str]:
-        """Yields the files of a run with such settings, below its folder."""
-        for each in (each for step in self.steps.values() for each in step.writes):
-            if self.is_in(settings) and (not isinstance(each, Table) or each.applies(settings)):
+    @property
+    def writes(self) -> list[Table | File]:
+        """All that the steps of the branch write."""
+        return [each for step in self.steps.values() for each in step.writes]
+
+    def files(self, settings: "Settings", absent: bool = False) -> Iterator[str]:
+        """Yields the files of a run with such settings, below its folder; or those that only runs with others have."""
+        for each in self.writes:
+            if absent != (self.is_in(settings) and each.applies(settings)):
                 yield from paths(each.path, parts_of(settings))
+
+    def may_lack(self, step: Step, name: str) -> bool:
+        """Tells whether a run that has a step may lack a file that the step reads: other settings ask for the file."""
+        asked = {each.applies for each in self.writes if each.name == name}
+        return bool(asked - {always} - {each.applies for each in step.writes})
 
 
 def load(name: str) -> Any:

@@ -41,7 +41,8 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
         kind, what = (FOLDER, "folder") if plain == "model" else (READABLE, "file")
         about = f"The {what} {_shown(branch.path(plain))} of the run{'; repeat it for each one' * many}."
         names = "--" + plain.replace("_", "-"), f"in_{plain}"
-        command = click.option(*names, type=kind, multiple=many, required=True, help=about)(command)
+        required = not branch.may_lack(step, plain)
+        command = click.option(*names, type=kind, multiple=many, required=required, help=about)(command)
     return click.command(name, help=step.about)(command)
 
 

@@ -136,12 +136,15 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
 def _files(name: str, branch: Branch, step: Step, run: Run, parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Returns the files of the run that a step reads, by their names; those of all parts for a name with `*`."""
     read: dict[str, Any] = {}
+    absent = {str(run.folder / path) for path in branch.files(run.settings, absent=True)}
+    if not any(each.applies(run.settings) for each in step.writes):
+        raise UserError(f"{name} is no step of {run.name}: other settings of {branch.name} ask for it.")
     for each in step.reads:
         plain = each.rstrip(EVERY_GROUP)
         stored = [run.folder / path for path in paths(branch.path(plain), {**parts_of(run.settings), **parts})]
         if not stored:
             raise UserError(f"{name} reads {branch.path(plain)} of each behaviour, and {run.name} has no behaviours.")
-        read[plain] = stored if each.endswith(EVERY_GROUP) else stored[0]
+        read[plain] = [path for path in stored if str(path) not in absent] if each.endswith(EVERY_GROUP) else stored[0]
     return read
 
 

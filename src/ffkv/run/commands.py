@@ -187,7 +187,7 @@ def report(results: Path, output: Path) -> None:
 @click.argument("results", type=FOLDER)
 @click.argument("text", required=False)
 @takes(TraceOptions, argument="options")
-@click.option("--translated", is_flag=True, help="Read values and layers through the maps to the last layer.")
+@click.option("--reading", default="head", help="How values and layers are read: head, translated, jacobian.")
 @click.option("--before", is_flag=True, help="Show layers and memories before the changes, not after them.")
 @click.option("--layers", is_flag=True, help="Show every layer and its memories, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
@@ -200,7 +200,7 @@ def trace(
     results: Path,
     text: str | None,
     options: TraceOptions,
-    translated: bool,
+    reading: str,
     before: bool,
     layers: bool,
     as_json: bool,
@@ -223,7 +223,7 @@ def trace(
     from ffkv.run.trace import trace as tracing
     from ffkv.run.trace.result import as_text
 
-    run = run.translated if translated else run
+    run = run if reading == run.files.reading else run.read_as(reading)
     if text is not None:
         found = tracing.trace(run, text, device=device, **given)
         emit(found.to_json()) if as_json else say(as_text(found, before, layers))

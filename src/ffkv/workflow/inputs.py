@@ -16,7 +16,7 @@ from ffkv.base.doors import entries, is_own, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
-from ffkv.base.lookup import files_in, read_json
+from ffkv.base.lookup import files_in, is_file, read_json
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED, Corpus, Model, section
 from ffkv.branches.behaviours.prompt_file import read_prompts
@@ -66,12 +66,13 @@ def check_packages(settings: dict[str, Any]) -> None:
 
 
 def unreadable_inputs(settings: Settings) -> list[str]:
-    """Says what cannot be read of the local text and prompts of a run, in one sentence each. Of text it reads the beginnings of files."""
+    """Says what cannot be read of the local text, prompts and lens of a run, in one sentence each. Of text it reads the beginnings of files."""
     splits = () if settings.corpus.contradictions() else ("train", "validation")
     checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
     checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
     checks += [partial(read_prompts, each.prompts, each.fields) for each in settings.behaviours.values()]
-    problems = []
+    lens = settings.translation.lens
+    problems = [] if not lens or is_file(lens) else [f"There is no file {lens}. Set translation.lens to another one."]
     for check in checks:
         try:
             check()

@@ -106,15 +106,16 @@ class Runs:
     # Files of other rules
 
     def every_shard(self, path: str) -> InputFunction:
-        """Returns the files of all shards of the job's run."""
+        """Returns the files of all shards of the job's run, as far as its settings ask for them."""
         return lambda wildcards: self._every(path, wildcards, "shard", "shards")
 
     def every_layer_group(self, path: str) -> InputFunction:
-        """Returns the files of all layer groups of the job's run."""
+        """Returns the files of all layer groups of the job's run, as far as its settings ask for them."""
         return lambda wildcards: self._every(path, wildcards, "group", "layer_groups")
 
     def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
-        return expand(path, **{**dict(wildcards.items()), part: range(self.settings[wildcards.run][parts])})
+        files = expand(path, **{**dict(wildcards.items()), part: range(self.settings[wildcards.run][parts])})
+        return [file for file in files if file not in self._absent(wildcards.run)]
 
     def every_behaviour(self, path: str) -> InputFunction:
         """Returns the files of all behaviours of the job's run, and of all shards of them if there are such."""
@@ -141,6 +142,10 @@ class Runs:
     def _made(self, run: str) -> list[str]:
         settings = self._resolved[run]
         return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
+
+    def _absent(self, run: str) -> set[str]:
+        settings = self._resolved[run]
+        return {f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings, absent=True)}
 
     @property
     def that_copy(self) -> str:
@@ -208,7 +213,7 @@ class Runs:
 
         Args:
             what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
-                from; "prompts", of its behaviour; or "annotations", what people and machines said.
+                from; "prompts", of its behaviour; "lens", a published Jacobian lens; or "annotations", what people and machines said.
         """
         find: Callable[[dict[str, Any], Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
@@ -217,8 +222,9 @@ class Runs:
             "corpus": lambda settings, job: inputs.corpus_files(settings, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
-            # if it is there: else the step says that it is not
+            # if they are there: else the step says that they are not
             "prompts": lambda settings, job: [*filter(is_file, [settings["behaviours"][job.behaviour]["prompts"]])],
+            "lens": lambda settings, job: [*filter(is_file, [settings["translation"]["lens"]])],
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 

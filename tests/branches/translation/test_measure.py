@@ -7,55 +7,34 @@ import pandas as pd
 import pytest
 import torch
 from scipy.special import log_softmax
-from support import random_sentences
 
 from ffkv.activations.prefix_file import read_layer
-from ffkv.activations.step import find_triggers, sample_prefixes
-from ffkv.activations.trigger_file import read_triggers, write_triggers
+from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.steps import WHOLE, Part, Work
 from ffkv.branches.given import Given
-from ffkv.branches.settings import Batches, Prefixes, Translation, Triggers, Values
+from ffkv.branches.settings import Batches, Prefixes, Translation
 from ffkv.branches.translation.fit import fit_maps
 from ffkv.branches.translation.maps import Maps, write_maps
-from ffkv.branches.translation.measure import measure_translation
+from ffkv.branches.translation.measure import measure_jacobian, measure_translation
 from ffkv.branches.translation.states import read_states
 from ffkv.branches.translation.summarize import summarize_translation
-from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, FIT, READINGS, SUMMARIES
-from ffkv.branches.values.project import project_values
-from ffkv.branches.values.projections import write_projections
+from ffkv.branches.translation.tables import (
+    BY_MEMORY,
+    BY_PREFIX,
+    FIT,
+    JACOBIAN_BY_MEMORY,
+    JACOBIAN_BY_PREFIX,
+    JACOBIAN_READINGS,
+    SUMMARIES,
+)
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
 
 SETTINGS = Translation(prefixes=120)
 BLOCKS = Batches(tokens=100, block_sentences=50)
-
-
-@pytest.fixture
-def files(proven, write_corpus, tmp_path):
-    """Makes all that the steps read, of a random model of a kind; states in two shards."""
-
-    def make(kind: str) -> dict[str, Path | list[Path]]:
-        model = proven(kind)
-        identity, tokenizer = read_anatomy(model).identity, load_tokenizer(model)
-        train = write_corpus(random_sentences(0, 60), tokenizer, "train.h5", **identity)
-        validation = write_corpus(random_sentences(1, 30), tokenizer, "validation.h5", **identity)
-        write_triggers(tmp_path / "triggers.h5", find_triggers(model, train, Triggers(per_key=3), work=Work("cpu")))
-        found = {"model": model, "values": model.parent / "values.h5", "triggers": tmp_path / "triggers.h5"}
-        projections, _ = project_values(Given(Work("cpu"), **found), Values(top_tokens=4))
-        write_projections(tmp_path / "projections.h5", projections)
-        sample_prefixes(model, validation, tmp_path / "prefixes.h5", Prefixes(count=40), work=Work("cpu"))
-        found |= {"projections": tmp_path / "projections.h5", "prefixes": tmp_path / "prefixes.h5"}
-        states = [tmp_path / f"states/{shard}.h5" for shard in range(2)]
-        for shard, path in enumerate(states):
-            given = Given(Work("cpu", part=Part(shard, 2)), model=model, train=train)
-            read_states(given, SETTINGS, Prefixes(), BLOCKS)(path)
-        return found | {"train": train, "states": states}
-
-    return make
 
 
 def outputs(path: Path | str, layer: int) -> np.ndarray:
@@ -72,6 +51,18 @@ def measured(files: dict, tmp_path: Path) -> tuple:
     maps, _ = fitted(files)
     write_maps(tmp_path / "maps.h5", maps)
     return maps, *measure_translation(Given(Work("cpu"), **files, maps=tmp_path / "maps.h5"))
+
+
+def measured_by_jacobian(files: dict, tmp_path: Path) -> tuple:
+    """The same by maps of the form of a Jacobian lens, whatever they hold."""
+    anatomy = read_anatomy(files["model"])
+    shape = (len(anatomy.layers), len(JACOBIAN_READINGS), anatomy.width)
+    weight, offset = (
+        np.random.default_rng(1).normal(size=each).astype(np.float32) for each in ((*shape, shape[-1]), shape)
+    )
+    maps = Maps(layer=np.arange(shape[0], dtype=np.int32), weight=weight, offset=offset, attributes={})
+    write_maps(tmp_path / "maps.h5", maps)
+    return maps, *measure_jacobian(Given(Work("cpu"), **files, jacobian_maps=tmp_path / "maps.h5"))
 
 
 def test_shards_and_groups_change_no_byte(files, tmp_path):
@@ -102,12 +93,15 @@ def test_maps_by_divergence_are_the_same_in_any_group(files):
     pd.testing.assert_frame_equal(table, fit[fit["layer"] == 1].reset_index(drop=True))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "opt-post-norm"])
-def test_every_reading_from_the_maps(files, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("gpt2", measured), ("llama", measured), ("opt-post-norm", measured), ("llama", measured_by_jacobian)],
+)
+def test_every_reading_from_the_maps(files, tmp_path, kind, how):
     files = files(kind)
-    maps, projections, by_memory, by_prefix = measured(files, tmp_path)
-    BY_MEMORY.check(by_memory)
-    BY_PREFIX.check(by_prefix)
+    maps, projections, by_memory, by_prefix = how(files, tmp_path)
+    for table, own in ((by_memory, (BY_MEMORY, JACOBIAN_BY_MEMORY)), (by_prefix, (BY_PREFIX, JACOBIAN_BY_PREFIX))):
+        own[how == measured_by_jacobian].check(table)
     anatomy, head = read_anatomy(files["model"]), load_head(files["model"], "cpu")
     values, triggers = read_values(files["values"]), read_triggers(files["triggers"])
 
@@ -118,7 +112,7 @@ def test_every_reading_from_the_maps(files, tmp_path, kind):
         final = logits(read_layer(file, len(anatomy.layers) - 1, "o").o).argmax(1)
         for layer in range(len(anatomy.layers)):
             states = read_layer(file, layer)
-            for which, reading in enumerate(READINGS):
+            for which, reading in enumerate(maps.readings):
                 weight, offset = maps.weight[layer, which], maps.offset[layer, which]
                 rows = by_memory[(by_memory["reading"] == reading) & (by_memory["layer"] == layer)]
                 own = logits(values.of_layer(layer).value @ weight)
@@ -138,9 +132,9 @@ def test_every_reading_from_the_maps(files, tmp_path, kind):
                 agrees = own.argmax(1)[None] == y.argmax(1)[:, None]
                 assert read["agreeing"].tolist() == (agrees & (states.m > 0)).sum(1).tolist()
                 assert read["agreeing_all"].tolist() == agrees.sum(1).tolist()
-    translated = by_memory[by_memory["reading"] == "translated"]
-    assert projections.top.tolist() == translated["top_token"].tolist()
-    assert projections.attributes["readout"] == "translated"
+    own = by_memory[by_memory["reading"] == maps.readings[0]]
+    assert projections.top.tolist() == own["top_token"].tolist()
+    assert projections.attributes["readout"] == maps.readings[0]
 
 
 def test_the_last_layer_is_read_as_the_head_reads_it(files, tmp_path):

@@ -113,6 +113,11 @@ BOX = (
 WILSON = interval("Wilson interval (95 %)")
 
 
+def always(settings: "Settings") -> bool:
+    """Says that every run has a table or a file, whatever its settings."""
+    return True
+
+
 @dataclass(frozen=True)
 class Table:
     """What a table holds."""
@@ -123,7 +128,7 @@ class Table:
     split: str = ""  # the split of the corpus that it is about; "" for that of its branch
     only: str = ""  # when a run has it; "" if always
     since: str = ""  # the edition of ffkv that added it, to a branch that was there before; "": it was always there
-    applies: "Callable[[Settings], bool]" = lambda settings: True  # whether a run with such settings has it
+    applies: "Callable[[Settings], bool]" = always  # whether a run with such settings has it
 
     @property
     def name(self) -> str:

@@ -6,8 +6,10 @@ from ffkv.base.steps import MODULES, File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
+LENS = ("texts", "tokens", "skip", "reach")  # settings of the Jacobian lens
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 ROOM = "ffkv.branches.translation"
+PROJECTIONS = "ffkv.branches.values.projections:write_projections"
 
 
 def _read(run: Any) -> tuple[float, float]:
@@ -26,13 +28,28 @@ def _fit(run: Any) -> tuple[float, float]:
     )
 
 
+def _jacobian(run: Any) -> tuple[float, float]:
+    """Returns the operations of the passes over texts: forward once per copy, backward once per dimension; and the numbers of the sums."""
+    asked, width = run.settings.translation, run.shape.width
+    if not tables.has_texts(run.settings):
+        return 0, 0
+    return asked.texts * asked.tokens * width * run.shape.body, run.settings.shards * run.shape.layers * 2 * width**2
+
+
+def _measure(run: Any, readings: int) -> tuple[float, float]:
+    """Returns the operations of the head, which reads the values, and r and y of each layer, through so many maps; and rows."""
+    read = run.shape.all_memories + 2 * run.shape.layers * run.sampled
+    return readings * read * run.shape.head, run.shape.all_memories + run.shape.layers * run.sampled
+
+
 BRANCH = Branch(
     name="translation",
     about="Translation: values and states, read through linear maps to the last layer.",
     split="train",
     settings=f"{ROOM}.settings:Translation",
     section=f"{ROOM}.section:SECTION",
-    samples={"prefixes": 200},
+    samples={"prefixes": 200, "texts": 4},
+    of_control={"lens": ""},  # a published lens is of the trained model
     steps={
         "read": Step(
             f"{ROOM}.states:read_states",
@@ -47,7 +64,7 @@ BRANCH = Branch(
                 "seed",
                 "shards",
             ),
-            writes=(File("translation/states/{shard}.h5", f"{ROOM}.states:write_states"),),
+            writes=(File("translation/states/{shard}.h5", f"{ROOM}.states:write_states", tables.has_fitted),),
             imports="model",
             amount=_read,
         ),
@@ -56,7 +73,7 @@ BRANCH = Branch(
             "Fit a linear map from each layer's block output to the last one, and judge it on validation prefixes.",
             reads=("model", "states*", "prefixes"),
             settings=("translation/fit", *MODULES, "layer_groups", "seed"),
-            writes=(File("translation/maps/{group}.h5", f"{ROOM}.maps:write_maps"), tables.FIT),
+            writes=(File("translation/maps/{group}.h5", f"{ROOM}.maps:write_maps", tables.has_fitted), tables.FIT),
             imports="head",
             amount=_fit,
         ),
@@ -66,28 +83,69 @@ BRANCH = Branch(
             reads=("model", "maps", "values", "triggers", "projections", "prefixes"),
             settings=(*MODULES, "layer_groups"),
             writes=(
-                File("translation/projections/{group}.h5", "ffkv.branches.values.projections:write_projections"),
+                File("translation/projections/{group}.h5", PROJECTIONS, tables.has_fitted),
                 tables.BY_MEMORY,
                 tables.BY_PREFIX,
             ),
             imports="head",
-            # Two maps, through which the head reads the values, and r and y of each layer.
-            amount=lambda run: (
-                2 * (run.shape.all_memories + 2 * run.shape.layers * run.sampled) * run.shape.head,
-                run.shape.all_memories + run.shape.layers * run.sampled,
+            amount=lambda run: _measure(run, len(tables.READINGS)),
+        ),
+        "derive": Step(
+            f"{ROOM}.jacobian:read_jacobians",
+            "Sum derivatives of the last layer's output with respect to those of all layers, over train texts.",
+            reads=("model", "train"),
+            settings=(
+                *(f"translation/{name}" for name in LENS),
+                "batches",
+                *MODULES,
+                "model/max_memory",
+                "seed",
+                "shards",
             ),
+            writes=(File("translation/jacobians/{shard}.h5", f"{ROOM}.jacobian:write_jacobians", tables.has_texts),),
+            imports="model",
+            amount=_jacobian,
+        ),
+        "average": Step(
+            f"{ROOM}.average:average_jacobians",
+            "Make the maps of the Jacobian lens, and judge them on validation prefixes.",
+            reads=("model", "jacobians*", "prefixes"),
+            settings=("translation/lens", *MODULES, "layer_groups", "seed"),
+            writes=(
+                File("translation/jacobian_maps/{group}.h5", f"{ROOM}.maps:write_maps", tables.has_jacobian),
+                tables.JACOBIAN_FIT,
+            ),
+            imports="head",
+            amount=lambda run: (2500 * run.shape.layers * run.shape.head, 3 * run.shape.layers * run.shape.width**2),
+        ),
+        "jacobian": Step(
+            f"{ROOM}.measure:measure_jacobian",
+            "Read values, residuals and FF outputs through the Jacobian lens of a layer group.",
+            reads=("model", "jacobian_maps", "values", "triggers", "projections", "prefixes"),
+            settings=(*MODULES, "layer_groups"),
+            writes=(
+                File("translation/jacobian_projections/{group}.h5", PROJECTIONS, tables.has_jacobian),
+                tables.JACOBIAN_BY_MEMORY,
+                tables.JACOBIAN_BY_PREFIX,
+            ),
+            imports="head",
+            amount=lambda run: _measure(run, len(tables.JACOBIAN_READINGS)),
         ),
         "summarize": Step(
             f"{ROOM}.summarize:summarize_translation",
             "Write the tables of figures 4, 5 and 8 to 10 in the translated reading, and the differences of readings.",
-            reads=("fit*", "by_memory*", "by_prefix*", "model", "triggers", "train"),
+            reads=(
+                *("fit*", "by_memory*", "by_prefix*", "jacobian_fit*", "jacobian_by_memory*", "jacobian_by_prefix*"),
+                *("model", "triggers", "train"),
+            ),
             settings=("seed",),
             writes=tables.SUMMARIES,
         ),
     },
     heading="Translation",
     introduction="Do values of lower layers predict little, or do they hold their predictions in another space than that of the head? "
-    "Here a linear map from each layer to the last one, fitted on states of other text, precedes the head.",
+    "Here a linear map from each layer to the last one precedes the head: one that is fitted on states of other text, or the mean "
+    "derivative of the last layer's output, or both.",
     figures={
         "translated_agreement": "Agreement between values and trigger examples, translated",
         "translated_rank": "Rank of the next token in the value's prediction, translated",
@@ -95,5 +153,5 @@ BRANCH = Branch(
         "translated_residual": "The residual's prediction, translated",
         "translation_fit": "How well the maps fit",
     },
-    applies=lambda settings: settings.values.readout == "both",
+    applies=lambda settings: settings.values.readout != "head",
 )

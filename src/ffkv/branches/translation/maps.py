@@ -11,27 +11,32 @@ import numpy as np
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import Checked, dataset
-from ffkv.branches.translation.tables import READINGS
+from ffkv.branches.translation.tables import JACOBIAN_READINGS, READINGS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Maps:
-    """Two maps per layer: one fitted on pairs of states, one on shuffled pairs, in the order of `READINGS`."""
+    """Maps per layer: two in the order of `READINGS`, or three in that of `JACOBIAN_READINGS`."""
 
     layer: np.ndarray = dataset("layer", "int32", unit="layer", about="the layer, from 0")
     weight: np.ndarray = dataset(
         "layer reading input width",
         "float32",
         unit="1",
-        about="W of o^L = o^l W + b; fitted on pairs of states, and on shuffled pairs",
+        about="W of o^L = o^l W + b, by reading",
         chunks={"layer": 1, "reading": 1},
     )
     offset: np.ndarray = dataset("layer reading width", "float32", unit="1", about="b")
     attributes: dict[str, Any]  # the attributes of the file
 
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The readings that it has maps for."""
+        return JACOBIAN_READINGS if self.weight.shape[1] == len(JACOBIAN_READINGS) else READINGS
+
     def map_of(self, reading: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns W [d, d] and b [d] of a reading of one layer."""
-        row, which = self.layer.tolist().index(layer), READINGS.index(reading)
+        row, which = self.layer.tolist().index(layer), self.readings.index(reading)
         return self.weight[row, which], self.offset[row, which]
 
 
@@ -52,6 +57,6 @@ def read_maps(path: Path | str, belongs_to: Mapping[str, Any], layers: Sequence[
 
 
 def read_map(file: h5py.File | Checked, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the map of one layer from an open file: W [d, d] and b [d], fitted on pairs of states."""
+    """Reads the map of one layer from an open file: W [d, d] and b [d], of the first reading, which is no null."""
     row = file["layer"][...].tolist().index(layer)
     return file["weight"][row, 0], file["offset"][row, 0]

@@ -8,9 +8,10 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.base.files import tables
+from ffkv.base.files.columns import Table
 from ffkv.branches.given import Given
 from ffkv.branches.translation.maps import read_maps
-from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, READINGS
+from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX
 from ffkv.branches.values.project import compare, project
 from ffkv.branches.values.projections import Projections
 from ffkv.model.head.lens import Lens, MappedLens
@@ -18,19 +19,30 @@ from ffkv.model.head.topk import predictions
 
 
 def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
-    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their maps.
+    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their fitted maps.
 
     Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and a row per sampled prefix, layer and reading,
     `BY_PREFIX`.
     """
+    return _measure(given, "maps", BY_MEMORY, BY_PREFIX)
+
+
+def measure_jacobian(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
+    """Reads them through the Jacobian lens. Returns what `measure_translation` does, for the readings of the lens."""
+    return _measure(given, "jacobian_maps", JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX)
+
+
+def _measure(
+    given: Given, maps: str, of_memories: Table, of_prefixes: Table
+) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
     plain, examples = given.projections, given.triggers
-    fitted, stored = read_maps(given.files["maps"], given.identity, given.layers), given.values_of(given.layers)
+    fitted, stored = read_maps(given.files[maps], given.identity, given.layers), given.values_of(given.layers)
     kind, count = str(plain.attributes["projection"]), plain.top_token.shape[1]
     head = given.head()
     head_of_values = head if kind == "head" else given.head(kind)
     lenses = {
         reading: [MappedLens(each, partial(fitted.map_of, reading)) for each in (head, head_of_values)]
-        for reading in READINGS
+        for reading in fitted.readings
     }
     final = predictions(head, given.end, head.read_as).ids
     found: list[Projections] = []
@@ -47,14 +59,14 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
             read = read_prefixes(states, layer, final, projected.top, lens, lens_of_values)
             number = np.arange(len(final), dtype=np.int32)
             by_prefix.append(read.assign(reading=reading, layer=layer, prefix=number))
-            found += [projected] if reading == READINGS[0] else []
+            found += [projected] if reading == fitted.readings[0] else []
     names = {field for field in vars(plain) if field != "attributes"}
     joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}
-    about = {**given.identity, "projection": kind, "readout": "translated"}
+    about = {**given.identity, "projection": kind, "readout": fitted.readings[0]}
     return (
         replace(plain, **joined, attributes=about),
-        tables.frame(BY_MEMORY, by_memory, given.train_identity),
-        tables.frame(BY_PREFIX, by_prefix, given.sample_identity),
+        tables.frame(of_memories, by_memory, given.train_identity),
+        tables.frame(of_prefixes, by_prefix, given.sample_identity),
     )
 
 

@@ -15,8 +15,21 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, rounded
 from ffkv.run.results.text import points as in_points
 
-DIFFERENCES, GAIN = "translation_differences", "translated - head"
-LABELS = {"translated": "translated", "head": "as the head reads it", "shuffled": "map of shuffled pairs"}
+DIFFERENCES = "translation_differences"
+LABELS = {
+    "translated": "translated",
+    "jacobian": "Jacobian lens",
+    "head": "as the head reads it",
+    "shuffled": "map of shuffled pairs",
+    "rotated": "Jacobian, rotated",
+}
+MAPS = ("translated", "jacobian")  # readings that are no nulls
+CURVES = {
+    "translated": "translated",
+    "jacobian": "through the Jacobian lens",
+}  # as the line is called beside other runs
+NULLS = {"translated": "shuffled", "jacobian": "rotated"}  # of each map
+READ = {"translated": "translated", "jacobian": "read through the Jacobian lens"}
 COUNTED = {"keys": "sum", "prefixes": "max"}  # the columns that tell of how many things a figure is
 # How captions write the numbers of a column, if not as percentages.
 WRITE = {("translated_rank", "median"): rounded, ("translation_fit", "divergence"): rounded}
@@ -27,22 +40,28 @@ def _panel(
 ) -> Panel:
     """Returns a panel with a line per reading, and one of permuted keys where the table has them.
 
-    line: the line of the translated reading, with the rows that all readings have.
+    line: the line of a reading, with the rows that all readings have; its curve, without the reading.
     of_head: the head's own table, of the run's other sections; "" if the table of `line` has its rows.
     """
-    own = Line(**{"label": LABELS["translated"], "of": {}, **line})
-    others = replace(own, curve="")
-    lines = [
-        replace(other, label=label, of={"reading": reading, **own.of})
-        for (reading, label), other in zip(LABELS.items(), [own, others, others])
-    ]
+    own = Line(**{"label": "", "of": {}, **line})
+    lines = {
+        reading: replace(
+            own,
+            label=label,
+            of={"reading": reading, **own.of},
+            curve=f"{own.curve}, {CURVES[reading]}" if reading in CURVES else "",
+        )
+        for reading, label in LABELS.items()
+    }
     if of_head:
         of = {"reading" if name == "counted" else name: its for name, its in own.of.items()}
-        lines[1] = replace(lines[1], table=of_head, of=of)
+        lines["head"] = replace(lines["head"], table=of_head, of=of)
     if "source" in own.of:
-        permuted = {**lines[0].of, "source": "permuted"}
-        lines.append(replace(others, label="translated, keys permuted", of=permuted))
-    return Panel(lines, axis, limits=(limits[0], limits[1]), **look)
+        for reading in MAPS:
+            permuted = {**lines[reading].of, "source": "permuted"}
+            label = f"{LABELS[reading]}, keys permuted"
+            lines[label] = replace(lines[reading], label=label, of=permuted, curve="")
+    return Panel([*lines.values()], axis, limits=(limits[0], limits[1]), **look)
 
 
 def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Figure:
@@ -51,36 +70,69 @@ def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Fi
 
     def told_by(say: Callable[..., str], run: Run, panel: Panel) -> dict[str, str]:
         return {
-            reading: say(line.rows(run), line.value, WRITE.get((panel.lines[0].table, line.value), percent))
+            reading: say(found, line.value, WRITE.get((panel.lines[0].table, line.value), percent))
             for reading, line in zip(LABELS, panel.lines)
+            if len(found := line.rows(run))
         }
 
     def values(run: Run) -> dict[str, Any]:
-        first = made[0].lines[0].rows(run)
+        first = next(found for line in made[0].lines if len(found := line.rows(run)))
         courses = [
             "; ".join(f"{LABELS[reading]}: {said}" for reading, said in told_by(course, run, panel).items())
             for panel in made
         ]
         return {
-            "map": note(__package__, "map"),
-            "numbers": _numbers(run),
+            "map": note(__package__, "map", maps=maps_of(run)),
+            "lower": {CURVES[reading]: percent(_mean(run, reading).value) for reading in maps_of(run)},
+            "of_head": percent(_mean(run, "head").value) if maps_of(run) else "",
             "courses": courses,
             **{column: number(first[column].agg(how)) for column, how in COUNTED.items() if column in first},
-            **told_by(goes, run, made[told]),
+            "ways": {
+                CURVES.get(reading, LABELS[reading]): said
+                for reading, said in told_by(goes, run, made[told]).items()
+                if reading in CURVES or reading == "head"
+            },
+            "settled": _settled(run) if name == "translation_fit" else None,
         }
 
     return figure_of_lines(made, caption(__package__, name, values))
 
 
-def answer(run: Run, control: Run | None = None) -> str:
-    """Says whether the lower half's values agree once they are translated, and why (docs/translation.md)."""
-    gain, null = _mean(run, GAIN), _mean(run, "translated - shuffled")
+def _settled(run: Run) -> dict[str, str] | None:
+    """Returns what is known of the Jacobian itself; None without one."""
+    fit = run.table("translation_fit")
+    own = rows(fit, reading="jacobian")
+    if own.empty:
+        return None
+    published = rows(fit, reading="jacobian without offset")["divergence"].to_numpy() < own["divergence"].to_numpy()
+    return {
+        "texts": number(own["texts"].max()),
+        "positions": number(own["positions"].max()),
+        "change": percent(own["change"].median()),
+        "identity": percent(own["identity_share"].iloc[0]),
+        "last": percent(own["identity_share"].iloc[max(0, len(own) - 2)]),
+        "published": number(published.sum()),
+        "layers": number(len(own)),
+    }
+
+
+def maps_of(run: Run) -> list[str]:
+    """Returns the readings of a run that are no nulls, beside the head's."""
+    compared = {*run.table(DIFFERENCES)["compared"]} if DIFFERENCES in run.tables else set()
+    return [reading for reading in MAPS if reading in compared]
+
+
+def answer(run: Run, control: Run | None = None, reading: str = "translated") -> str:
+    """Says whether the lower half's values agree once they are read through a map, and why (docs/translation.md)."""
+    gain, null = _mean(run, f"{reading} - head"), _mean(run, f"{reading} - {NULLS[reading]}")
     missing = _mean(run, "head", "upper").value - _mean(run, "head").value
     rule = Rule(limit=max(0.0, FLAT * missing))
-    verdict = judge(rule, gain, _mean(control, GAIN) if control else None)[0]
+    known_of_control = control is not None and reading in maps_of(control)
+    verdict = judge(rule, gain, _mean(control, f"{reading} - head") if control and known_of_control else None)[0]
     known = {"gain": gain.value, "missing": missing, "null": null.low, "limit": rule.limit, "verdict": verdict}
     within = rule.margins(gain.low, gain.high)[0] <= 0
-    return note(__package__, "answer", within=within, untrained=run.anatomy.weights == "random", **known)
+    untrained = run.anatomy.weights == "random"
+    return note(__package__, "answer", within=within, untrained=untrained, of_null=LABELS[NULLS[reading]], **known)
 
 
 def _mean(run: Run, compared: str, half: str = "lower") -> Estimate:
@@ -90,22 +142,29 @@ def _mean(run: Run, compared: str, half: str = "lower") -> Estimate:
 
 
 def _numbers(run: Run) -> dict[str, str]:
-    """Returns what the answer is about, by what it is; nothing of a run whose control was made without it."""
+    """Returns what the answers are about, by what it is; nothing of a run whose control was made without it."""
     if DIFFERENCES not in run.tables:
         return {}
-    translated, head, gain = (_mean(run, name) for name in ("translated", "head", GAIN))
-    return {
-        "values of the lower half of the layers that agree, above permuted keys, translated": percent(translated.value),
-        "the same, as the head reads them": percent(head.value),
-        "the difference (95 % interval)": f"{in_points(gain.value)} ({in_points(gain.low)} to {in_points(gain.high)})",
-    }
+    found = {}
+    for reading in maps_of(run):
+        its, gain = _mean(run, reading), _mean(run, f"{reading} - head")
+        found[f"values of the lower half of the layers that agree, above permuted keys, {CURVES[reading]}"] = percent(
+            its.value
+        )
+        found[f"the difference from the head's reading, {CURVES[reading]} (95 % interval)"] = (
+            f"{in_points(gain.value)} ({in_points(gain.low)} to {in_points(gain.high)})"
+        )
+    return {**found, "the same, as the head reads them": percent(_mean(run, "head").value)}
 
 
 def summarize(run: Run, control: Run | None = None) -> list[str]:
-    """Returns whether lower layers' values agree once they are translated."""
+    """Returns whether lower layers' values agree once they are read through maps, a sentence for each kind of map."""
     other = control if control is not None and DIFFERENCES in control.tables else None
     untrained = other if other and other.anatomy.weights == "random" else None
-    return [f"Do values of the lower half of the layers agree once they are translated? {answer(run, untrained)}"]
+    return [
+        f"Do values of the lower half of the layers agree once they are {READ[reading]}? {answer(run, untrained, reading)}"
+        for reading in maps_of(run)
+    ]
 
 
 def _tables(run: Run) -> list[TableBlock]:

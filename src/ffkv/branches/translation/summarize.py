@@ -1,6 +1,7 @@
 """Tables of figures 4, 5 and 8 to 10 in the translated reading, and the differences of readings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +20,17 @@ def summarize_translation(given: Given, seed: int = 0) -> dict[str, pd.DataFrame
     `seed`: of the permutations.
     """
     unigram = given.competing.count_next_tokens(given.anatomy.vocabulary)
-    memories = given.table("by_memory", given.train_identity, ("layer", "reading", "memory"))
-    read = given.table("by_prefix", given.identity, ("layer", "reading", "prefix"))
-    judged = given.table("fit", given.identity, ("layer", "reading"))
+
+    def both(name: str, belongs_to: Mapping[str, Any], key: str) -> pd.DataFrame:
+        made = [each for each in (name, f"jacobian_{name}") if given.files.get(each)]
+        found = [given.table(each, belongs_to, ("layer", "reading", *[key] * bool(key))) for each in made]
+        return pd.concat(found, ignore_index=True)
+
+    memories = both("by_memory", given.train_identity, "memory")
+    read = both("by_prefix", given.identity, "prefix")
+    judged = both("fit", given.identity, "").drop_duplicates(["layer", "reading"])  # both have the head's rows
+    judged = tables.FIT_BY_LAYER.completed(judged).fillna({"texts": 0, "positions": 0})
+    judged = judged.astype({"texts": "int64", "positions": "int64"})
     return {
         **summarize_values(memories, unigram, seed),
         **summarize_prefixes(read),
@@ -50,7 +59,8 @@ def summarize_prefixes(by_prefix: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _by_reading(table: pd.DataFrame, summarize: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-    found = [summarize(table[table["reading"] == reading]).assign(reading=reading) for reading in tables.READINGS]
+    readings = [each for each in tables.ALL_READINGS if each in {*table["reading"]}]
+    found = [summarize(table[table["reading"] == reading]).assign(reading=reading) for reading in readings]
     together = pd.concat(found, ignore_index=True)
     return together[["reading", *(name for name in together if name != "reading")]]
 
@@ -62,26 +72,26 @@ def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:
     Shares have the interval of Wilson, and their differences that of pairs, so that no agreement at all has one, too.
     """
     keys = by_memory[by_memory["triggers"] > 0]
-    translated, shuffled = (
-        keys[keys["reading"] == reading].set_index(["layer", "memory"]) for reading in tables.READINGS
-    )
-    head = translated.assign(top_token=translated["head_top_token"], agrees=translated["head_agrees"])
-    read = dict(zip(tables.JUDGED, (translated, shuffled, head), strict=True))
-    layer = translated.index.get_level_values("layer").to_numpy()
+    read = {name: own.set_index(["layer", "memory"]) for name, own in keys.groupby("reading")}
+    compared = [*(each for fit, names in tables.COMPARED_BY.items() if fit in read for each in names), "head"]
+    compared = [each for each in tables.COMPARED if each in compared]
+    one = next(iter(read.values()), keys.set_index(["layer", "memory"]))
+    read["head"] = one.assign(top_token=one["head_top_token"], agrees=one["head_agrees"])
+    layer = one.index.get_level_values("layer").to_numpy()
     chosen = (layer < layers // 2, layer >= layers / 2, layer >= 0)
     rows = []
     for half, memories in zip(tables.HALVES, chosen, strict=True):
         numbers = {
             name: (each["agrees"].to_numpy(float)[memories], by_chance(each)[memories]) for name, each in read.items()
         }
-        for compared in tables.COMPARED:
-            first, _, second = compared.partition(" - ")
+        for name in compared:
+            first, _, second = name.partition(" - ")
             agrees, chance = numbers[first]
             if second:
                 agrees, chance = agrees - numbers[second][0], chance - numbers[second][1]
             ends = paired_interval(agrees) if second else wilson(agrees.sum(), len(agrees))
             found = np.array([agrees.mean(), *ends]) - chance.mean() if len(agrees) else (np.nan,) * 3
-            rows.append((half, compared, len(agrees), *found))
+            rows.append((half, name, len(agrees), *found))
     return tables.DIFFERENCES.frame(rows)
 
 

@@ -1,21 +1,64 @@
 """The tables of the branch `translation`."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 from ffkv.base.files.columns import LAYER, Table, count, flag, layer, number, share, table, token_id, word
 from ffkv.branches.composition import tables as composition
 from ffkv.branches.refinement import tables as refinement
 from ffkv.branches.values import tables as values
 
+if TYPE_CHECKING:
+    from ffkv.branches.settings import Settings
+
 READINGS = ("translated", "shuffled")
-READING = word("reading", "`translated`: by the layer's map; `shuffled`: by the map of shuffled pairs", *READINGS)
-JUDGED = (*READINGS, "head")
-COMPARED = ("translated", "head", "translated - head", "translated - shuffled")
+JACOBIAN_READINGS = ("jacobian", "jacobian without identity", "rotated")
+PUBLISHED = "jacobian without offset"
+ALL_READINGS = (*READINGS, *JACOBIAN_READINGS)
+ABOUT = (
+    "`translated`: by the layer's map; `shuffled`: by the map of shuffled pairs; `jacobian`: by the mean Jacobian;"
+    " `jacobian without identity`: by what of it is no multiple of the identity; `rotated`: by the Jacobian of random directions"
+)
+READING = word("reading", ABOUT, *ALL_READINGS)
+JUDGED = (*ALL_READINGS, PUBLISHED, "head")
+# What is compared memory by memory, by the map that a run needs for it.
+COMPARED_BY = {
+    "translated": ("translated", "translated - head", "translated - shuffled"),
+    "jacobian": ("jacobian", "jacobian - head", "jacobian - rotated", "jacobian - jacobian without identity"),
+}
+COMPARED = (*COMPARED_BY["translated"], "head", *COMPARED_BY["jacobian"])
 HALVES = ("lower", "upper", "all")
+
+
+def maps_of(settings: "Settings") -> tuple[str, ...]:
+    """Returns the maps that a run with such settings has, of "translated" and "jacobian"."""
+    one = "jacobian" if settings.translation.fit == "jacobian" else "translated"
+    return {"head": (), "both": (one,), "all": ("translated", "jacobian")}[settings.values.readout]
+
+
+def has_fitted(settings: "Settings") -> bool:
+    """Tells whether a run with such settings has fitted maps."""
+    return "translated" in maps_of(settings)
+
+
+def has_jacobian(settings: "Settings") -> bool:
+    """Tells whether a run with such settings has a Jacobian lens."""
+    return "jacobian" in maps_of(settings)
+
+
+def has_texts(settings: "Settings") -> bool:
+    """Tells whether a run with such settings makes its Jacobian lens from texts."""
+    return has_jacobian(settings) and not settings.translation.lens
+
+
+_FITTED: dict[str, Any] = {"only": "if maps are fitted", "applies": has_fitted}
+_JACOBIAN: dict[str, Any] = {"only": "with the Jacobian lens", "applies": has_jacobian}
 
 FIT = table(
     "translation/fit/{group}.parquet",
     "A layer and a reading of its block output: how well it gives what the head reads, on validation prefixes.",
     layer(dtype="int32"),
-    word("reading", "by the layer's map, by that of shuffled pairs, or as it is (`head`)", *JUDGED),
+    word("reading", f"{ABOUT}; `{PUBLISHED}`: J o, as published; `head`: as it is", *JUDGED),
     number("penalty", "penalty of the map; NaN of `head`", lowest=0),
     count("steps", "steps of gradient descent from the map in closed form to this one"),
     number(
@@ -26,6 +69,25 @@ FIT = table(
     number("low", "lower end of the interval of the mean (95 %)", "nat", lowest=0),
     number("high", "upper end", "nat", lowest=0),
     split="validation",
+    **_FITTED,
+)
+LENS = (
+    count("texts", "texts that the Jacobian is the mean of; 0 of other readings", since="the fourth edition"),
+    count("positions", "positions of these texts that count", since="the fourth edition"),
+    number(
+        "change",
+        "how far the Jacobian moves if one text is left out, relative to its length: root mean square over the texts",
+        lowest=0,
+        since="the fourth edition",
+    ),
+    share(
+        "identity_share",
+        "how much of the Jacobian is a multiple of the identity, d α² / ‖J‖² with α = tr J / d",
+        since="the fourth edition",
+    ),
+)
+JACOBIAN_FIT = table(
+    "translation/jacobian_fit/{group}.parquet", FIT.about, *FIT.columns, *LENS, split="validation", **_JACOBIAN
 )
 BY_MEMORY = table(
     "translation/by_memory/{group}.parquet",
@@ -34,6 +96,7 @@ BY_MEMORY = table(
     *values.BY_MEMORY.columns,
     token_id("head_top_token", "token with the highest logit, as the head reads the value without a map"),
     flag("head_agrees", "whether this token is next_token"),
+    **_FITTED,
 )
 BY_PREFIX = table(
     "translation/by_prefix/{group}.parquet",
@@ -49,6 +112,10 @@ BY_PREFIX = table(
     count("agreeing", "active memories whose value predicts what the layer predicts", "int32"),
     count("agreeing_all", "memories, active or not, whose value predicts what the layer predicts", "int32"),
     split="validation",
+    **_FITTED,
+)
+JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX = (
+    replace(each, path=each.path.replace("/by_", "/jacobian_by_"), **_JACOBIAN) for each in (BY_MEMORY, BY_PREFIX)
 )
 
 
@@ -64,7 +131,7 @@ RANK = _translated("translated_rank", values.FIGURE_5)
 NO_AGREEMENT = _translated("translated_no_agreement", composition.FIGURE_8_NO_AGREEMENT)
 RESIDUAL = _translated("translated_residual_agreement", refinement.FIGURE_9)
 PROBABILITY = _translated("translated_final_probability", refinement.FIGURE_10)
-FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:])
+FIT_BY_LAYER = table("translation/translation_fit.csv", FIT.about, LAYER, *FIT.columns[1:], *LENS)
 DIFFERENCES = table(
     "translation/translation_differences.csv",
     "A half of the layers and a number of each memory: its mean. The intervals are those of shares, and of shares of the same "

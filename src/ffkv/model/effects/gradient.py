@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,69 @@ TOLERANCE = 1e-3  # relative: a held pass rounds otherwise; a wrong one is off b
 FAR = 1e4  # times: a norm makes the same of a vector so many times as long
 TRIED = 12  # tokens
 PATTERN_DIMENSIONS = 4  # of attention: sentence, head, token, token; or with sentences and heads in one dimension
+
+
+class Linked(NamedTuple):
+    """A pass whose end knows what it depends on. Zeros were added to o of each layer, to differentiate with respect to them."""
+
+    loaded: LoadedModel
+    zeros: list[Tensor]  # by layer, shaped as its o
+    end: Tensor  # what the head reads [sentence, token, d]
+
+    def gradients(self, end: Tensor, along: Tensor, again: bool = False) -> list[Tensor]:
+        """Returns how much the sum of `end` times `along` depends on o of each layer, float32 [layer][sentence, token, d].
+
+        `end`: the end of the pass, or a part of it, shaped as `along`. `again`: whether the pass is differentiated once more.
+        Raises UserError: the model cannot be differentiated: something between a layer and the end has no gradient.
+        """
+        refusal = f"{self.loaded.anatomy.checkpoint} cannot be differentiated"
+        try:
+            found = torch.autograd.grad(end, self.zeros, along.to(end), retain_graph=again, allow_unused=True)
+        except RuntimeError as error:
+            raise UserError(f"{refusal}: {str(error)[:200]}") from error
+        layers = zip(self.loaded.anatomy.layers, found, strict=True)
+        if missing := [layer.index for layer, gradient in layers if gradient is None]:
+            raise UserError(f"{refusal}: no gradient comes from the end of the model to layer {missing[0]}.")
+        tokens = self.end.shape[:2]
+        return [gradient.float().reshape(*tokens, -1) for gradient in found if gradient is not None]
+
+
+def link(
+    loaded: LoadedModel,
+    ids: Tensor,
+    on_tensor: Callable[[Layer, Quantity, Tensor], None] = lambda layer, quantity, tensor: None,
+    quantities: str = "",
+    edit: Callable[[Layer, Tensor, Tensor], Tensor] | None = None,
+) -> Linked:
+    """Runs a model on tokens [sentence, token], so that its end can be differentiated. For arguments see `output_gradients`."""
+    model, layers = loaded.model, loaded.anatomy.layers
+    model.requires_grad_(False)  # gradients with respect to weights would take as long again
+    zeros = [torch.empty(0)] * len(layers)
+    ends: list[Tensor] = []
+    seen: dict[str, Tensor] = {}  # of the layer that runs
+
+    def add_zeros(number: int, o: Tensor) -> Tensor:
+        zeros[number] = torch.zeros_like(o, requires_grad=True)
+        if edit is None:
+            return o + zeros[number]
+        m = seen.pop("m")
+        change = edit(layers[number], m, seen.pop("s", m.new_ones(*m.shape[:2], 1)))
+        return o + zeros[number] + change.reshape(o.shape).to(o)
+
+    def receive(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
+        if layer is layers[-1] and quantity == loaded.anatomy.end:
+            ends.append(tensor.clone())
+        if edit is not None and quantity in "ms":
+            seen[quantity] = tensor
+        if quantity in quantities:
+            on_tensor(layer, quantity, tensor.detach())
+
+    with contextlib.ExitStack() as stack:
+        for number, layer in enumerate(layers):
+            stack.enter_context(with_output(model, layer, partial(add_zeros, number)))
+        run = stack.enter_context(tap(model, layers, {*quantities, *("ms" if edit else ""), loaded.anatomy.end}))
+        run(ids, receive, gradients=True)
+    return Linked(loaded, zeros, ends[0])
 
 
 def output_gradients(
@@ -55,52 +118,13 @@ def output_gradients(
     Returns:
         The gradients, by layer [layer][sentence, token, d], and what the head reads at the token [sentence, d], float32.
     Raises:
-        UserError: the model cannot be differentiated: something between a layer and the end has no gradient.
+        UserError: the model cannot be differentiated, see `Linked.gradients`.
     """
-    model, layers = loaded.model, loaded.anatomy.layers
-    model.requires_grad_(False)  # gradients with respect to weights would take as long again
-    rows = torch.arange(len(ids))
-    zeros = [torch.empty(0)] * len(layers)
-    ends: list[Tensor] = []
-    seen: dict[str, Tensor] = {}  # of the layer that runs
-
-    def add_zeros(number: int, o: Tensor) -> Tensor:
-        zeros[number] = torch.zeros_like(o, requires_grad=True)
-        if edit is None:
-            return o + zeros[number]
-        m = seen.pop("m")
-        change = edit(layers[number], m, seen.pop("s", m.new_ones(*m.shape[:2], 1)))
-        return o + zeros[number] + change.reshape(o.shape).to(o)
-
-    def receive(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
-        if layer is layers[-1] and quantity == loaded.anatomy.end:
-            ends.append(tensor[rows.to(tensor.device), tokens.to(tensor.device)].clone())
-        if edit is not None and quantity in "ms":
-            seen[quantity] = tensor
-        if quantity in quantities:
-            on_tensor(layer, quantity, tensor.detach())
-
-    with contextlib.ExitStack() as stack:
-        for number, layer in enumerate(layers):
-            stack.enter_context(with_output(model, layer, partial(add_zeros, number)))
-        run = stack.enter_context(tap(model, layers, {*quantities, *("ms" if edit else ""), loaded.anatomy.end}))
-        run(ids, receive, gradients=True)
-    end = ends[0].detach().float()
-    found = _differentiated(loaded, ends[0], zeros, of_end(end))
-    return [gradient.float().reshape(*ids.shape, -1) for gradient in found], end
-
-
-def _differentiated(loaded: LoadedModel, end: Tensor, zeros: list[Tensor], along: Tensor) -> list[Tensor]:
-    """Returns the gradient of the sum of the end times `along`, with respect to the zeros of each layer. Raises: see above."""
-    refusal = f"{loaded.anatomy.checkpoint} cannot be differentiated, so memories cannot be screened"
-    try:
-        found = torch.autograd.grad(end, zeros, along.to(end), allow_unused=True)
-    except RuntimeError as error:
-        raise UserError(f"{refusal}: {str(error)[:200]}") from error
-    missing = [layer.index for layer, gradient in zip(loaded.anatomy.layers, found, strict=True) if gradient is None]
-    if missing:
-        raise UserError(f"{refusal}: no gradient comes from the end of the model to layer {missing[0]}.")
-    return [gradient for gradient in found if gradient is not None]
+    linked = link(loaded, ids, on_tensor, quantities, edit)
+    device = linked.end.device
+    read = linked.end[torch.arange(len(ids), device=device), tokens.to(device)]
+    end = read.detach().float()
+    return linked.gradients(read, of_end(end)), end
 
 
 class Frozen(TorchFunctionMode):

@@ -86,7 +86,7 @@ def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
     offset = np.asarray(files.anatomy.layer_offset)
     if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
         raise UserError(
-            f"{files.folder / READINGS[files.reading].branch / 'projections'} does not hold every memory once. Run the workflow again."
+            f"{files.folder}/{READINGS[files.reading].files}projections does not hold every memory once. Run the workflow again."
         )
     return tokens, log_probability
 
@@ -169,10 +169,10 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
     """
     counts = [layer.memories for layer in files.anatomy.layers]
     layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
-    by_memory = in_reading(files.details(f"{READINGS[files.reading].branch}/by_memory"))
+    by_memory = in_reading(files.details(f"{READINGS[files.reading].files}by_memory"))
     if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
         raise UserError(
-            f"{files.folder / READINGS[files.reading].branch / 'by_memory'} does not hold every memory once. Run the workflow again."
+            f"{files.folder}/{READINGS[files.reading].files}by_memory does not hold every memory once. Run the workflow again."
         )
     return by_memory
 
@@ -196,10 +196,10 @@ def pushed_tokens(files: RunFiles, memories: pd.DataFrame) -> dict[str, Any]:
 
 
 def in_reading(by_memory: pd.DataFrame) -> pd.DataFrame:
-    """Returns rows of `values/by_memory` as they are; of `translation/by_memory` those by the layers' maps, as such rows."""
+    """Returns rows of `values/by_memory` as they are; of `translation/by_memory` those that are no null, as such rows."""
     if "reading" not in by_memory:
         return by_memory
-    own = by_memory[by_memory["reading"] == "translated"].reset_index(drop=True)
+    own = by_memory[by_memory["reading"].isin([*READINGS])].reset_index(drop=True)
     return own.drop(columns=["reading", "head_top_token", "head_agrees"])
 
 

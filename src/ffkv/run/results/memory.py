@@ -252,7 +252,7 @@ class Memory:
             return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
         with files.open_triggers() as file:
             key = indexes.key_statistics(file, slice(self._row, self._row + 1))
-        by_memory = files.memory_rows(f"{READINGS[files.reading].branch}/by_memory", self.layer, self.memory)
+        by_memory = files.memory_rows(f"{READINGS[files.reading].files}by_memory", self.layer, self.memory)
         value = indexes.value_statistics(indexes.in_reading(by_memory), files.vocabulary)
         frames = [key, value]
         if indexes.has_roles(files):

@@ -121,7 +121,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
             layers, memories = file["layer"], file["memory"]
             if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
                 raise UserError(
-                    f"{READINGS[files.reading].branch}/projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
+                    f"{READINGS[files.reading].files}projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
                     " another layer_groups. Run the workflow again."
                 )
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]

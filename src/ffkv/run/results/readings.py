@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ffkv.branches.translation.maps import read_map
+from ffkv.branches.translation.tables import has_fitted, has_jacobian
 
 if TYPE_CHECKING:  # what reads needs torch
     import numpy as np
 
+    from ffkv.branches.settings import Settings
     from ffkv.model.head.head import Head
     from ffkv.model.head.lens import Lens
     from ffkv.run.results.run_files import RunFiles
@@ -16,8 +18,10 @@ if TYPE_CHECKING:  # what reads needs torch
 class Reading(NamedTuple):
     """One way to read them."""
 
-    branch: str  # what has read the values so: its folder has their projections and its table `by_memory`
+    files: str  # what the paths of its files begin with: of the projections of the values, of the table `by_memory`, of maps
     lens: "Callable[[RunFiles, Head], Lens]"  # makes what reads other vectors so
+    applies: "Callable[[Settings], bool]" = lambda settings: True  # whether a run with such settings has it
+    note: str = ""  # what precedes the head, as a sentence
 
 
 def _mapped(files: "RunFiles", head: "Head") -> "Lens":
@@ -31,7 +35,13 @@ def _mapped(files: "RunFiles", head: "Head") -> "Lens":
 
 
 # A further lens (`ffkv.model.head.lens`) has a line here.
-READINGS = {"head": Reading("values", lambda files, head: head), "translated": Reading("translation", _mapped)}
+READINGS = {
+    "head": Reading("values/", lambda files, head: head),
+    "translated": Reading("translation/", _mapped, has_fitted, "Each layer's map to the last layer precedes the head."),
+    "jacobian": Reading(
+        "translation/jacobian_", _mapped, has_jacobian, "Each layer's mean Jacobian precedes the head."
+    ),
+}
 
 
 def lens_of(files: "RunFiles", head: "Head") -> "Lens":

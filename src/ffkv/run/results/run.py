@@ -111,10 +111,10 @@ class Run:
         """The same run with values and states read through the maps to the last layer (docs/translation.md).
 
         Tokens that memories promote and demote, searches, `memories`, traces and graphs are those of the translated reading.
-        Tables, figures, `layers` and exports are those of the run. Only runs with `values.readout: both` have it.
+        Tables, figures, `layers` and exports are those of the run. Only some runs have it, see `readings`.
 
         Raises:
-            UserError: the run reads values and states by the head only.
+            UserError: the run has no fitted maps.
         Examples:
             >>> run = ffkv.open("results/tiny").translated
             >>> run.memory("L1.17")
@@ -122,9 +122,26 @@ class Run:
             >>> run.memory("L1.17").promotes(3).columns.tolist()  # the top tokens of the value, translated
             ['token', 'id', 'log_probability', 'probability']
         """
+        return self.read_as("translated")
+
+    def read_as(self, reading: str) -> "Run":
+        """The same run with values and states in another reading, of `Run.readings`.
+
+        Raises:
+            UserError: the run does not have it.
+        Examples:
+            >>> run = ffkv.open("results/tiny").read_as("jacobian")
+            >>> run.memory("L1.17")
+            <Memory L1.17 of tiny, jacobian>
+        """
         other = copy.copy(self)
-        other.files = self.files.read_as("translated")
+        other.files = self.files.read_as(reading)
         return other
+
+    @property
+    def readings(self) -> list[str]:
+        """How values and states can be read: by the "head", "translated", or through the "jacobian" lens."""
+        return self.files.readings
 
     @property
     def told_reading(self) -> str:

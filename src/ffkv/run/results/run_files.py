@@ -141,7 +141,7 @@ class RunFiles:
 
     Attributes:
         folder, settings, anatomy: those of the run.
-        reading: how values and states are read: by the "head", or "translated" first (docs/translation.md).
+        reading: how values and states are read: by the "head", or through a map first, one of `readings`.
     Examples:
         >>> files = ffkv.open("results/tiny").files
         >>> files.details("values/by_memory").columns.tolist()[:2]
@@ -170,9 +170,10 @@ class RunFiles:
         self._open_files: dict[Path, h5py.File] = {}
 
     @property
-    def has_translation(self) -> bool:
-        """Whether the run reads values and states translated, too."""
-        return BRANCHES["translation"].is_in(self.settings)
+    def readings(self) -> list[str]:
+        """The readings of `READINGS` that the run has: "head", and maps that precede it."""
+        own = READINGS if BRANCHES["translation"].is_in(self.settings) else ["head"]
+        return [name for name in own if READINGS[name].applies(self.settings)]
 
     def read_as(self, reading: str) -> "RunFiles":
         """Returns the same files in a reading of `READINGS`. What is open or in memory is shared.
@@ -182,10 +183,11 @@ class RunFiles:
         """
         if reading not in READINGS:
             raise unknown("reading", reading, [*READINGS])
-        if not BRANCHES[READINGS[reading].branch].is_in(self.settings):
+        if reading not in self.readings:
+            wanted = "all" if len(self.readings) > 1 else "both"
             raise UserError(
-                f"{self.folder} has values and states as the head reads them only: set values.readout to both, and run the"
-                " workflow again."
+                f"{self.folder} has values and states in these readings only: {', '.join(self.readings)}. Set values.readout to"
+                f" {wanted}, see docs/translation.md, and run the workflow again."
             )
         files = copy.copy(self)
         files.reading = reading
@@ -288,13 +290,13 @@ class RunFiles:
 
     def open_projections(self, layer_group: int) -> AbstractContextManager[Checked]:
         """Returns the projections of the values of one layer group, open for reading, after their model was checked."""
-        path = f"{READINGS[self.reading].branch}/projections/{layer_group}.h5"
+        path = f"{READINGS[self.reading].files}projections/{layer_group}.h5"
         return self._open(path, "projections", memory=None)  # readers tell of other groups of layers
 
     def open_maps(self, layer_group: int) -> AbstractContextManager[Checked]:
         """Returns the maps of one layer group, open for reading, after their model was checked."""
         layers = len(self.layer_groups[layer_group])
-        return self._open(f"translation/maps/{layer_group}.h5", "translation maps", layer=layers)
+        return self._open(f"{READINGS[self.reading].files}maps/{layer_group}.h5", "translation maps", layer=layers)
 
     def open_values(self) -> AbstractContextManager[Checked]:
         """`values.h5`, open for reading, after its model was checked."""
@@ -315,9 +317,7 @@ class RunFiles:
 
         A table that only an earlier run with other settings needed is left out.
         """
-        unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
-        absent = (branch for branch in BRANCHES.values() if not branch.is_in(self.settings))
-        unused |= {table.path for branch in absent for table in branch.tables}
+        unused = {path for branch in BRANCHES.values() for path in branch.files(self.settings, absent=True)}
         paths = find(self.folder, "*/*.csv")
         return {path.stem: path for path in paths if path.relative_to(self.folder).as_posix() not in unused}
 

@@ -42,7 +42,7 @@ class Trace:
 
     Attributes:
         run: name of the run.
-        reading: how `predictions`, the tokens of `layers` and those of values are read: by the "head", or "translated" first
+        reading: how `predictions`, the tokens of `layers` and those of values are read, one of `Run.readings`
             (docs/translation.md). All else is about the model itself.
         text: the prompt, with U+FFFD in place of lone surrogates.
         note: what stands in front of the prompt, in one sentence; for an empty prompt it says what the model reads.
@@ -140,7 +140,7 @@ class Trace:
 
     @property
     def told_reading(self) -> str:
-        """How tokens of values and layers are read: "translated", or "" for the head's own reading."""
+        """How tokens of values and layers are read; "" for the head's own reading."""
         return "" if self.reading == "head" else self.reading
 
     def strongest(self, count: int = 10) -> pd.DataFrame:

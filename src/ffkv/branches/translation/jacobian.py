@@ -1,0 +1,221 @@
+"""Sums of Jacobians over texts: how what the head reads depends on the block output of each layer (docs/translation.md).
+
+After the Jacobian lens (Gurnee et al. 2026, transformer-circuits.pub/2026/workspace). Differs in three things: sums are in fixed point,
+so that shards and interrupted jobs change no bit; the means of the states are kept, so that states are read around them; and
+`reach: same` is estimated, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.activations.resume import discard_progress, has_identity, identity, progress_path
+from ffkv.base.dependencies import code_hash
+from ffkv.base.errors import UserError
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import dataset
+from ffkv.base.lookup import exists
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Batches
+from ffkv.base.signals import stop, stoppable
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
+from ffkv.branches.given import Given
+from ffkv.branches.translation.settings import LEAST_TOKENS, Translation
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.encode import tokenize
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.effects.gradient import link
+from ffkv.model.placement import running_in_float32
+
+KIND = "sums of Jacobians"
+FIXED_POINT = 2.0**-30  # what the sums count in: rounding is far below that of float32
+LARGEST = 2.0**32  # a sum that surely fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Sums over the texts of a shard, and their number."""
+
+    jacobian: np.ndarray = dataset(
+        "layer output input", "int64", unit="2^-30", about="sum of J over the texts", chunks={"layer": 1}
+    )
+    state: np.ndarray = dataset("layer input", "int64", unit="2^-30", about="sum of the mean of o over its positions")
+    end: np.ndarray = dataset("output", "int64", unit="2^-30", about="the same of what the head reads")
+    square: np.ndarray = dataset(
+        "text layer", "float64", unit="1", about="sum of squares of the entries of J of a text"
+    )
+    positions: np.ndarray = dataset("text", "int32", unit="token", about="positions of a text that count")
+    attributes: dict[str, Any]  # the attributes of the file
+
+
+def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: int, seed: int) -> list[np.ndarray]:
+    """Draws texts of a split: each begins with a random sentence and goes on with the next ones of its document.
+
+    `tokens`: of a text with the beginning, at most. `skip`: first positions that do not count. Returns token ids [text][token], each
+    text with at least two positions that count: of those that are long enough first, then of the longest.
+
+    Raises:
+        UserError: there are fewer such texts.
+    """
+    document, lengths, bos = np.asarray(corpus.document[:]), corpus.lengths, corpus.bos
+    last = np.searchsorted(document, document, side="right")  # the sentence behind the document
+    long = np.minimum(corpus.offsets[last] - corpus.offsets[:-1] + len(bos), tokens)
+    order = random_stream(seed, Purpose.JACOBIAN_TEXTS).permutation(len(lengths))
+    order = order[np.argsort(-long[order], kind="stable")]
+    found: list[np.ndarray] = []
+    for first in order[long[order] >= skip + LEAST_TOKENS].tolist():
+        if len(found) == count:
+            break
+        stop = int(np.searchsorted(corpus.offsets, corpus.offsets[first] + tokens)) + 1
+        text = " ".join(corpus.texts[first : min(stop, int(last[first]))])
+        ids = next(tokenize([text], tokenizer, bos))[0]
+        ids = np.concatenate([np.asarray(bos, np.int64), ids])[:tokens]
+        if len(ids) >= skip + LEAST_TOKENS:
+            found.append(ids)
+    if len(found) < count:
+        raise UserError(
+            f"The train split has {len(found)} texts of at least {skip + LEAST_TOKENS} tokens, and translation.texts asks for {count}."
+            " Set translation.texts, or translation.skip, to less."
+        )
+    return found
+
+
+def jacobian_of(
+    loaded: LoadedModel, ids: Tensor, counted: slice, copies: int, signs: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns how what the head reads at some positions of a text depends on o of each layer at them.
+
+    J_l = 1/|V| Σ_{t in V} Σ_{t' in V} d o^L_{t'} / d o^l_t. No position depends on a later one. The text is read in several
+    copies, and each copy is asked for another coordinate of o^L, so that d / copies backward passes give J of all layers.
+
+    Args:
+        ids: tokens [token].
+        counted: V, the positions.
+        copies: of the text in a pass.
+        signs: 1 or -1 by coordinate of o^L and position [d, |V|]: both ends of a dependency are multiplied by the sign of their position.
+            In the mean over random signs t' = t alone is left (Hutchinson 1990). None: all t' count.
+    Returns:
+        J [layer, d, d], by coordinate of o^L and of o^l; the mean of o over V [layer, d]; and that of o^L [d].
+    Raises:
+        UserError: the model cannot be differentiated, or computes otherwise each time.
+    """
+    anatomy, states = loaded.anatomy, list[np.ndarray]()
+    with torch.enable_grad():
+        linked = link(
+            loaded,
+            ids.expand(copies, -1),
+            lambda layer, quantity, tensor: states.append(tensor[0, counted].double().mean(0).cpu().numpy()),
+            "o",
+        )
+        ends = linked.end.detach()
+        if float((ends - ends[:1]).abs().max()) > 1e-3 * float(ends.abs().max()):
+            message = f"{anatomy.checkpoint} computes otherwise each time, as with dropout."
+            raise UserError(f"{message} Its Jacobian would be of several models.")
+        end = ends[0, counted].double().mean(0).cpu().numpy()
+        width, number = linked.end.shape[-1], len(range(*counted.indices(len(ids))))
+        found = np.zeros((len(anatomy.layers), width, anatomy.width))
+        for first in range(0, width, copies):
+            rows = np.arange(first, min(first + copies, width))
+            weights = torch.ones(len(rows), number) if signs is None else torch.from_numpy(signs[rows]).float()
+            along = torch.zeros(linked.end.shape)
+            along[np.arange(len(rows))[:, None], np.arange(len(ids))[counted], rows[:, None]] = weights
+            for layer, gradient in enumerate(linked.gradients(linked.end, along, again=first + copies < width)):
+                own = gradient[: len(rows), counted] * weights.to(gradient)[..., None]
+                found[layer, rows] = (own.sum(1) / number).double().cpu().numpy()
+    return found, np.stack(states), end
+
+
+def read_jacobians(
+    given: Given, settings: Translation = Translation(), batches: Batches = Batches(), seed: int = 0
+) -> Callable[[Path], None]:
+    """Returns what writes the sums of one shard of the texts. An interrupted shard goes on behind the texts that are done.
+
+    `settings`: `texts`, `tokens`, `skip` and `reach`. `batches`: `tokens`, of the copies of a text in a pass. `seed`: of the texts, and
+    of random signs.
+    """
+    return partial(_write_sums, given, settings, batches, seed)
+
+
+def write_jacobians(path: Path, write: Callable[[Path], None]) -> None:
+    """Writes `translation/jacobians/<shard>.h5`."""
+    write(path)
+
+
+def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int, path: Path) -> None:
+    loaded, part, skip = given.model(), given.work.part, settings.skip
+    anatomy = loaded.anatomy
+    if settings.tokens > anatomy.context:
+        raise UserError(f"{anatomy.checkpoint} reads {anatomy.context} tokens: set translation.tokens to no more.")
+    tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
+    texts = draw_texts(given.train, tokenizer, settings.texts, settings.tokens, skip, seed)
+    own, layers, d = [*part.of(len(texts))], len(anatomy.layers), anatomy.width
+    about = {**given.identity, "settings": settings.model_dump(), "batches": batches.model_dump(), "seed": seed}
+    about |= {"corpus_hash": given.train.attributes["corpus_hash"]}
+    code = code_hash(f"{__name__}:{read_jacobians.__name__}")
+    known = identity(code, {**about, "shard": part.index, "shards": part.count}, loaded.device)
+    sums = Sums(
+        jacobian=np.zeros((layers, d, d), np.int64),
+        state=np.zeros((layers, d), np.int64),
+        end=np.zeros(d, np.int64),
+        square=np.zeros((len(own), layers)),
+        positions=np.zeros(len(own), np.int32),
+        attributes={},
+    )
+    done = _resume(progress_path(path), known, sums)
+    with (
+        running_in_float32(loaded.model),
+        stoppable() as stopped,
+        progress(len(own), "texts", "Jacobians", done) as bar,
+    ):
+        for place, number in enumerate(own[done:], done):
+            ids = texts[number]
+            sums.positions[place] = positions = len(ids) - 1 - skip
+            stream = random_stream(seed, Purpose.JACOBIAN_SIGNS, number + 1)
+            signs = 2 * stream.integers(0, 2, (d, positions)) - 1 if settings.reach == "same" else None
+            copies = max(2, batches.tokens // settings.tokens)
+            on_device = torch.from_numpy(ids).to(loaded.device)
+            found = jacobian_of(loaded, on_device, slice(skip, len(ids) - 1), copies, signs)
+            if not all((np.abs(array) < LARGEST / settings.texts).all() for array in found):
+                raise UserError(f"Derivatives of {anatomy.checkpoint} are not finite, or too large to be summed.")
+            for total, array in zip((sums.jacobian, sums.state, sums.end), found, strict=True):
+                total += np.rint(array / FIXED_POINT).astype(np.int64)
+            sums.square[place] = np.square(found[0]).sum((1, 2))
+            bar.update()
+            if number != own[-1] or stopped():
+                _save(progress_path(path), "progress", sums, {"identity": known})
+            if stopped():
+                stop(stopped(), f"{place + 1} texts are done and saved")
+    _save(path, KIND, sums, about)
+    discard_progress(path)
+
+
+def _save(path: Path, kind: str, sums: Sums, attributes: dict[str, Any]) -> None:
+    with hdf5.create(path, kind, attributes) as file:
+        datasets.write(file, sums)
+
+
+def _resume(saved: Path, known: dict[str, Any], sums: Sums) -> int:
+    """Adds what an earlier process has saved to sums that are 0. Returns the number of its texts."""
+    if not exists(saved):
+        return 0
+    try:
+        with hdf5.open(saved, "progress") as file:
+            if not has_identity(file, known):
+                raise UserError("the saved progress belongs to other settings or code.")
+            found = datasets.read(file, Sums, attributes={})
+    except UserError as error:
+        say(f"starting from the beginning: {error}", error=True)
+        return 0
+    for name in datasets.datasets_of(Sums):
+        getattr(sums, name)[...] = getattr(found, name)
+    done = int((found.positions > 0).sum())
+    say(f"going on after {done} texts that are done.", error=True)
+    return done

@@ -1,0 +1,33 @@
+"""The Jacobian lens of a run as TransformerLens' `JacobianLens.load` and Neuronpedia take it: one file, `lens.pt`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ffkv.base.errors import UserError
+from ffkv.branches.translation.lens_file import write_lens
+from ffkv.branches.translation.maps import read_map
+from ffkv.run.export.job import Format, Job, Unit, definitions
+from ffkv.run.export.records import Record
+
+READING = "jacobian"
+
+
+def _units(job: Job) -> list[Unit]:
+    if READING not in job.run.readings:
+        raise UserError(
+            f"{job.run.name} has no Jacobian lens: set values.readout to all, or translation.fit to jacobian, and run it again."
+        )
+
+    def write(path: Path, records: Iterable[Record]) -> None:
+        run = job.run.read_as(READING)
+        matrices = {}
+        for layer in range(len(run.anatomy.layers)):
+            with run.files.open_maps(run.files.layer_group(layer)) as file:
+                matrices[layer] = read_map(file, layer)[0].T
+        fit = run.table("translation_fit")
+        write_lens(path, matrices, int(fit[fit["reading"] == READING]["texts"].max()))
+
+    return [Unit("lens.pt", range(0), write)]
+
+
+FORMAT = Format(0, 0, _units, definitions(__package__, "jacobian-lens"))
