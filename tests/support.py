@@ -33,7 +33,10 @@ from ffkv.base.settings import Model
 from ffkv.branches.commands import command_group
 from ffkv.branches.registry import BRANCHES
 from ffkv.model.step import prove
+from ffkv.run.report.curve import lines
+from ffkv.run.report.registry import has_figure, load_figure
 from ffkv.run.results.expected import TABLES
+from ffkv.run.results.run import Run
 from tools.architectures.tiny import tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -293,7 +296,13 @@ def described(folder) -> list[str]:
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Makes the figures of reports, but does not draw them: that takes most of the seconds, and other tests look at drawings."""
+    """Makes reports with their captions, but draws no figure: that takes most of the seconds, and other tests look at drawings."""
+
+    def beside(run: Run, name: str, control: Run | None) -> tuple[None, Run | None]:
+        shown = control is not None and has_figure(control, name) and lines(load_figure(name).curves, control)
+        return None, control if shown else None
+
+    patch.setattr("ffkv.run.report.section.draw_beside", beside)
     patch.setattr("ffkv.run.report.svg.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>')
 
 
