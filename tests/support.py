@@ -222,16 +222,8 @@ def snakemake(
     environment: another one than this process's without the hub; `OFFLINE` for processes that are no forks.
     """
     command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
-    command += [
-        "--workflow-profile",
-        "none",
-        "--cores",
-        "2",
-        "--max-threads",
-        "1",
-        "--rerun-incomplete",
-        "--show-failed-logs",
-    ]
+    usual = "--workflow-profile none --cores 2 --max-threads 1 --rerun-incomplete --show-failed-logs"
+    command += usual.split()
     environment = environment or with_forks(OFFLINE)
     return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=900)
 

@@ -25,7 +25,7 @@ from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, c
 
 FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
 TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
-TINY |= {"requests": 8, "rows": 20}
+TINY |= {"requests": 8, "rows": 20, "limit": 10}
 # Whole runs, commands, a model of one size; they have tests of their own.
 SLOW = ("workflow", "oracle", "smollm2", "gpu", "behaviours")
 
@@ -184,24 +184,18 @@ def test_triggers_by_topk_are_right(scratch, in_this_process, monkeypatch):
 
 
 @pytest.mark.parametrize(("apart", "right"), [(0.9, True), (4.0, False)])
-def test_tied_sentences_may_have_each_others_rank(apart, right):
-    """Of maxima that are closer than ties are, the second may come first."""
-    maxima = np.linspace(3, 1, 60, dtype=np.float32)[:, None].repeat(8, 1)
-    maxima[1] = maxima[0] * (1 - apart * peers.TIED)
-    sentence = np.arange(peers.TOP)[None].repeat(8, 0)
-    sentence[3, :2] = 1, 0
-    coefficient = np.take_along_axis(maxima, sentence.T, 0).T
-    with contextlib.nullcontext() if right else pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
-        peers.check(coefficient, sentence, maxima)
-
-
-@pytest.mark.parametrize(("apart", "right"), [(0.9, True), (4.0, False)])
-def test_of_tied_tokens_of_a_sentence_any_may_be_the_trigger(apart, right):
-    """ffkv takes the first of them, whose coefficient may be less than the maximum of the sentence."""
+@pytest.mark.parametrize("tied", ["sentences", "tokens"])
+def test_ties_may_be_broken_otherwise(tied, apart, right):
+    """Of maxima that are closer than ties are, the second may come first. Of the tokens of a sentence, ffkv takes the first one,
+    whose coefficient may be less than the maximum."""
     maxima = np.linspace(3, 1, 60, dtype=np.float32)[:, None].repeat(8, 1)
     sentence = np.arange(peers.TOP)[None].repeat(8, 0)
+    if tied == "sentences":
+        maxima[1] = maxima[0] * (1 - apart * peers.TIED)
+        sentence[3, :2] = 1, 0
     coefficient = np.take_along_axis(maxima, sentence.T, 0).T
-    coefficient[3, 5] *= 1 - apart * peers.TIED
+    if tied == "tokens":
+        coefficient[3, 5] *= 1 - apart * peers.TIED
     with contextlib.nullcontext() if right else pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
         peers.check(coefficient, sentence, maxima)
 

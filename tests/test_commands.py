@@ -57,23 +57,9 @@ def test_options_have_the_settings_defaults():
 
 
 def test_options_take_lists_flags_choices_and_numbers():
-    options = call(
-        *[
-            "--train",
-            "a",
-            "--train",
-            "b",
-            "--no-deduplicate",
-            "--splitter",
-            "line",
-            "--minimum-prefixes",
-            "7",
-            "--layer-group",
-            "2",
-        ]
-    )
+    words = "--train a --train b --no-deduplicate --splitter line --minimum-prefixes 7 --layer-group 2"
     changed = {"train": ["a", "b"], "deduplicate": False, "splitter": "line", "minimum_prefixes": 7, "layer_group": 2}
-    assert options == call() | changed
+    assert call(*words.split()) == call() | changed
 
 
 def test_settings_become_the_options_of_a_command():
