@@ -13,19 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import ROOT
+from forks import forks_of
+from support import OFFLINE, ROOT
 
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import inputs, measure
 from benchmarks.__main__ import PAGE, RESULTS, machine, table
-from benchmarks.cases import NAMES, comparisons_of, oracle, peers, workflow
+from benchmarks.cases import NAMES, comparisons_of, oracle, peers, streaming, workflow
 from benchmarks.inputs import Shape
 from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, cpu_ratio, run_contender
 
 FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
 TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
-TINY |= {"requests": 8, "rows": 20, "limit": 10}
+TINY |= {"requests": 8, "rows": 20}
 # Whole runs, commands, a model of one size; they have tests of their own.
 SLOW = ("workflow", "oracle", "smollm2", "gpu", "behaviours")
 
@@ -60,10 +61,18 @@ def scratch(tmp_path_factory):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """Lets contenders run in the process of the tests, whose threads and memory stay as they are."""
+    """Lets contenders run in the process of the tests, whose threads and memory stay as they are, and their commands in forks."""
     for module in (inputs, peers):
         monkeypatch.setattr(module, "configure", lambda threads: None)
         monkeypatch.setattr(module, "torch_with", lambda threads: torch)
+
+    def peak_of(options: list[str], environment: dict[str, str], real=streaming.peak_of) -> int:
+        with monkeypatch.context() as patch:
+            if "HF_ENDPOINT" not in environment:  # the forks ask no hub
+                patch.setattr("sys.executable", str(forks_of(OFFLINE) / "python-code"))
+            return real(options, environment)
+
+    monkeypatch.setattr(streaming, "peak_of", peak_of)
     with torch.no_grad():
         yield
 
