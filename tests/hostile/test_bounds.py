@@ -162,7 +162,7 @@ def endless() -> dict[str, bytes]:
     def repeated(begin: bytes, part: bytes, times: int = 128) -> bytes:
         return bz2.compress(head + begin) + bz2.compress(part * (2**20 // len(part))) * times
 
-    marks = (page % (b"{{" * 2**22)) + (page % (b"[[a]] {{b}}\n" * 2**19)) + b"</mediawiki>"
+    marks = (page % (b"{{" * 2**21)) + (page % (b"[[a]] {{b}}\n" * 2**18)) + b"</mediawiki>"
     pages = page.replace(b"<ns>0", b"<ns>1") % b"a" * 2**12
     return {
         "page": repeated(b"<page><title>A</title><revision><text>", b"a\n"),
