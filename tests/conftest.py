@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 import torch
 from filelock import FileLock
-from forks import share, with_forks
+from forks import forks_of, share
 from support import OFFLINE, ROOT, detector_checkpoint, draw_nothing, make_run, prove_into, random_checkpoint, tries
 
 from ffkv.base.settings import Corpus
@@ -29,8 +29,9 @@ from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.small import train_tokenizer
 from tests.ffkv_fairseq.conftest import write_checkpoint as write_checkpoint
 
+HUB = "tests/base/hub/"
 gc.disable()  # until all tests are collected: imports leave no garbage, and to look for it takes a third of their time
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # as in the jobs of runs: models this small lose by more, and tests run side by side
 # Timings are no part of what a test promises: a busy machine is slow.
 hypothesis.settings.register_profile("ffkv", deadline=None, max_examples=tries(100))
 hypothesis.settings.load_profile("ffkv")
@@ -42,6 +43,21 @@ def pytest_xdist_setupnodes(specs) -> None:
     python = share(OFFLINE)
     for spec in specs:
         spec.python = str(python)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` the files of tests/base/hub go to one process, too: its forks know the hub, see `forks.with_forks`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = super()._split_scope(nodeid)
+            return HUB if path.startswith(HUB) else path
+
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -171,7 +187,7 @@ def own_tiny(tiny, tmp_path) -> Path:
 @pytest.fixture
 def forked_python(monkeypatch) -> Path:
     """What asks for its own Python gets forks of a process that has the libraries, see `forks`. Returns this Python."""
-    python = Path(with_forks(OFFLINE)["PATH"].partition(os.pathsep)[0]) / "python-code"
+    python = forks_of(OFFLINE) / "python-code"
     monkeypatch.setattr("sys.executable", str(python))
     return python
 

@@ -56,22 +56,26 @@ def with_forks(environment: dict[str, str]) -> dict[str, str]:
     return {**environment, "PATH": f"{_started[wanted][1]}{os.pathsep}{environment['PATH']}"}
 
 
+def forks_of(environment: dict[str, str]) -> Path:
+    """The folder of the commands of `with_forks`, for what is started by its path."""
+    return Path(with_forks(environment)["PATH"].partition(os.pathsep)[0])
+
+
 def share(environment: dict[str, str]) -> Path:
     """Starts the process for an environment. Returns `python-code`, in which other processes of tests begin in no time.
 
     For the same environment they take this process, and start none of their own.
     """
-    folder = Path(with_forks(environment)["PATH"].partition(os.pathsep)[0])
+    folder = forks_of(environment)
     (folder / "environment").write_text(json.dumps(environment))
     os.environ[SHARED] = str(folder)
     return folder / "python-code"
 
 
 def _settings(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables that libraries may read: all but what tells who runs which test."""
-    return tuple(
-        sorted((name, value) for name, value in environment.items() if not name.startswith(("PYTEST_", SHARED)))
-    )
+    """The variables that libraries may read: all but what tells who runs which test, and what an import of readline sets."""
+    left_out = ("PYTEST_", SHARED, "LINES", "COLUMNS")
+    return tuple(sorted((name, value) for name, value in environment.items() if not name.startswith(left_out)))
 
 
 def _start(environment: dict[str, str]) -> tuple[subprocess.Popen, Path]:

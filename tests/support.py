@@ -33,7 +33,10 @@ from ffkv.base.settings import Model
 from ffkv.branches.commands import command_group
 from ffkv.branches.registry import BRANCHES
 from ffkv.model.step import prove
+from ffkv.run.report.curve import lines
+from ffkv.run.report.registry import has_figure, load_figure
 from ffkv.run.results.expected import TABLES
+from ffkv.run.results.run import Run
 from tools.architectures.tiny import tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -219,16 +222,8 @@ def snakemake(
     environment: another one than this process's without the hub; `OFFLINE` for processes that are no forks.
     """
     command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
-    command += [
-        "--workflow-profile",
-        "none",
-        "--cores",
-        "2",
-        "--max-threads",
-        "1",
-        "--rerun-incomplete",
-        "--show-failed-logs",
-    ]
+    usual = "--workflow-profile none --cores 2 --max-threads 1 --rerun-incomplete --show-failed-logs"
+    command += usual.split()
     environment = environment or with_forks(OFFLINE)
     return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=900)
 
@@ -293,7 +288,13 @@ def described(folder) -> list[str]:
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Makes the figures of reports, but does not draw them: that takes most of the seconds, and other tests look at drawings."""
+    """Makes reports with their captions, but draws no figure: that takes most of the seconds, and other tests look at drawings."""
+
+    def beside(run: Run, name: str, control: Run | None) -> tuple[None, Run | None]:
+        shown = control is not None and has_figure(control, name) and lines(load_figure(name).curves, control)
+        return None, control if shown else None
+
+    patch.setattr("ffkv.run.report.section.draw_beside", beside)
     patch.setattr("ffkv.run.report.svg.write_svg", lambda figure, name, *texts: f'<svg id="{name}"></svg>')
 
 

@@ -4,7 +4,6 @@ import shutil
 
 import pandas as pd
 import pytest
-import torch
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -33,21 +32,12 @@ def files(run):
     return {name: run.folder / path for name, path in names.items()}
 
 
-@pytest.fixture
-def one_thread():
-    """Threads of torch as jobs of the run have them: they change the last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # The run `tiny` has float32 and no behaviours. What "translation read" returns is no table.
 OF_TINY = [name for name in STEPS if name not in ("keys precision", "translation read") and "behaviours" not in name]
 
 
 @pytest.mark.parametrize("name", OF_TINY)
-def test_a_step_gives_what_its_rule_wrote(run, one_thread, name):
+def test_a_step_gives_what_its_rule_wrote(run, name):
     step, group = STEPS[name], 1 if has_parts(STEPS[name]) else None
     for each, made in results(step, ffkv.step(name, run, group=group, work=CPU)):
         if isinstance(each, Table):

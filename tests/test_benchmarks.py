@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import ROOT
+from forks import forks_of
+from support import OFFLINE, ROOT
 
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import inputs, measure
 from benchmarks.__main__ import PAGE, RESULTS, machine, table
-from benchmarks.cases import NAMES, comparisons_of, oracle, peers, workflow
+from benchmarks.cases import NAMES, comparisons_of, oracle, peers, streaming, workflow
 from benchmarks.inputs import Shape
 from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, cpu_ratio, run_contender
 
@@ -60,10 +61,18 @@ def scratch(tmp_path_factory):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """Lets contenders run in the process of the tests, whose threads and memory stay as they are."""
+    """Lets contenders run in the process of the tests, whose threads and memory stay as they are, and their commands in forks."""
     for module in (inputs, peers):
         monkeypatch.setattr(module, "configure", lambda threads: None)
         monkeypatch.setattr(module, "torch_with", lambda threads: torch)
+
+    def peak_of(options: list[str], environment: dict[str, str], real=streaming.peak_of) -> int:
+        with monkeypatch.context() as patch:
+            if "HF_ENDPOINT" not in environment:  # the forks ask no hub
+                patch.setattr("sys.executable", str(forks_of(OFFLINE) / "python-code"))
+            return real(options, environment)
+
+    monkeypatch.setattr(streaming, "peak_of", peak_of)
     with torch.no_grad():
         yield
 
@@ -184,24 +193,18 @@ def test_triggers_by_topk_are_right(scratch, in_this_process, monkeypatch):
 
 
 @pytest.mark.parametrize(("apart", "right"), [(0.9, True), (4.0, False)])
-def test_tied_sentences_may_have_each_others_rank(apart, right):
-    """Of maxima that are closer than ties are, the second may come first."""
-    maxima = np.linspace(3, 1, 60, dtype=np.float32)[:, None].repeat(8, 1)
-    maxima[1] = maxima[0] * (1 - apart * peers.TIED)
-    sentence = np.arange(peers.TOP)[None].repeat(8, 0)
-    sentence[3, :2] = 1, 0
-    coefficient = np.take_along_axis(maxima, sentence.T, 0).T
-    with contextlib.nullcontext() if right else pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
-        peers.check(coefficient, sentence, maxima)
-
-
-@pytest.mark.parametrize(("apart", "right"), [(0.9, True), (4.0, False)])
-def test_of_tied_tokens_of_a_sentence_any_may_be_the_trigger(apart, right):
-    """ffkv takes the first of them, whose coefficient may be less than the maximum of the sentence."""
+@pytest.mark.parametrize("tied", ["sentences", "tokens"])
+def test_ties_may_be_broken_otherwise(tied, apart, right):
+    """Of maxima that are closer than ties are, the second may come first. Of the tokens of a sentence, ffkv takes the first one,
+    whose coefficient may be less than the maximum."""
     maxima = np.linspace(3, 1, 60, dtype=np.float32)[:, None].repeat(8, 1)
     sentence = np.arange(peers.TOP)[None].repeat(8, 0)
+    if tied == "sentences":
+        maxima[1] = maxima[0] * (1 - apart * peers.TIED)
+        sentence[3, :2] = 1, 0
     coefficient = np.take_along_axis(maxima, sentence.T, 0).T
-    coefficient[3, 5] *= 1 - apart * peers.TIED
+    if tied == "tokens":
+        coefficient[3, 5] *= 1 - apart * peers.TIED
     with contextlib.nullcontext() if right else pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
         peers.check(coefficient, sentence, maxima)
 

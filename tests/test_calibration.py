@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import ROOT
+from support import FULL, ROOT
 
 sys.path.insert(0, str(ROOT))
 
@@ -19,10 +19,11 @@ MISSED = (
 
 
 @pytest.mark.slow
+@pytest.mark.many
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.__module__.split('.')[-1]}-{study.__name__}")
 def test_what_is_stated_holds(study):
     """Beside exact binomial bounds, coverage may be 3 % lower: some intervals of few numbers are known to be."""
-    cases = list(study(60, np.random.default_rng(11)))
+    cases = list(study(60 if FULL else 30, np.random.default_rng(11)))
     assert cases
     for case in cases:
         low, high = case.limits

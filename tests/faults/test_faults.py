@@ -235,6 +235,7 @@ def test_a_journal_loses_nothing_that_it_promised(library, tmp_path):
     assert [line for line in tried if line["wrong"]] == []
 
 
+@pytest.mark.many
 def test_a_file_of_hdf5_is_whole_or_not_there(library, tmp_path):
     """HDF5 writes what it holds of a dataset when h5py gives the dataset back, where no error can be raised."""
     tried = run_attempts("faults.dataset", library, tmp_path)

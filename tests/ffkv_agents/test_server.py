@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 from anyio.from_thread import start_blocking_portal
 from click.testing import CliRunner
+from forks import forks_of
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
@@ -72,7 +72,7 @@ def client(results, portal) -> Iterator[Client]:
     """The official client, of one server with all of the runs. Its standard output is the protocol's alone, or the client fails."""
     runs = [str(results / name) for name in ("tiny", "other", "hostile", "unfinished", "damaged", "asking")]
     started = StdioServerParameters(
-        command=sys.executable, args=["-m", "ffkv", "mcp", *runs, "--threads", "2"], env=OFFLINE
+        command=str(forks_of(OFFLINE) / "ffkv"), args=["mcp", *runs, "--threads", "1"], env=OFFLINE
     )
     with portal.wrap_async_context_manager(Client(stdio_client(started))) as client:
         yield client

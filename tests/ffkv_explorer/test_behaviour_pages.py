@@ -178,7 +178,7 @@ def test_the_share_that_is_done_counts_steps():
 
 
 @pytest.mark.workflow
-def test_the_answer_is_that_of_the_command(own_tiny, visit, monkeypatch):
+def test_the_answer_is_that_of_the_command(own_tiny, visit, monkeypatch, forked_python):
     monkeypatch.chdir(own_tiny)
     visitor = visit(Path("results/tiny"))
     options = {"candidates": "1", "controls": "19", "effect_prompts": "2", "count": "12"}

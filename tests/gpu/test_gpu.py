@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support import LAYER_KINDS, OFFLINE, random_checkpoint, random_sentences, snakemake
+from support import FULL, LAYER_KINDS, OFFLINE, random_checkpoint, random_sentences, snakemake
 
 import ffkv
 from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
@@ -183,7 +183,11 @@ def too_far(expected: dict, found: dict) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in LAYER_KINDS if kind != "fairseq"] if REAL else ["gpt2", "mixtral"])
+@pytest.mark.many
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in LAYER_KINDS if kind != "fairseq"] if REAL else ["gpt2", "mixtral"] if FULL else ["mixtral"],
+)
 def test_every_step_gives_the_numbers_of_the_cpu(tmp_path, kind):
     inputs = write_inputs(tmp_path / "inputs", random_checkpoint(tmp_path / "checkpoint", kind))
     expected = tables_of(tmp_path / "cpu", inputs, Work("cpu", batch_tokens=64))

@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import subprocess
-import sys
 import textwrap
 import time
 
@@ -149,7 +148,8 @@ def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
     script += "    text = ['--dataset', 'files', '--train', f'{name}.txt.gz', '--validation', 'x', '--output', f'{name}.h5']\n"
     script += "    ffkv(['corpus', '--model', sys.argv[1], '--split', 'train', *text], standalone_mode=False)\n"
     script += "print('grown', peak() - before)"
-    done = subprocess.run([sys.executable, "-c", script, str(byte_model)], capture_output=True, text=True, cwd=tmp_path)
+    command, environment = ["python-code", "-c", script, byte_model], with_forks(OFFLINE)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "empty documents: 500,000" in done.stdout
     assert int(done.stdout.split("grown")[1]) < 30_000  # kB; 90 bytes per line would be 45,000
@@ -162,7 +162,7 @@ def endless() -> dict[str, bytes]:
     def repeated(begin: bytes, part: bytes, times: int = 128) -> bytes:
         return bz2.compress(head + begin) + bz2.compress(part * (2**20 // len(part))) * times
 
-    marks = (page % (b"{{" * 2**22)) + (page % (b"[[a]] {{b}}\n" * 2**19)) + b"</mediawiki>"
+    marks = (page % (b"{{" * 2**21)) + (page % (b"[[a]] {{b}}\n" * 2**18)) + b"</mediawiki>"
     pages = page.replace(b"<ns>0", b"<ns>1") % b"a" * 2**12
     return {
         "page": repeated(b"<page><title>A</title><revision><text>", b"a\n"),

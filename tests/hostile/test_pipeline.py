@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hostile.shown import show_all
-from support import CONFIGS, FULL, detector_checkpoint, prove_into, word_tokenizer
+from support import CONFIGS, FULL, detector_checkpoint, draw_nothing, prove_into, word_tokenizer
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -167,15 +167,6 @@ def models(proven, tmp_path_factory):
     return get
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads only slow down models as small as these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def random_settings(random, folder) -> Settings:
     """Settings near their limits, of which some contradict each other."""
 
@@ -323,8 +314,10 @@ def test_a_random_run_ends_in_a_result_or_in_a_sentence(models, tmp_path, family
     if FULL
     else [("constant", "dead")],
 )
-def test_unlike_runs_are_shown_beside_each_other(models, tmp_path, kind, other):
-    """Of equal counts and another width; one in which nothing fires; of other numbers of layers."""
+def test_unlike_runs_are_shown_beside_each_other(models, tmp_path, monkeypatch, kind, other):
+    """Of equal counts and another width; one in which nothing fires; of other numbers of layers. Figures are drawn with `FULL`."""
+    if not FULL:
+        draw_nothing(monkeypatch)
     text = "\n".join(ordinary(np.random.default_rng(0)))
     for split in ("train", "validation"):
         (tmp_path / f"{split}.txt").write_text(text)

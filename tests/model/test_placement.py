@@ -5,7 +5,7 @@ import gc
 import h5py
 import pytest
 import torch
-from support import CONFIGS, known_words, prove_into, random_checkpoint, random_sentences
+from support import CONFIGS, FULL, known_words, prove_into, random_checkpoint, random_sentences
 from transformers import AutoModelForCausalLM
 
 from ffkv.activations.step import find_triggers, sample_prefixes
@@ -123,10 +123,13 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
     return data, load(model, "cpu", max_memory)
 
 
+SPREAD = [("gemma2", "float32"), ("gpt-oss", "float32"), ("gpt2", "bfloat16")]
+
+
 @pytest.mark.slow
+@pytest.mark.many
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [("gpt2", "float32"), ("gemma2", "float32"), ("gpt-oss", "float32"), ("gpt2", "bfloat16"), ("mixtral", "bfloat16")],
+    ("kind", "dtype"), [*SPREAD, *([("gpt2", "float32"), ("mixtral", "bfloat16")] if FULL else [])]
 )
 def test_a_model_on_the_disk_gives_the_bytes_of_one_in_memory(tmp_path, checkpoints, corpora, kind, dtype):
     """With all blocks on the disk, and with the first block in memory: two places, as with two devices."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,7 +147,7 @@ from ffkv.model.checkpoint.load import in_place, unpack
 PreTrainedTokenizerFast.save_pretrained = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 unpack(Model(checkpoint={str(tmp_path)!r}, gguf="a.gguf"), {str(tmp_path / "copy")!r})
 """
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    assert subprocess.run(["python-code", "-c", code], env=with_forks(OFFLINE)).returncode == -signal.SIGKILL & 255
     (left,) = tmp_path.glob(".copy*")
     assert left.suffix == ".partial" and (left / "model.safetensors").is_file() and not (tmp_path / "copy").exists()
     unpack(settings(tmp_path), tmp_path / "copy")

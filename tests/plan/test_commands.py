@@ -1,31 +1,36 @@
 """`ffkv plan` from the command line. One list of the jobs and one real trial run serve all."""
 
 import json
-import multiprocessing
+import pickle
 import re
-import sys
-from concurrent.futures import ProcessPoolExecutor
+import subprocess
 
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import draw_nothing, random_sentences
+from support import ROOT, random_sentences
 
 from ffkv.base.errors import UserError
-from ffkv.base.process.runtime import configure
 from ffkv.plan import step
 from ffkv.plan.commands import plan
-from ffkv.plan.trial import measure_trial
 from ffkv.workflow.jobs import ask_snakemake, read_jobs
 
 pytestmark = pytest.mark.slow
 
 
-def begin(python: str) -> None:
-    """Begins a process of a trial with its own Python. Its report has no figures: to draw them takes a sixth of the trial."""
-    configure(1)
-    sys.executable = python
-    draw_nothing(pytest.MonkeyPatch())
+# Makes the trial that a file asks for, in a process in which no thread was started, and writes what it found there. The report
+# has no figures: to draw them takes a sixth of the trial.
+TRY = """
+import pickle, sys
+from pathlib import Path
+root, sys.executable, path = sys.argv[1:]
+sys.path.insert(0, root)
+import pytest
+from support import draw_nothing
+from ffkv.plan.trial import measure_trial
+draw_nothing(pytest.MonkeyPatch())
+Path(path).write_bytes(pickle.dumps(measure_trial(*pickle.loads(Path(path).read_bytes()))))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +58,9 @@ def planned(checkpoints, tmp_path, monkeypatch, forked_python, trials, jobs):
     def once(run, cores):
         if run.shape not in trials:
             # Not in this process: its pool of threads, which other tests have started, would not survive a fork.
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), begin, (sys.executable,)) as fresh:
-                trials[run.shape] = fresh.submit(measure_trial, run._replace(jobs={}), cores).result()
+            (tmp_path / "trial").write_bytes(pickle.dumps((run._replace(jobs={}), cores)))
+            subprocess.run([forked_python, "-c", TRY, ROOT, forked_python, tmp_path / "trial"], check=True)
+            trials[run.shape] = pickle.loads((tmp_path / "trial").read_bytes())
         return trials[run.shape]
 
     monkeypatch.setattr(step, "measure_trial", once)

@@ -21,7 +21,8 @@ def test_a_trained_model_in_low_precision(tmp_path):
     """A small Llama with SentencePiece blanks in bfloat16. The report says what that does to the triggers; the last layers
     predict, and tokens are shown with their blanks."""
     corpus = {"dataset": "files", "train": str(STORIES / "train.txt"), "validation": str(STORIES / "validation.txt")}
-    less = {"keys": {"per_layer": 3}, "prefixes": {"count": 150}, "shards": 1, "layer_groups": 1}
+    keys = {"per_layer": 3, "background_prefixes": 1000, "removal_triggers": 5}
+    less = {"keys": keys, "prefixes": {"count": 150}, "shards": 1, "layer_groups": 1}
     model = {"checkpoint": str(STORIES / "model"), "dtype": "bfloat16"}
     make_run(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 50}, runs={"low": {}}, **less))
     assert "type on trigger examples, per layer" in (tmp_path / "reports/low/index.html").read_text()
@@ -89,7 +90,8 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
         key: value for key, value in config["corpus"].items() if key not in ("config", "validation")
     } | corpus
     config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 1, "layer_groups": 1, "runs": {"authors": {}}}
-    config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
+    config["prefixes"]["count"] = 300
+    config["keys"] |= {"per_layer": 10, "removal_triggers": 5}
     config["intervention"] = {"memories": 1, "examples": 2, "controls": 5, "top_k_prefixes": 2}
     config["report"] = {"control": "none"}
     (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))

@@ -49,13 +49,17 @@ def change_weight(path):
     os.utime(path, OLD)
 
 
+def change_times(path):
+    os.utime(path, OLD)
+    other = path.with_name("1.txt")
+    other.write_bytes(other.read_bytes())
+
+
 CORPUS, ALL = {"corpus": 1}, {"corpus": 1, "model": 1}
 CHANGES = {
     "a text that is older and other": ("texts/0.txt", rewrite_older, CORPUS),
     "weights that are older and other": ("checkpoint/model.safetensors", change_weight, ALL),
-    "a text that is only touched": ("texts/0.txt", lambda path: path.touch(), {}),
-    "a text that is only older": ("texts/0.txt", lambda path: os.utime(path, OLD), {}),
-    "a text that is copied in place": ("texts/0.txt", lambda path: path.write_bytes(path.read_bytes()), {}),
+    "texts that are only older, and copied in place": ("texts/0.txt", change_times, {}),
     "a new text": ("texts/2.txt", lambda path: path.write_text("w1 w2 w3\n"), CORPUS),
     "a text less": ("texts/1.txt", lambda path: path.unlink(), CORPUS),
     "a text under another name": ("texts/1.txt", lambda path: path.rename(path.with_name("3.txt")), CORPUS),

@@ -28,7 +28,8 @@ from ffkv.run.results.check import check_run
 from ffkv.run.results.expected import TABLES, expected_files
 
 pytestmark = pytest.mark.workflow
-CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
+# But those that are planned in other tests here.
+CONFIGS = sorted({path.name for path in (ROOT / "configs").glob("*.yaml")} - {"tiny.yaml", "training.yaml"})
 
 
 def test_a_run_ends_in_a_report(tiny):
@@ -125,10 +126,8 @@ PREFIXES |= {"translation_fit"}  # judges the maps on them
 @pytest.mark.parametrize(
     ("change", "reruns"),
     [
-        ({"report": {"title": "Another"}, "corpus": {"title": "Another"}}, set()),
-        ({"model": {"gpus": 2}}, set()),
+        ({"report": {"title": "Another"}, "corpus": {"title": "Another"}, "model": {"gpus": 2}}, set()),
         ({"triggers": {"per_key": 21}}, TRIGGERS),
-        ({"triggers": {"negative": False}}, TRIGGERS),
         ({"values": {"projection": "unembedding"}}, VALUES | READS_VALUES | ROLES),
         ({"composition": {"mass": 0.8}}, COMPOSITION),
         ({"refinement": {"changes": 3}}, {"refinement_summarize"}),

@@ -10,10 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from support import FULL, tries
+from support import FULL
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, stored
@@ -101,30 +98,6 @@ def test_a_truncated_file_is_refused(alone, share):
         numbers(alone)
 
 
-@pytest.mark.many
-@given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
-@hypothesis_settings(max_examples=tries(40))
-def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, place, flip):
-    path, content, chunks = damaged
-    changed = bytearray(content)
-    changed[chunks[chunk] + place] ^= flip
-    path.write_bytes(changed)
-    with pytest.raises(UserError, match=r"things\.h5 cannot be read"):
-        numbers(path)
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory):
-    """A file to damage, its content, and where each chunk of its numbers starts."""
-    path = write(tmp_path_factory.mktemp("damaged") / "things.h5")
-    sum_path(path).unlink()
-    with h5py.File(path) as file:
-        chunks = [file["numbers"].id.get_chunk_info(chunk).byte_offset for chunk in range(6)]
-    content = path.read_bytes()
-    assert content[chunks[0] :].startswith(NUMBERS[0].tobytes())
-    return path, content, chunks
-
-
 def heaps(content: bytes) -> set[int]:
     """The bytes of HDF5's global heaps: texts of attributes, which only `checksum` guards, and links to dimensions."""
     found, at = set(), content.find(b"GCOL")
@@ -156,7 +129,7 @@ def test_no_flipped_byte_in_a_file_becomes_another_number(tmp_path):
     # A damaged structure of a heap may make the HDF5 library search it for ever; it never makes it give numbers.
     places = sorted(set(range(len(content))) - heaps(content))[:: 1 if FULL else 5]
     for place in places:
-        path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+        path.write_bytes(content[:place] + bytes([content[place] ^ (place % 255 + 1)]) + content[place + 1 :])
         try:
             assert everything(path) == whole, place
         except UserError:

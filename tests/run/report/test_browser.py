@@ -13,6 +13,7 @@ import time
 import pytest
 from accessible import ask_axe, assert_accessible
 from click.testing import CliRunner
+from support import FULL
 
 from ffkv.base.terminal import plain
 from ffkv.run.commands import report
@@ -187,7 +188,8 @@ def driver(browser, small):
     return browser
 
 
-@pytest.mark.parametrize("layers", [30, 80])
+@pytest.mark.many
+@pytest.mark.parametrize("layers", [30, 80] if FULL else [80])
 def test_the_report_of_a_deep_model_is_short(browser, tmp_path, layers):
     folder = write_results(tmp_path / "results", layers=layers, behaviours={}, values={"readout": "head"})
     write_report(open_run(folder), tmp_path / "index.html")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -242,7 +243,7 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
 def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, undrawn, tmp_path, signed, gated):
-    page = Page(make(write(layers=1, signed=signed, gated=gated), tmp_path / "index.html"))
+    page = Page(make(write(layers=1, signed=signed, gated=gated, report={"cards": 2}), tmp_path / "index.html"))
     assert page.open == []
     assert ("Trigger examples of negative coefficients" in page.text) is signed
     assert bool([each for each in page.attributes("td") if each.get("class") == "sign"]) is gated
@@ -254,12 +255,15 @@ def test_the_run_is_described(page):
         assert fact in page.text
 
 
-def test_the_figures_stand_beside_the_page(output):
-    files = sorted(path.name for path in (output.parent / "figures").iterdir())
-    assert files == sorted(f"{name}.svg" for name in FIGURES)
-    for path in (output.parent / "figures").iterdir():
-        assert path.read_text().startswith('<?xml version="1.0" encoding="utf-8"?>\n<svg role="img"')
-        assert path.stat().st_size < 100_000
+def test_every_figure_is_drawn_and_stands_beside_the_page(output, page):
+    files = {path.stem: path.read_text() for path in (output.parent / "figures").glob("*.svg")}
+    assert files.keys() == {*FIGURES} >= {f"figure_{number}" for number in range(2, 12)}, "the figures of the paper"
+    for name, text in files.items():
+        number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
+        assert f"{number}{FIGURES[name].title}" in page.text
+        assert text.startswith('<?xml version="1.0" encoding="utf-8"?>\n<svg role="img"') and len(text) < 100_000
+        # labels of logarithmic axes; no name in this run has a $
+        assert "$" not in "".join(ElementTree.fromstring(text).itertext()), name
 
 
 def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
