@@ -301,7 +301,7 @@ def test_a_value_is_shown_in_either_reading(reading):
         assert ("Each layer&#39;s map to the last layer precedes the head" in page.replace("'", "&#39;")) == bool(way)
     found = json.loads(reading.get("/r/both/m/1/0?reading=translated&format=json"))
     assert found["reading"] == "translated" and [row["id"] for row in found["promotes"]] == [1, 0, 5]
-    assert found["statistics"]["rank"] == 2 and ".translated.memory(" in text_of(shown["?reading=translated"])
+    assert found["statistics"]["rank"] == 2 and ".read_as('translated').memory(" in text_of(shown["?reading=translated"])
     rows = json.loads(reading.get("/r/both/memories?reading=translated&layer=1&format=json"))
     assert [row["top_token"] for row in rows["memories"]] == [" church", " the"] and rows["reading"] == "translated"
 
@@ -331,8 +331,8 @@ def test_what_is_kept_leads_back_in_the_same_reading(reading):
 def test_a_run_without_the_reading_has_no_switch_and_says_what_to_set(reading):
     assert "reading=" not in reading.get("/r/small/m/1/0") + reading.get("/r/small/memories") + reading.get("/r/small/")
     told = text_of(reading.get("/r/small/m/1/0?reading=translated", 404))
-    assert "set values.readout to both, and run the workflow again" in told
-    assert "There are: head, translated." in text_of(reading.get("/r/both/m/1/0?reading=x", 404))
+    assert "Set values.readout to both, see docs/translation.md, and run the workflow again" in told
+    assert "Choose one of: head, translated, jacobian" in text_of(reading.get("/r/both/m/1/0?reading=x", 404))
 
 
 # Pages as files: they open from disk, and refer to nothing outside

@@ -73,7 +73,7 @@ def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
 
 
 def test_translated_figures_show_the_control_translated(pair):
-    """Not by the map of shuffled pairs, and not as the head reads it; and the answer stands beside that of the run."""
+    """Through the maps, not by their nulls, and not as the head reads it; and the answer stands beside that of the run."""
     run, control = pair
     expected = {
         "translated_agreement": [("translated_agreement", "rate", "source == 'trigger'")],
@@ -88,13 +88,15 @@ def test_translated_figures_show_the_control_translated(pair):
     assert {*expected} == {*BRANCHES["translation"].figures}
     for name, curves in expected.items():
         found = lines(load_figure(name).curves, control)
-        for line, (table, value, which) in zip(found, curves, strict=True):
-            own = control.table(table).query(" and ".join(filter(None, ["reading == 'translated'", which])))
+        both = [(reading, *curve) for curve in curves for reading in ("translated", "jacobian")]
+        for line, (reading, table, value, which) in zip(found, both, strict=True):
+            own = control.table(table).query(" and ".join(filter(None, [f"reading == '{reading}'", which])))
             np.testing.assert_array_equal(line.y, own.sort_values("layer")[value])
     table = control.table("translation_differences")
     lower = (table["half"] == "lower") & (table["compared"] == "translated - head")
     other = ChangedRun(control, {"translation_differences": table.assign(mean=table["mean"].mask(lower, 0.123))})
-    ((own, its),) = [(own, its) for what, own, its in summary(run, other) if what == "the difference (95 % interval)"]
+    told = "the difference from the head's reading, translated (95 % interval)"
+    ((own, its),) = [(own, its) for what, own, its in summary(run, other) if what == told]
     assert its.startswith("+12") and not own.startswith("+12")
 
 
