@@ -9,11 +9,14 @@ from html.parser import HTMLParser
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
+from ffkv.base.terminal import plain
 from ffkv.run.commands import report
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, percent, shortened, token, visible
+from tests.run.report.made_up import TITLE
 
 pytestmark = pytest.mark.slow
 
@@ -238,6 +241,20 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
     for coefficient in column(line.coefficient for line in card.negative):
         assert f'<td class="number">{coefficient}</td>' in text
         assert coefficient.startswith(MINUS)
+
+
+def test_a_trigger_example_shows_the_name_of_its_document_and_the_whole_on_hover(output, run):
+    """A name is a text of strangers; documents without one have an empty cell."""
+    examples = [line for card in make_cards(run) for line in [*card.triggers, *card.negative]]
+    cells = [
+        f'<td class="note" title="{escape(plain(TITLE))}">{visible(shortened(TITLE, 40))}</td>',
+        '<td class="note" title=""><bdi></bdi></td>',
+    ]
+    counts = [sum(line.title == title for line in examples) for title in (TITLE, "")]
+    assert all(counts) and sum(counts) == len(examples)
+    text = output.read_text()
+    assert [text.count(cell) >= count for cell, count in zip(cells, counts)] == [True, True]
+    assert '<th scope="col">from</th>' in text
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
