@@ -8,7 +8,7 @@ import pytest
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, read_triggers
 from ffkv.run.report import cards
 from ffkv.run.results.run import open
-from ffkv.run.results.text import MINUS, number, percent
+from ffkv.run.results.text import MINUS, percent, rounded
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_statistics_tell_how_often_and_how_far_a_key_is_negative(run, made, trig
     row = triggers.layer_offset[made[0].memory.layer] + made[0].memory.memory
     said = " · ".join(made[0].statistics)
     assert f"negative on {percent(triggers.negative.fires[row] / triggers.prefixes)} of prefixes" in said
-    assert f"minimum {MINUS}{number(-triggers.negative.minimum[row])}" in said
+    assert f"minimum {MINUS}{rounded(-triggers.negative.minimum[row])}" in said
 
 
 def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(write):
