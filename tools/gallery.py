@@ -9,21 +9,23 @@ Pages stay in `reports/`, which git ignores: together they are larger than the 1
 import argparse
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from ffkv import __version__
 from ffkv.base.terminal import in_bytes
 
 GALLERY = Path("docs/gallery/README.md")
 MARK = "<!-- Below this line all is written by `make gallery`. -->"
 WIDTH, HEIGHT = 990, 766  # pixels of a picture: the first screen of a small window
+WRITTEN_BY = re.compile(r"ffkv that wrote this page</th><td>([^<]+)<")  # in each report of a run
 
 
 class Shown(NamedTuple):
@@ -34,6 +36,7 @@ class Shown(NamedTuple):
     title: str
     settings: str = "config.yaml"  # the settings file that makes it
     memories: str = ""  # the run whose memories have pages
+    figure: tuple[str, str, int] | None = None  # a figure that another page shows: name, picture below docs/, height
 
 
 SHOWN = (
@@ -46,6 +49,7 @@ SHOWN = (
         "Five steps of the training of a small model",
         "configs/training.yaml",
         memories="step-400",
+        figure=("formation", "training.png", 576),
     ),
 )
 
@@ -79,12 +83,12 @@ def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> N
             call([*snakemake[:-1], *forced, "--", *pages])
 
 
-def take_picture(page: Path, picture: Path, browser: str) -> None:
+def take_picture(page: Path, picture: Path, browser: str, height: int = HEIGHT) -> None:
     """Writes the first screen of a page as PNG, in light colours. `browser`: chromium. Raises RuntimeError if it writes none."""
     new = picture.with_suffix(".new.png").absolute()
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
     options += [
-        f"--window-size={WIDTH},{HEIGHT}",
+        f"--window-size={WIDTH},{height}",
         "--blink-settings=preferredColorScheme=1",
         "--virtual-time-budget=5000",
     ]
@@ -97,6 +101,17 @@ def take_picture(page: Path, picture: Path, browser: str) -> None:
     if not new.exists():
         raise RuntimeError(f"{browser} took no picture of {page}: {done.stderr[-500:]}")
     new.replace(picture)
+
+
+def take_figure(page: Path, name: str, picture: Path, browser: str, height: int) -> None:
+    """Writes one figure of a page as PNG, by its name. Arguments and errors: see `take_picture`."""
+    others = f"body > :not(main), main :not(:has(#{name})):not(#{name}):not(#{name} *)"
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder, page.name)
+        style = f"{others} {{ display: none; }} main, section, figure {{ margin-top: 0; padding-top: 0; }}"
+        text = page.read_text(encoding="utf-8").replace("</head>", f"<style>{style}</style></head>")
+        alone.write_text(text, encoding="utf-8")
+        take_picture(alone, picture, browser, height)
 
 
 def packed_size(folder: Path) -> int:
@@ -112,9 +127,11 @@ def describe(shown: Shown) -> str:
     """Returns what README.md has of a report: its picture, when and with which ffkv it was made, where it is and how large it is."""
     page = page_of(shown.name)
     made = datetime.fromtimestamp(page.stat().st_mtime, UTC)
+    # The page of a comparison does not say by which: those of its runs are made with it.
+    (version,) = WRITTEN_BY.findall(page_of(shown.memories or shown.name).read_text(encoding="utf-8"))
     place = os.path.relpath(Path("docs", shown.picture), GALLERY.parent)
     lines = [f"## {shown.title}", "", f"![The first screen of {page}]({place})", ""]
-    lines.append(f"Made on {made.day} {made:%B %Y} by ffkv {__version__}. After `make gallery`:")
+    lines.append(f"Made on {made.day} {made:%B %Y} by ffkv {version}. After `make gallery`:")
     folders = {page.parent: f"`{page}`"}
     if shown.memories:
         folders[Path("reports", shown.memories, "memories")] = (
@@ -138,8 +155,14 @@ def main() -> None:
     there = [shown for shown in SHOWN if page_of(shown.name).exists()]
     for shown in there:
         take_picture(page_of(shown.name), Path("docs", shown.picture), browser)
-    head = GALLERY.read_text(encoding="utf-8").partition(MARK)[0]
-    GALLERY.write_text("\n".join([f"{head}{MARK}", "", *map(describe, there)]), encoding="utf-8")
+        if shown.figure:
+            name, picture, height = shown.figure
+            take_figure(page_of(shown.name), name, Path("docs", picture), browser, height)
+    head, _, before = GALLERY.read_text(encoding="utf-8").partition(MARK)
+    told = {text.partition("\n")[0]: f"## {text.rstrip()}\n" for text in before.split("\n## ")[1:]}
+    told |= {shown.title: describe(shown) for shown in there}  # what is said of the others stays, as do their pictures
+    texts = [told[shown.title] for shown in SHOWN if shown.title in told]
+    GALLERY.write_text("\n".join([f"{head}{MARK}", "", *texts]), encoding="utf-8")
 
 
 if __name__ == "__main__":

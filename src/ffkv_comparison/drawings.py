@@ -117,6 +117,7 @@ def _over_axis(measured: Measured, axes: Axes) -> None:
             axes.set_xscale("symlog", linthresh=positive[0])
     axes.set_xticks(places, [f"{place:g}" for place in places], rotation=rotation)
     axes.minorticks_off()
+    axes.autoscale(axis="x")  # the ends of a linear axis would cut the last point
     axes.set_xlabel(measured.settings.axis)
 
 

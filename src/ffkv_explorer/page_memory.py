@@ -87,7 +87,7 @@ def strengths(held: Held, memory: Memory) -> Strengths:
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
     """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
 
-    `source`: how the names of all their documents begin. The rows are those of `Memory.triggers`; also `numbers`, of the patterns
+    `source`: how the names of all their documents without a title begin. The rows are those of `Memory.triggers`; also `numbers`, of the patterns
     that each has, and `coloured`, the sentence with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
     open runs, if each token is coloured.
     """
@@ -101,7 +101,8 @@ def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf |
         largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
         coloured = [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
     added: Columns = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
-    sources = {str(document).rpartition(":")[0] for document in columns["document"]}  # "file:line"
+    untitled = (name for name, title in zip(columns["document"], columns["title"]) if not title)
+    sources = {str(name).rpartition(":")[0] for name in untitled}  # "file:line"
     found = {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
     return found | {"source": f"{next(iter(sources))}:" if len(sources) == 1 and sources != {""} else ""}
 

@@ -120,7 +120,7 @@ def test_a_part_is_as_if_nothing_else_had_been_read(tmp_path, thirds):
     assert list(copied.texts) == ["a b c", "a b d"]
     write(tmp_path / "alone.h5", "a b c\na b d\na b c", split="train", model="m")
     alone = read_corpus(tmp_path / "alone.h5")
-    for name in datasets.datasets_of(type(alone), ("shared", "piece", "document_names", "texts")):
+    for name in datasets.datasets_of(type(alone), ("shared", "piece", "document_names", "document_titles", "texts")):
         assert_array_equal(getattr(copied, name), getattr(alone, name), err_msg=name)
     for name in datasets.datasets_of(type(alone.shared)):
         assert_array_equal(getattr(copied.shared, name), getattr(alone.shared, name), err_msg=name)

@@ -12,7 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
 from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
-from ffkv.corpus.sources import texts
+from ffkv.corpus.sources import documents_of
 
 SPLITTERS = ["sentence", "line", "document"]
 
@@ -73,7 +73,8 @@ def test_a_line_ends_where_one_of_a_txt_file_does(subtests, tmp_path):
             with subtests.test(sign=sign, white_space=white_space):
                 text = f"a{sign}b\nc\r\nd\re\n"
                 (tmp_path / "a.txt").write_bytes(text.encode())
-                lines = list(texts(str(tmp_path / "a.txt"), "text", Corpus(white_space=white_space)))
+                read = documents_of(str(tmp_path / "a.txt"), "text", Corpus(white_space=white_space))
+                lines = [document.text for document in read]
                 kept = split_sentences(text, "line", False, white_space)
                 assert len(kept) == len(lines) == 4
                 if white_space == "keep":

@@ -144,8 +144,8 @@ def test_a_bomb_is_read_in_bounded_memory(tmp_path):
             bomb.write(packer.compress(b"one line of text\n" * 61_680))
         bomb.write(packer.flush())
     script = (
-        "import resource; from ffkv.base.settings import Corpus; from ffkv.corpus.sources import texts; "
-        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = texts({str(tmp_path / 'a.txt.zst')!r}, 'text', Corpus(txt_document='line')); "
+        "import resource; from ffkv.base.settings import Corpus; from ffkv.corpus.sources import documents_of; "
+        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = documents_of({str(tmp_path / 'a.txt.zst')!r}, 'text', Corpus(txt_document='line')); "
         "[next(rows) for _ in range(3_000_000)]; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
@@ -223,14 +223,14 @@ def test_a_text_that_changes_while_another_one_is_read_is_noticed(tmp_path, byte
     for path in paths:
         path.write_text("a first line\nand a second one\n")
     settings = Corpus(dataset="files", train=[str(path) for path in paths], splitter="line")
-    read = sources.texts
+    read = sources.documents_of
 
-    def texts(path, *arguments):
+    def documents_of(path, *arguments):
         if path.endswith("b.txt"):
             paths[0].write_text("somebody writes another text\n")
         return read(path, *arguments)
 
-    monkeypatch.setattr(sources, "texts", texts)
+    monkeypatch.setattr(sources, "documents_of", documents_of)
     with pytest.raises(UserError, match=r"a\.txt changed while it was read"):
         encode_corpus(byte_model, "train", settings, tmp_path / "train.h5")
     assert not (tmp_path / "train.h5").exists()
@@ -317,7 +317,7 @@ def test_text_of_a_package_is_read_by_its_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     corpus = Corpus(dataset="files", train=["package:some_texts/data/*.txt", "own.txt"], validation=["x"])
     addresses = ["package:some_texts/data/a.txt", "package:some_texts/data/b.txt", "own.txt"]
-    assert [*read_documents(corpus, "train")] == [(f"{name}:0", text) for name, text in zip(addresses, "abc")]
+    assert [*read_documents(corpus, "train")] == [Document(f"{name}:0", text) for name, text in zip(addresses, "abc")]
     assert sources.source_files(corpus, "train") == [
         *(str(tmp_path / f"some_texts/data/{name}.txt") for name in "ab"),
         "own.txt",

@@ -55,7 +55,8 @@ def test_an_article_is_a_document(file, name):
     pack = {"bz2": bz2.compress, "gz": gzip.compress}.get(name.rpartition(".")[2], bytes)
     path = file(name, pack(dump(*PAGES)))
     one = f"{TEXT.format('one')}\n\u2029{TEXT.format('two & three')}"
-    assert read(path) == [(f"{path}:0", one), (f"{path}:3", ""), (f"{path}:4", TEXT.format("é"))]
+    empty, last = (f"{path}:3", "", "Empty"), (f"{path}:4", TEXT.format("é"), "Zwei é")
+    assert read(path) == [(f"{path}:0", one, "One"), empty, last]
 
 
 def test_no_sentence_goes_over_two_paragraphs(file):

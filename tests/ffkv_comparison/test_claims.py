@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -12,6 +13,7 @@ from ffkv.base.intervals import difference_of_intervals
 from ffkv.base.settings import Comparison
 from ffkv.run.report.claims import CLAIMS
 from ffkv_comparison.comparison_file import Compared, Measured
+from ffkv_comparison.drawings import _over_axis
 from ffkv_comparison.page import claims_table, render
 from ffkv_comparison.step import compare_claims
 from ffkv_comparison.tables import CLAIMS as OF_RUNS
@@ -58,7 +60,10 @@ def test_each_run_has_a_column_and_each_other_run_its_difference():
 
 def test_the_page_begins_with_the_claims():
     page = render(by_hand(["a", "b"], ROWS))
-    assert page.index('id="claims"') < page.index('id="summary"') and page.count('class="does-not-hold"') == 1
+    assert (
+        page.index('id="claims"') < page.index("<nav ") < page.index('id="summary"')
+        and page.count('class="does-not-hold"') == 1
+    )
     assert 'id="claims"' not in render(by_hand(["a", "b"], []))  # of an earlier edition
 
 
@@ -108,3 +113,19 @@ def test_no_two_runs_have_the_same_label():
     assert compared(one, other, axis="tokens", values=[10, 20]).labels == ["tokens 10", "tokens 20"]
     close = compared(one, other, axis="tokens", values=[1_000_000, 1_000_001])  # both are 1e+06
     assert close.labels == ["tokens 1e+06 (run-0)", "tokens 1e+06 (run-1)"]
+
+
+@pytest.mark.parametrize("values", [[0, 20, 400], [1, 20, 400], [0, 1, 2]])
+def test_the_first_and_the_last_place_of_an_axis_are_equally_far_from_its_ends(values):
+    """A logarithmic axis with the ends of a linear one would cut the last point, which is on its end."""
+    axes = Figure().subplots()
+    axes.plot(values, [0, 1, 2])
+    axes.set_ylim(0, axes.get_ylim()[1])  # the ends of the linear axis are asked for
+    measured = SimpleNamespace(settings=SimpleNamespace(values=values, axis="step"), runs=[1, 2, 3])
+    _over_axis(measured, axes)
+    low, first, last, high = axes.transScale.transform(
+        [(x, 1) for x in (axes.get_xlim()[0], values[0], values[-1], axes.get_xlim()[1])]
+    )[:, 0]
+    assert first - low == pytest.approx(high - last, rel=1e-6) and first - low > 0.04 * (
+        last - first
+    )  # matplotlib's margin is 0.05

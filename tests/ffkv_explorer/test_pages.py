@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 from starlette.testclient import TestClient
 
 from ffkv.base.errors import UserError
+from ffkv.base.terminal import plain
 from ffkv.run.report.wording import make_environment
 from ffkv.run.results.memory_columns import example_columns
 from ffkv_explorer import application, page_memory
@@ -22,7 +24,7 @@ from ffkv_explorer.commands import explore
 from ffkv_explorer.page_memory import strengths
 from ffkv_explorer.pages import STEPS, level, step
 from ffkv_explorer.security import Guard
-from tests.run.results.conftest import HOSTILE, add_translation
+from tests.run.results.conftest import HOSTILE, add_translation, write_sentences
 
 from .conftest import coefficients, text_of
 
@@ -105,6 +107,16 @@ def test_a_trigger_example_tells_its_place_and_not_the_same_path_in_each_row(
     page = visitor.get("/r/small/m/0/0").partition('class="triggers"')[2].partition("</section>")[0]
     assert text_of(page).count(shown) >= 1
     assert text_of(page).count(source or "From: ") == bool(source)
+
+
+def test_a_trigger_example_tells_the_name_of_its_document_and_its_place_on_hover(visit, own_small):
+    named = f"<b>{HOSTILE}{'x' * 300}"
+    (own_small / "corpus/train.h5").unlink()
+    write_sentences(own_small / "corpus/train.h5", "train", ("", named))
+    page = visit(own_small).get("/r/small/m/0/0")
+    assert f'title="{escape(plain(named))}: two.txt"' in page and page.count("x" * 300) == page.count("x…</bdi>") == 2
+    assert 'title="one.txt"' in page and "one.txt , sentence 0" in text_of(page)
+    assert page.count("&lt;b&gt;") == 4 and not re.search("<script>alert|\u202e|\x07", page)
 
 
 def test_answers_are_compressed_for_whom_takes_it(visitor):

@@ -82,7 +82,7 @@ READERS = {
     "settings": "read_settings(path)",
     "sums": "read_sums(path.with_name('x'))",
     "sheet": "list(_rows(path, KEY_COLUMNS))",
-    "csv": "list(csv_texts(str(path), path.open(newline=''), Corpus(dataset='files', train=['x'], validation=['x'])))",
+    "csv": "list(csv_documents(str(path), path.open(newline=''), Corpus(dataset='files', train=['x'], validation=['x'])))",
 }
 DEEP, HEADER = b"[" * 1_000_000, b"sheet,item,row,text\n"
 FILLING = {  # its reader and its content; None: a file without end
@@ -118,7 +118,7 @@ def test_what_fills_the_memory_is_refused(tmp_path):
     imports += "from ffkv.base.errors import UserError; from ffkv.base.lookup import read_json\n"
     imports += "from ffkv.base.files.stored import read_sums; from ffkv.base.files.journal import read_journal\n"
     imports += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"
-    imports += "from ffkv.corpus.rows import csv_texts"
+    imports += "from ffkv.corpus.rows import csv_documents"
     readers = ", ".join(f"{name!r}: lambda: {call}" for name, call in READERS.items())
     script = "path, most = Path(case[1]), used + case[2]\n"
     script += "resource.setrlimit(resource.RLIMIT_DATA, (most, most))\n"
@@ -182,8 +182,8 @@ def test_a_dump_without_end_takes_no_memory(tmp_path):
         (tmp_path / f"{kind}.xml.bz2").write_bytes(content)
         cases[kind] = str(tmp_path / f"{kind}.xml.bz2")
     imports = "from ffkv.base.errors import UserError; from ffkv.base.settings import Corpus\n"
-    imports += "from ffkv.corpus.sources import texts"
-    script = "try: print('read', sum(1 for _ in texts(case, 'dump', Corpus())))\n"
+    imports += "from ffkv.corpus.sources import documents_of"
+    script = "try: print('read', sum(1 for _ in documents_of(case, 'dump', Corpus())))\n"
     script += "except UserError as error: print(error)\n"
     found = limited(tmp_path, imports, script, cases, data=100_000_000)
     assert (found.pop("marks"), found.pop("pages")) == ("read 2\n", f"read {2**18}\n")

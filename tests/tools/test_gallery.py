@@ -7,15 +7,18 @@ import struct
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 from support import ROOT
 
-from ffkv import __version__
 from ffkv.base.settings.yaml_file import read_settings
 from ffkv.base.terminal import in_bytes
 from ffkv.workflow.runs import resolve, resolve_comparisons
 from tools import gallery
-from tools.gallery import GALLERY, MARK, SHOWN, describe, make_reports, packed_size, page_of, take_picture
+from tools.gallery import GALLERY, MARK, SHOWN, describe, make_reports, packed_size, page_of, take_figure, take_picture
 
+PAGE = (
+    "<head></head><body style='background: rgb(1, 2, 3)'>a report<th>ffkv that wrote this page</th><td>1.2.3+gabc</td>"
+)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -24,10 +27,10 @@ def folder(tmp_path, monkeypatch):
     """A folder with a small page for each report."""
     monkeypatch.chdir(tmp_path)
     GALLERY.parent.mkdir(parents=True)
-    for shown in SHOWN:
-        page_of(shown.name).parent.mkdir(parents=True)
-        page_of(shown.name).write_text("<body style='background: rgb(1, 2, 3)'>a report")
-        os.utime(page_of(shown.name), (1.7e9, 1.7e9))  # 14 November 2023
+    for name in {"step-400", *(shown.name for shown in SHOWN)}:
+        page_of(name).parent.mkdir(parents=True)
+        page_of(name).write_text(PAGE)
+        os.utime(page_of(name), (1.7e9, 1.7e9))  # 14 November 2023
     return tmp_path
 
 
@@ -66,7 +69,7 @@ def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(
 def test_a_report_is_described_with_date_version_and_size(folder):
     text = describe(SHOWN[0])
     assert "![The first screen of reports/demo/index.html](../report.png)" in text
-    assert f"Made on 14 November 2023 by ffkv {__version__}." in text
+    assert "Made on 14 November 2023 by ffkv 1.2.3+gabc." in text
     packed = packed_size(Path("reports/demo"))
     assert 100 < packed < 1000 and f"- `reports/demo/index.html` ({in_bytes(packed)} compressed)" in text
 
@@ -85,15 +88,50 @@ def test_a_picture_is_the_first_screen_of_its_page(folder):
     assert [path.name for path in Path("docs").glob("*.png")] == ["report.png"]
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)")
+def test_a_picture_of_a_figure_shows_nothing_else(tmp_path):
+    """The figure is green, and everything else red."""
+    box = "<div style='height: 100px; background: rgb({})'>{}</div>"
+    red, green = box.format("255, 0, 0", "other"), box.format("0, 255, 0", "")
+    figures = (
+        f"<section>{red}<figure id='other'>{red}</figure><figure id='one' style='margin: 0'>{green}</figure></section>"
+    )
+    (tmp_path / "index.html").write_text(
+        f"<head></head><body style='margin: 0'><header>{red}</header><main>{figures}</main>"
+    )
+    take_figure(tmp_path / "index.html", "one", tmp_path / "one.png", CHROMIUM, 120)
+    picture = imread(tmp_path / "one.png")[..., :3]  # [row, column, colour], from 0 to 1
+    assert picture.shape == (120, gallery.WIDTH, 3)
+    assert (picture[:100] == (0, 1, 0)).all() and (picture[100:] == 1).all()
+
+
 def test_the_readme_is_kept_above_its_mark_and_written_below(folder, monkeypatch):
     GALLERY.write_text(f"# Gallery\n\nWords.\n\n{MARK}\n\nold\n")
+    taken = []
+    monkeypatch.setattr(gallery, "take_picture", lambda page, picture, browser: taken.append(str(picture)))
+    monkeypatch.setattr(gallery, "take_figure", lambda page, name, picture, *_: taken.append(str(picture)))
+    monkeypatch.setattr(gallery.shutil, "which", lambda _: "chromium")
+    monkeypatch.setattr(gallery.sys, "argv", ["gallery", "--pictures"])
+    gallery.main()
+    assert taken == [*(f"docs/{shown.picture}" for shown in SHOWN), "docs/training.png"]
+    text = GALLERY.read_text()
+    assert text.startswith(f"# Gallery\n\nWords.\n\n{MARK}\n\n## ") and "old" not in text
+    assert re.findall(r"^## (.*)", text, re.M) == [shown.title for shown in SHOWN]
+
+
+def test_what_is_said_of_a_report_that_is_not_there_stays(folder, monkeypatch):
+    page_of("demo").unlink()
+    demo, control = f"## {SHOWN[0].title}\n\nA picture.\n\n- a page\n", f"## {SHOWN[1].title}\n\nold\n"
+    GALLERY.write_text(f"# Gallery\n\n{MARK}\n\n{demo}\n{control}")
     monkeypatch.setattr(gallery, "take_picture", lambda *_: None)
+    monkeypatch.setattr(gallery, "take_figure", lambda *_: None)
     monkeypatch.setattr(gallery.shutil, "which", lambda _: "chromium")
     monkeypatch.setattr(gallery.sys, "argv", ["gallery", "--pictures"])
     gallery.main()
     text = GALLERY.read_text()
-    assert text.startswith(f"# Gallery\n\nWords.\n\n{MARK}\n\n## ") and "old" not in text
-    assert re.findall(r"^## (.*)", text, re.M) == [shown.title for shown in SHOWN]
+    assert f"{MARK}\n\n{demo}\n## {SHOWN[1].title}\n\n![" in text and "old" not in text
+    gallery.main()
+    assert GALLERY.read_text() == text
 
 
 def test_the_readme_of_the_clone_has_the_mark_and_pictures_that_are_there():

@@ -72,6 +72,9 @@ class Corpus:
     document_names: Sequence[str] = datasets.texts(
         "document", about="the documents' names", name="document_name", lazy=True
     )
+    document_titles: Sequence[str] | None = datasets.texts(
+        "document", about="what the source calls the documents", name="document_title", lazy=True, optional=True
+    )
     bos: list[int]  # ids in front of every sentence when the model reads it
     pretokenized: bool  # whether words are separated by blanks
     language: str  # code of the language of the text
@@ -172,6 +175,7 @@ def write_corpus(
         piece=TokenPieces(id=np.array(list(pieces), np.int32), spelling=list(pieces.values())),
         texts=encoded.text,
         document_names=encoded.names,
+        document_titles=encoded.titles if any(encoded.titles) else None,
         own={"bos": bos, "pretokenized": pretokenized, "language": language},
     )
 
@@ -192,6 +196,7 @@ def write_part(path: Path, corpus: Corpus, sentences: np.ndarray) -> None:
         piece=corpus.piece,
         texts=[corpus.texts[sentence] for sentence in sentences.tolist()],
         document_names=corpus.document_names,
+        document_titles=corpus.document_titles,
         own={"bos": corpus.bos, "pretokenized": corpus.pretokenized, "language": corpus.language},
     )
 

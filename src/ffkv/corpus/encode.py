@@ -30,6 +30,7 @@ MAX_CHARACTERS = 1_000_000
 # A process gets about so many documents or characters at a time.
 DOCUMENTS_PER_CHUNK = 1024
 CHARACTERS_PER_CHUNK = 250_000
+LONGEST_TITLE = 300  # characters; a wiki allows 255 bytes. A field `title` may hold a text of any length
 BLOCK = 2**18  # values of `Rows`; an array that grew with every row would be copied as a whole again and again
 # What is counted while documents are read (`left_out_documents`) and encoded, in the order of the output.
 COUNTS = (
@@ -109,6 +110,7 @@ class Encoded:
     # number of identical sentences that each one stands for [sentence]
     multiplicity: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # name of each document [document]
+    titles: list[str] = field(default_factory=list)  # what its source calls each document [document]
     # number of documents and sentences that were read or left out, by `COUNTS`
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
@@ -142,6 +144,7 @@ def encode(
     for chunk in in_order(work, chunks, processes, "encode documents"):
         first = len(encoded.names)
         encoded.names += chunk.names
+        encoded.titles += chunk.titles
         encoded.counts.update(chunk.counts)
         for number, (document, text) in enumerate(zip(chunk.document, chunk.text, strict=True)):
             _add(encoded, seen, first + document, chunk.ids[number], chunk.ends[number], text)
@@ -226,7 +229,7 @@ def _whole_characters(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Corpus) -> Iterator[tuple[int, str]]:
-    """Yields document number and text of each sentence, and adds names and counts of the documents to `chunk`."""
+    """Yields document number and text of each sentence, and adds names, titles and counts of the documents to `chunk`."""
     counts = chunk.counts
     for document in documents:
         text = replace_surrogates(document.text)
@@ -235,6 +238,8 @@ def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Co
         number = len(chunk.names)
         if text.strip():
             chunk.names.append(replace_surrogates(document.name))
+            title = " ".join(replace_surrogates(document.title).split())
+            chunk.titles.append(title if len(title) <= LONGEST_TITLE else f"{title[:LONGEST_TITLE]}…")
         else:  # costs no memory: a small compressed file can have any number of them
             counts["empty_documents"] += 1
         read = 0

@@ -19,11 +19,13 @@ from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import shown
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render, check_messages
+from ffkv.corpus.document import Document
 from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
 
 LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 Where = Mapping[str, Sequence[str]]  # name of a column: the values that rows may have there
 PLAIN = (str, bool, int, float, decimal.Decimal, datetime.date, datetime.time)
+TITLE = "title"  # name of the column that names a row
 MISSING = object()  # stands for the value of a column that a row does not have
 
 
@@ -51,6 +53,16 @@ def row_text(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render 
         return render(value) if value else ""
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
+
+
+def row_document(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render | None = None) -> Document | None:
+    """Returns the document of a row, without its name; None if `corpus.where` does not want the row.
+
+    A text in a column `title` is its title, unless that is the text itself. Arguments and errors: see `row_text`.
+    """
+    text, title = row_text(row, corpus, place, render), row.get(TITLE)
+    own = title if isinstance(title, str) and corpus.text_field != TITLE else ""
+    return None if text is None else Document("", text, own)
 
 
 def find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
@@ -136,8 +148,8 @@ def _is_number(text: str, value: float | decimal.Decimal) -> bool:
         return False
 
 
-def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]:
-    """Yields the texts of a csv file with a header. See `ffkv.corpus.sources.texts` for the arguments and errors."""
+def csv_documents(path: str, stream: TextIO, corpus: Corpus) -> Iterator[Document | None]:
+    """Yields the rows of a csv file with a header. See `ffkv.corpus.sources.documents_of` for the arguments and errors."""
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
     length = 0  # of the row so far, which may have many lines
 
@@ -158,14 +170,14 @@ def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]
             elif row and len(row) != len(header):
                 raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
             elif row:
-                yield row_text(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
+                yield row_document(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
             start, length = reader.line_num + 1, 0
     except csv.Error as error:
         raise unreadable(path, f"{error} in the row that begins here", start) from error
 
 
-def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
-    """Yields the texts of a file with one JSON object per line, or with a list of them. See `sources.texts`."""
+def json_documents(path: str, file: BinaryIO, corpus: Corpus, render: Render | None) -> Iterator[Document | None]:
+    """Yields the rows of a file with one JSON object per line, or with a list of them. See `sources.documents_of`."""
     first: dict[str, Any] | None = None
     field, where = corpus.text_field, corpus.where
     lacking = {field, *where}
@@ -174,7 +186,7 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
         first = first or row
         lacking = lacking_columns(row, lacking, MISSING)
-        yield row_text(row, corpus, f"{path}, {place}", render)
+        yield row_document(row, corpus, f"{path}, {place}", render)
     if first is not None and field in lacking:
         raise no_field(path, field, first)
     if first is not None and lacking:
@@ -214,12 +226,12 @@ def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
         raise unreadable(path, error, line) from error
 
 
-def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
-    """Yields the texts of a parquet file, which may be compressed as a whole. See `sources.texts`."""
+def parquet_documents(path: str, file: Any, corpus: Corpus, render: Render | None) -> Iterator[Document | None]:
+    """Yields the rows of a parquet file, which may be compressed as a whole. See `sources.documents_of`."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    field, where, number = corpus.text_field, corpus.where, 0
+    read, number = [corpus.text_field, *corpus.where], 0
     with tempfile.TemporaryFile() as whole:
         if not isinstance(file, BufferedReader):  # parquet is read from the end of the file, so it is unpacked first
             # Parquet is compressed: what gets much smaller is something else.
@@ -235,20 +247,29 @@ def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
             columns = _parquet_columns(opened.schema_arrow)
-            _check_columns(path, opened.schema_arrow.names, columns, corpus)
-            needed = {_outermost(name, columns) for name in (field, *where)}
-            for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
+            names = opened.schema_arrow.names
+            _check_columns(path, names, columns, corpus)
+            if names.count(TITLE) == 1 and _is_text(opened.schema_arrow.field(TITLE).type):
+                read.append(TITLE)
+            needed = {_outermost(name, columns) for name in read}
+            for batch in opened.iter_batches(256, columns=read, use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
-                names = batch.schema.names
+                there = batch.schema.names
                 for index in range(len(batch)):
-                    row = {name: batch.column(names.index(name))[index].as_py() for name in needed}
-                    yield row_text(row, corpus, f"{path}, row {number:,}", render)
+                    row = {name: batch.column(there.index(name))[index].as_py() for name in needed}
+                    yield row_document(row, corpus, f"{path}, row {number:,}", render)
                     number += 1
         except UnicodeDecodeError as error:
-            fields = " or ".join(map(repr, dict.fromkeys([field, *where])))
+            fields = " or ".join(map(repr, dict.fromkeys(read)))
             raise unreadable(path, f"field {fields} contains bytes that are not UTF-8 text, row {number:,}") from error
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # errors of damaged files
             raise unreadable(path, error) from error
+
+
+def _is_text(type_: Any) -> bool:
+    from pyarrow import types
+
+    return any(is_it(type_) for is_it in (types.is_string, types.is_large_string, types.is_string_view))
 
 
 def _parquet_columns(fields: Any) -> dict[str, Any]:

@@ -25,12 +25,14 @@ from ffkv.corpus.chat import Render
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.raw_file import check_text, lines_of, unreadable
-from ffkv.corpus.wiki_markup import wiki_texts
+from ffkv.corpus.wiki_markup import wiki_documents
 
-# Ending of a file's name: the kind of the file, see `texts`.
+# Ending of a file's name: the kind of the file, see `documents_of`.
 FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
 FORMATS |= {"csv": "csv", "parquet": "parquet", "xml": "dump"}
 LOOKED_AT = 1000  # rows of each file, before a run starts
+# How an article of WikiText begins. Its other headings have more signs: " = = Career = = ".
+HEADING = re.compile(r" = ([^=\s](?:.*[^=\s])?) = (?:\n|\Z)")
 # In this order. Each rule takes back what the tokenizers of WikiText and of the Penn Treebank do to a text.
 RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r" @([-,.])@ ", r"\1"),  # WikiText: state @-@ of @-@ the @-@ art, 1 @,@ 000, 3 @.@ 14
@@ -75,7 +77,7 @@ def read_documents(
     selected = select_split(found, corpus, split)
     if not corpus.detokenize:
         return selected
-    return (document._replace(text=detokenize(document.text)) for document in selected)
+    return (Document(name, detokenize(text), detokenize(title)) for name, text, title in selected)
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
@@ -86,7 +88,8 @@ def source_files(corpus: Corpus, split: str) -> list[str]:
 def check_files(corpus: Corpus, split: str) -> None:
     """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`."""
     for path in source_files(corpus, split):
-        found = texts(path, _format(path), corpus, (lambda chat: "a chat") if corpus.chat_template else None)
+        chats = (lambda chat: "a chat") if corpus.chat_template else None
+        found = (each and each.text for each in documents_of(path, _format(path), corpus, chats))
         if not any([*islice(found, LOOKED_AT)]):
             any(found)  # at its end a file without the field is refused
 
@@ -114,11 +117,22 @@ def is_held_out(text: str, share: float) -> bool:
 def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
     for path in find_files(patterns):
         name = rename(path, patterns)
-        for index, text in enumerate(texts(path, _format(path), corpus, render)):
-            if text is None:
-                counts["left_out_documents"] += 1
-            else:
-                yield Document(f"{name}:{index}", text)
+        yield from _named(name, documents_of(path, _format(path), corpus, render), counts)
+
+
+def _named(source: str, documents: Iterable[Document | None], counts: Counter[str]) -> Iterator[Document]:
+    """Names the documents of a source by their numbers, and counts those that are None.
+
+    A line of WikiText without a title of its own has that of its article.
+    """
+    article = ""
+    for index, document in enumerate(documents):
+        if document is None:
+            counts["left_out_documents"] += 1
+            continue
+        if heading := HEADING.match(document.text):
+            article = heading[1]
+        yield Document(f"{source}:{index}", document.text, document.title or article)
 
 
 def find_files(patterns: list[str]) -> list[str]:
@@ -205,20 +219,20 @@ def _read_hub(
 ) -> Iterator[Document]:
     commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
     source = f"{corpus.dataset}:{split}"
-    for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
-        if not index and rows.lacking_columns(row, [corpus.text_field]):
-            raise rows.no_field(source, corpus.text_field, row)
-        if lacking := rows.lacking_columns(row, corpus.where):
-            raise rows.no_column(source, lacking, row)
-        text = rows.row_text(row, corpus, f"{source}, row {index}", render)
-        if text is None:
-            counts["left_out_documents"] += 1
-        else:
-            yield Document(f"{source}:{index}", text)
+
+    def documents() -> Iterator[Document | None]:
+        for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
+            if not index and rows.lacking_columns(row, [corpus.text_field]):
+                raise rows.no_field(source, corpus.text_field, row)
+            if lacking := rows.lacking_columns(row, corpus.where):
+                raise rows.no_column(source, lacking, row)
+            yield rows.row_document(row, corpus, f"{source}, row {index}", render)
+
+    yield from _named(source, documents(), counts)
 
 
-def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) -> Iterator[str | None]:
-    """Reads the texts of a file, in their order; "" for a row without a text, None for one that is not wanted.
+def documents_of(path: str, kind: str, corpus: Corpus, render: Render | None = None) -> Iterator[Document | None]:
+    """Reads the documents of a file, in their order, without their names; None for a row or page that is not wanted.
 
     Args:
         path: the file. If its name ends in .gz, .bz2 or .zst, it is compressed.
@@ -241,11 +255,11 @@ def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) ->
     try:
         with raw_file.open_unpacked(path) as file:
             if kind == "parquet":
-                yield from rows.parquet_texts(path, file, corpus, render)
+                yield from rows.parquet_documents(path, file, corpus, render)
             elif kind == "json":
-                yield from rows.json_texts(path, check_text(path, file), corpus, render)
+                yield from rows.json_documents(path, check_text(path, file), corpus, render)
             elif kind == "dump":
-                yield from wiki_texts(path, check_text(path, file))
+                yield from wiki_documents(path, check_text(path, file))
             else:
                 plain = check_text(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
@@ -254,9 +268,10 @@ def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) ->
                 newline = "" if kind == "csv" or corpus.white_space == "keep" else None
                 stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
                 if kind == "csv":
-                    yield from rows.csv_texts(path, stream, corpus)
+                    yield from rows.csv_documents(path, stream, corpus)
                 else:
-                    yield from _plain(path, stream, corpus.txt_document)
+                    title = Path(path).name if corpus.txt_document == "file" else ""
+                    yield from (Document("", text, title) for text in _plain(path, stream, corpus.txt_document))
     except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz, .bz2 or .zst
         raise unreadable(path, getattr(error, "strerror", None) or error) from error
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from xml.parsers import expat
 
 from ffkv.base.settings.messages import shown
+from ffkv.corpus.document import Document
 from ffkv.corpus.raw_file import unreadable
 from ffkv.corpus.sentences import PARAGRAPH
 
@@ -51,8 +52,8 @@ LEFT_OVER = re.compile(rf"{HOLE}|-\{{|\{{\{{|\}}\}}|\[\[|\]\]|\{{\||\|\}}|[<>]")
 END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]]*$")
 
 
-def wiki_texts(path: str, file: BinaryIO) -> Iterator[str | None]:
-    """Yields the running text of each article; None for a page that is none: a redirect, or of another namespace.
+def wiki_documents(path: str, file: BinaryIO) -> Iterator[Document | None]:
+    """Yields title and running text of each article; None for a page that is none: a redirect, or of another namespace.
 
     The paragraphs of an article are lines. `PARAGRAPH` separates them, too, so that no sentence goes over two of them.
     Of a page with several revisions the last one counts. Raises UserError, with the `path`, if the file is not a whole
@@ -87,7 +88,7 @@ class _Dump:
         self.content: list[str] = []  # of the innermost element
         self.page: dict[str, str] = {}  # what is known of the page, or of the namespace in front of all pages
         self.media = {*MEDIA}
-        self.found: list[str | None] = []  # articles, see `wiki_texts`
+        self.found: list[Document | None] = []  # articles, see `wiki_documents`
         self.size = 0  # bytes since the last revision
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -115,8 +116,8 @@ class _Dump:
             self.size = 0
         elif name == "page":
             article = page.get("ns", "0").strip() == "0" and "redirect" not in page
-            text = f"\n{PARAGRAPH}".join(paragraphs(page.get("text", ""), self.media)) if article else None
-            self.found.append(text)
+            text = f"\n{PARAGRAPH}".join(paragraphs(page.get("text", ""), self.media)) if article else ""
+            self.found.append(Document("", text, page.get("title", "")) if article else None)
         self.content.clear()
 
     def refuse(self, *_: object) -> None:

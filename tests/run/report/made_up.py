@@ -85,9 +85,12 @@ def write_model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
     tables.write(pd.DataFrame({**curves, "loss": loss, "perplexity": np.exp(loss)}), folder / "checkpoint/training.csv")
 
 
+TITLE = "".join(HOSTILE)  # of one of both documents
+
+
 def write_corpora(folder: Path, generator: np.random.Generator) -> Corpus:
     for split in ("train", "validation"):
-        encoded = Encoded(names=["os.rst", "re.rst"])
+        encoded = Encoded(names=["os.rst", "re.rst"], titles=[TITLE, ""])
         for number in range(60):
             ids = generator.integers(1, len(VOCABULARY), generator.integers(4, 30)).astype(np.int32)
             encoded.ids.append(ids)

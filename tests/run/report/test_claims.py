@@ -349,7 +349,7 @@ def test_no_run_holds_with_its_mirror_image(judged, curves, n):
         ({"checkpoint": "a/b", "revision": "step10"}, {"commit": "abc"}, "a/b (step10)"),
         ({"checkpoint": "/models/tiny-llama/"}, {}, "tiny-llama"),
         ({"checkpoint": "/c/hub/models--org--name/snapshots/0123"}, {}, "org/name"),
-        ({"checkpoint": "m/x"}, {"weights": "random"}, "x, untrained: its weights are random"),
+        ({"checkpoint": "m/x"}, {"weights": "random"}, "x with random weights"),
         ({"checkpoint": "embedded"}, {}, "the small GPT-2 that ffkv trains"),
     ],
 )

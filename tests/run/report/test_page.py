@@ -10,11 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
+from ffkv.base.terminal import plain
 from ffkv.run.commands import report
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, percent, shortened, token, visible
+from tests.run.report.made_up import TITLE
 
 pytestmark = pytest.mark.slow
 
@@ -232,13 +235,19 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
     card, text = make_cards(run)[0], output.read_text()
     for line in card.triggers:
         before, next_token = line.text.removesuffix(line.last_token), line.next_token
-        assert (
-            f'{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → <span class="token">{token(next_token)}</span>'
-            in text
-        )
+        assert f"{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → {token(next_token)}" in text
     for coefficient in column(line.coefficient for line in card.negative):
         assert f'<td class="number">{coefficient}</td>' in text
         assert coefficient.startswith(MINUS)
+
+
+def test_a_trigger_example_shows_the_name_of_its_document_and_the_whole_on_hover(output, run):
+    """A name is a text of strangers. Behind the examples of documents without one there is nothing."""
+    text, examples = output.read_text(), [line for card in make_cards(run) for line in [*card.triggers, *card.negative]]
+    told = f'</bdi> <small title="{escape(plain(TITLE))}">{visible(shortened(TITLE, 30))}</small></td>'
+    named = sum(line.title == TITLE for line in examples)
+    assert 0 < named < len(examples) and text.count(told) >= named
+    assert text.count("<small") == text.count(told) and "" in {line.title for line in examples}
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])

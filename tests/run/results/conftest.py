@@ -50,8 +50,9 @@ def anatomy(memories: list[int]) -> Anatomy:
     )  # fmt: skip
 
 
-def write_sentences(path: Path, split: str) -> None:
-    encoded = Encoded(names=["one.txt", "two.txt"])
+def write_sentences(path: Path, split: str, titles: tuple[str, ...] = ()) -> None:
+    """`titles`: of both documents; without them the file has none."""
+    encoded = Encoded(names=["one.txt", "two.txt"], titles=[*titles])
     for number, ids in enumerate(SENTENCES):
         encoded.ids.append(np.asarray(ids, np.int32))
         encoded.text.append("".join(VOCABULARY[token] for token in ids))

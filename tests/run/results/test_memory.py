@@ -1,18 +1,22 @@
 """One memory of a run: its triggers, predictions, patterns, statistics; and the memories like it, by brute force over all pairs."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from benchmarks.made_up_run import write_table
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
+from ffkv.base.terminal import plain
 from ffkv.run.results import memory as module
 from ffkv.run.results.memory_name import memory_name, parse_memory_name
 from ffkv.run.results.run import open
-from tests.run.results.conftest import EXAMPLES, HOSTILE, IDENTITY
+from tests.run.results.conftest import EXAMPLES, HOSTILE, IDENTITY, write_sentences
 
 numbers = st.integers(0, 10**6)
 
@@ -74,6 +78,7 @@ def test_triggers_have_text_and_tokens(run):
         "position": [3, 2],
         "sentence": [1, 0],
         "document": ["two.txt", "one.txt"],
+        "title": "",
         "gate": 1,
         "up": 1,
     }
@@ -151,6 +156,22 @@ def test_the_summary_is_escaped(run):
     assert "<script" not in html
     assert "\u202e" not in html
     assert len(html) < 5000
+
+
+def test_names_of_documents_are_told_and_shown_escaped_and_shortened(folder):
+    """A corpus of an earlier version has no names; the same corpus with names belongs to the same run."""
+    before = open(folder).memory(0, 0)
+    assert before.triggers["title"].tolist() == ["", ""] and "<th>from</th>" not in before._repr_html_()
+    named = f"<b>{HOSTILE}{'x' * 300}"
+    (folder / "corpus/train.h5").unlink()
+    write_sentences(folder / "corpus/train.h5", "train", ("", named))
+    memory = open(folder).memory(0, 0)
+    assert memory.triggers["title"].tolist() == memory.negative_triggers["title"].tolist() == [named, ""]
+    html = memory._repr_html_()
+    assert html.count("<th>from</th>") == 2 and f'<span title="{escape(plain(named))}">' in html
+    assert html.count("x" * 300) == html.count("x…</bdi>") == 2 and not {"<b>", "<script", "\u202e", "\x07"} & {
+        *re.findall(r"<b>|<script|\u202e|\x07", html)
+    }
 
 
 def test_tables_of_other_layer_groups_are_refused(run, folder):

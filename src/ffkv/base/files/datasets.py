@@ -189,6 +189,7 @@ class TextList:
     about: str  # one phrase that says what a text is
     name: str  # of the dataset of the bytes; "" for that of the field
     lazy: bool  # as of `Dataset`
+    optional: bool  # as of `Dataset`
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,12 @@ def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> A
     return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
 
 
-def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
-    """Returns a field of a dataclass with the texts of a dimension: `Texts`, or any sequence of str for writing."""
-    return _field(TextList(dimension, about, name, lazy))
+def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False, optional: bool = False) -> Any:
+    """Returns a field of a dataclass with the texts of a dimension: `Texts`, or any sequence of str for writing.
+
+    An optional field is None if a file lacks it.
+    """
+    return _field(TextList(dimension, about, name, lazy, optional), optional)
 
 
 def group(record: type, *, about: str) -> Any:
@@ -246,10 +250,10 @@ def _datasets(field: str, description: Dataset | TextList | Group) -> list[Datas
     name = description.name or field
     if isinstance(description, Dataset):
         return [replace(description, name=name)]
-    dimension, lazy = description.dimension, description.lazy
-    data = Dataset((f"{name}_byte",), "uint8", "byte", f"{description.about}, as UTF-8", name, lazy=lazy)
+    dimension, kept = description.dimension, dict[str, Any](lazy=description.lazy, optional=description.optional)
+    data = Dataset((f"{name}_byte",), "uint8", "byte", f"{description.about}, as UTF-8", name, **kept)
     start = f"where each {dimension}'s part of `{name}` starts"
-    places = Dataset((dimension + BOUNDARY,), "int64", "byte", start, f"{name}_offset", lazy=lazy, of=f"{name}_byte")
+    places = Dataset((dimension + BOUNDARY,), "int64", "byte", start, f"{name}_offset", **kept, of=f"{name}_byte")
     return [data, places]
 
 
@@ -349,6 +353,8 @@ def read(
         if isinstance(description, Group):
             return read(file[field], description.record, dimension, place, checked.sizes) if field in file else None
         found = [read_dataset(part) for part in _datasets(field, description)]
-        return Texts(found[0], found[1], checked.filename) if isinstance(description, TextList) else found[0]
+        if isinstance(description, Dataset) or found[0] is None:
+            return found[0]
+        return Texts(found[0], found[1], checked.filename)
 
     return record(**{field: read_field(field, own) for field, own in _described(record).items()}, **others)

@@ -18,8 +18,9 @@ from ffkv.run.results.text import number
 
 PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
-# Of memories that tables name: cards, and trigger examples of each. They keep a page of 80 layers below 25,000 nodes.
-MOST_NAMED, NAMED_TRIGGERS = 24, 4
+# Of memories that tables name: cards, and trigger examples and predictions of each. They keep a page of 30 gated layers, and one of 80
+# plain ones, below 25,000 nodes.
+MOST_NAMED, NAMED_TRIGGERS, NAMED_PREDICTIONS = 24, 3, 4
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Card:
     memory: Memory
     sought: pd.DataFrame | None = None  # patterns that were sought on request, in place of those of the run
     shown: int | None = None  # the most trigger examples of each sign; None for those of `report.card_triggers`
+    predicted: int = PREDICTIONS_PER_CARD  # tokens at each end of the value
 
     @functools.cached_property
     def examined(self) -> int:
@@ -78,7 +80,7 @@ class Card:
         return self._predictions("bottom")
 
     def _predictions(self, end: str) -> list[Any]:
-        count = min(PREDICTIONS_PER_CARD, self.run.settings.values.top_tokens)
+        count = min(self.predicted, self.run.settings.values.top_tokens)
         return rows_of(prediction_columns(self.run.files, self.memory.layer, self.memory.memory, end, count))
 
     @property
@@ -115,12 +117,10 @@ class Card:
         bins = self.memory.histogram
         counts = bins["prefixes"].to_numpy()
         heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
-        bars = Markup("").join(
-            Markup('<rect x="{}" y="{:.1f}" width="8" height="{:.1f}" class="{}"/>').format(
-                9 * place, 24 - 24 * height, 24 * height, "fires" if low >= 0 else "rests"
-            )
-            for place, (height, low) in enumerate(zip(heights, bins["low"], strict=True))
-        )
+        shapes = {"rests": "", "fires": ""}
+        for place, (height, low) in enumerate(zip(heights, bins["low"], strict=True)):
+            shapes["fires" if low >= 0 else "rests"] += f"M{9 * place} 24v{-24 * height:.1f}h8V24z"
+        bars = Markup("").join(Markup('<path class="{}" d="{}"/>').format(*each) for each in shapes.items())
         ends = f"{number(bins['high'].iloc[1])} to {number(bins['low'].iloc[-1])}"
         label = f"Histogram of the coefficient: not positive {number(counts[0])}, then bins that double from {ends}: "
         label += ", ".join(number(count) for count in counts[1:])
@@ -143,7 +143,7 @@ def cards_of(run: Run, named: Iterable[str], cards: Iterable[Card]) -> list[Card
     few = min(NAMED_TRIGGERS, run.settings.report.card_triggers)
     found = [run.memory(name) for name in [*dict.fromkeys(name for name in named if name not in own)][:MOST_NAMED]]
     found.sort(key=lambda memory: (memory.layer, memory.memory))
-    return [Card(run, memory, shown=few) for memory in found] if own else []
+    return [Card(run, memory, shown=few, predicted=NAMED_PREDICTIONS) for memory in found] if own else []
 
 
 def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:

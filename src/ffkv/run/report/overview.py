@@ -61,7 +61,7 @@ def model_name(run: Run) -> str:
     else:
         name = _folder_name(settings.checkpoint.removeprefix(PACKAGE))
     adapter = f" with {_folder_name(settings.adapter)}" if settings.adapter else ""
-    return name + adapter + (", untrained: its weights are random" if anatomy.weights == "random" else "")
+    return name + adapter + (" with random weights" if anatomy.weights == "random" else "")
 
 
 def _folder_name(path: str) -> str:

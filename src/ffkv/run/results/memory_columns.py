@@ -66,6 +66,7 @@ def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Colu
     corpus, coefficient = files.corpus("train"), stored["coefficient"]
     texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
     documents = np.asarray(corpus.document[stored["sentence"].astype(int)]).tolist()
+    titles = corpus.document_titles
     columns: Columns = {
         "coefficient": coefficient,
         "text": texts,
@@ -76,6 +77,7 @@ def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Colu
         "position": stored["position"],
         "sentence": stored["sentence"],
         "document": [corpus.document_names[number] for number in documents],
+        "title": [titles[number] for number in documents] if titles is not None else [""] * len(documents),
     }
     if "gate" in stored:
         columns |= {"gate": stored["gate"], "up": np.sign(coefficient).astype(np.int8) * stored["gate"]}

@@ -8,11 +8,12 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from ffkv.base.characters import last_characters
-from ffkv.base.terminal import spell
+from ffkv.base.terminal import plain, spell
 
 BLANK = "␣"
 MOST_DECIMALS = 6  # of a number in a column
 LONGEST_TOKEN = 200  # characters of a token that a page shows
+LONGEST_TITLE = 40  # characters of a document's title: a line of a narrow column holds half of it
 LONGEST_TEXT = 120  # characters of a text that a summary shows; of a longer text its end
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 MINUS = "\N{MINUS SIGN}"
@@ -175,12 +176,14 @@ def table(heading: str, names: Sequence[str], rows: Iterable[Sequence[Markup | s
 
 
 def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
-    """Trigger examples: the coefficient, the text before its last token, that token, and the next token."""
+    """Trigger examples: the coefficient, the text before its last token, that token, the next token, and titles, if there are any."""
+    titled, name = any(examples["title"]), Markup('<span title="{}">{}</span>')
     rows = [
         [number(row.coefficient), prefix(row.text, row.last_token, LONGEST_TEXT), token(row.next_token)]
+        + [name.format(plain(row.title), visible(shortened(row.title, LONGEST_TITLE)))] * titled
         for row in examples.itertuples()
     ]
-    return table(heading, ["coefficient", "text", "next token"], rows)
+    return table(heading, ["coefficient", "text", "next token", *["from"] * titled], rows)
 
 
 def tokens_table(heading: str, predictions: pd.DataFrame) -> Markup:
