@@ -1,8 +1,10 @@
 """The drawings of a comparison: panels of lines of several runs, as the report of a run has them of one."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
@@ -20,25 +22,9 @@ FORMATS: dict[bool, Any] = {True: drawing.as_percentage, False: ""}  # of a vert
 TWO_ROWS = 1.7  # height of a figure with two rows of panels, as a multiple of one with one
 LOGARITHMIC = 10  # an axis whose largest place is so many times its smallest one is logarithmic
 FEW_PLACES = 3  # of an axis, whose labels have room beside each other in the narrowest panel
-OVERLAPS = {
-    "jaccard": "trigger examples, Jaccard",
-    "rank_biased_overlap": "trigger examples, rank-biased",
-    "same_top_token": "same top token",
-    "key_cosine": "key, cosine",
-    "value_cosine": "value, cosine",
-}
-KINDS = {
-    "stayed": "agrees in both, same token",
-    "changed": "agrees in both, other token",
-    "appeared": "agrees in the later run only",
-    "lost": "agrees in the earlier run only",
-}
-BEHAVIOURS = {
-    "accuracy": "accuracy",
-    "difference": "mean logit difference",
-    "lost": "lost with the n memories of the largest set",
-    "all_lost": "lost with all memories",
-}
+# What figures call columns of tables.
+LABELS = tomllib.loads((files(__package__) / "labels.toml").read_text(encoding="utf-8"))
+OVERLAPS, KINDS, BEHAVIOURS = (LABELS[name] for name in ("overlaps", "kinds", "behaviours"))
 
 
 def lines_of(
