@@ -219,9 +219,6 @@ def _number(origins: dict[str, Origin], origin: Origin, generator: np.random.Gen
     return number
 
 
-DRAWN = {"keys": draw_keys, "changes": draw_changes}
-
-
 def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     """Makes a sheet of keys and one of changes of the last layer, and a CSV file of each for every person.
 
@@ -243,9 +240,11 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
         ['keys.anna.csv', 'changes.anna.csv']
     """
     folder = Path(folder)
-    wanted = {"keys": design.memories or design.per_layer, "changes": design.changes if not design.memories else 0}
-    prefix = f"{design.name}-" if design.name else ""
-    drawn = [draw(run, f"{prefix}{kind}", design) for kind, draw in DRAWN.items() if wanted[kind]]
+    prefix, drawn = f"{design.name}-" if design.name else "", []
+    if design.memories or design.per_layer:
+        drawn.append(draw_keys(run, f"{prefix}keys", design))
+    if design.changes and not design.memories:
+        drawn.append(draw_changes(run, f"{prefix}changes", design))
     if not drawn:
         raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
     begun = [is_begun(folder, sheet) for sheet, _ in drawn]

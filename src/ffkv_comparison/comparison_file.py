@@ -56,8 +56,7 @@ class Compared:
     def memories(self) -> str:
         """How memories are found in other runs: "by_number", "by_correlation" or "no".
 
-        Raises:
-            UserError: the settings ask for memories by number, and the models have different shapes, or random weights.
+        Raises UserError if the settings ask for memories by number, and models have different shapes, or random weights.
         """
         models = [run.anatomy for run in self.runs]
         alike = len({(model.width, *model.layer_offset) for model in models}) == 1
@@ -87,8 +86,7 @@ def open_compared(
 ) -> Compared:
     """Opens the runs of a comparison. Their folders are in the order of `settings.runs`, whose names they have.
 
-    Raises:
-        UserError: a folder holds no finished run, or the folders are not those of the runs in the settings.
+    Raises UserError if a folder holds no finished run, or the folders are not those of the runs in the settings.
     """
     runs = [open_run(folder, trust_remote_code=trust_remote_code) for folder in folders]
     if (names := [run.name for run in runs]) != settings.runs:
@@ -193,11 +191,8 @@ LOST = {"lost": BY_SCREEN, "random_lost": RANDOM, "all_lost": ALL}  # the choice
 def compare_behaviours(compared: Compared) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Gathers the behaviours that several runs have by the same name. A run without a behaviour is left out.
 
-    Returns:
-        The tables `BEHAVIOURS`, `BEHAVIOUR_MEMORIES` and `BEHAVIOUR_OVERLAPS`. The last two have no rows unless memories are
-        found by number.
-    Raises:
-        UserError: a file is missing or damaged.
+    Returns the tables `BEHAVIOURS`, `BEHAVIOUR_MEMORIES` and `BEHAVIOUR_OVERLAPS`. The last two have no rows unless memories
+    are found by number. Raises UserError if a file is missing or damaged.
     """
     having = Counter(name for run in compared.runs for name in run.settings.behaviours)
     places = compared.settings.values or [math.nan] * len(compared.runs)
@@ -280,10 +275,8 @@ def overlap_of(before: pd.DataFrame, after: pd.DataFrame, sizes: Sequence[int]) 
 def jaccard_by_chance(counts: Iterable[tuple[int, int, int]]) -> float:
     """Returns the mean Jaccard index of two sets that have as many memories in each layer, drawn at random.
 
-    It is exact: the number of shared memories of a layer has a hypergeometric distribution.
-
-    Args:
-        counts: of each layer, memories in the first set, in the second set, and in the layer.
+    It is exact: the number of shared memories of a layer has a hypergeometric distribution. `counts`: of each layer,
+    memories in the first set, in the second set, and in the layer.
     """
     counts = [*counts]
     shared = np.ones(1)  # the probability of each number of shared memories

@@ -1,8 +1,10 @@
 """The drawings of a comparison: panels of lines of several runs, as the report of a run has them of one."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
@@ -16,28 +18,13 @@ from ffkv.run.report.curve import GREY, INTERVAL, LAYER, Curve, Line, Panel
 from ffkv.run.report.wording import rows
 from ffkv_comparison.comparison_file import Measured
 
+FORMATS: dict[bool, Any] = {True: drawing.as_percentage, False: ""}  # of a vertical axis, by whether it has shares
 TWO_ROWS = 1.7  # height of a figure with two rows of panels, as a multiple of one with one
 LOGARITHMIC = 10  # an axis whose largest place is so many times its smallest one is logarithmic
 FEW_PLACES = 3  # of an axis, whose labels have room beside each other in the narrowest panel
-OVERLAPS = {
-    "jaccard": "trigger examples, Jaccard",
-    "rank_biased_overlap": "trigger examples, rank-biased",
-    "same_top_token": "same top token",
-    "key_cosine": "key, cosine",
-    "value_cosine": "value, cosine",
-}
-KINDS = {
-    "stayed": "agrees in both, same token",
-    "changed": "agrees in both, other token",
-    "appeared": "agrees in the later run only",
-    "lost": "agrees in the earlier run only",
-}
-BEHAVIOURS = {
-    "accuracy": "accuracy",
-    "difference": "mean logit difference",
-    "lost": "lost with the n memories of the largest set",
-    "all_lost": "lost with all memories",
-}
+# What figures call columns of tables.
+LABELS = tomllib.loads((files(__package__) / "labels.toml").read_text(encoding="utf-8"))
+OVERLAPS, KINDS, BEHAVIOURS = (LABELS[name] for name in ("overlaps", "kinds", "behaviours"))
 
 
 def lines_of(
@@ -66,16 +53,12 @@ def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawi
     for curve in curves:
         x = "depth" if curve.x == LAYER and not measured.same_depth else "x"
         of = {label: {"figure": name, "curve": curve.label, "run": run} for run, label in labels.items()}
-        look = {"across": partial(_over_points, measured, curve), "format": _format(curve.share)}
+        look = {"across": partial(_over_points, measured, curve), "format": FORMATS[curve.share]}
         upper.append(Panel(lines_of("curves", "value", x, of), "", curve.label, **look))
         title, zero = f"difference to {next(iter(labels.values()))}", {"color": "0.3", "linewidth": 0.8}
         lower.append(Panel(lines_of("differences", "difference", x, of), "", title, zero=zero, **look))
     differs = len(rows(measured.differences, figure=name)) > 0
     return draw(measured, [*upper, *lower], 2) if differs else draw(measured, upper)
-
-
-def _format(share: bool) -> Any:
-    return drawing.as_percentage if share else ""
 
 
 def _over_points(measured: Measured, curve: Curve, axes: Axes) -> None:
@@ -97,7 +80,7 @@ def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Dr
         if measured.same_depth:
             layers = drawing.shown_layers(int(rows(found, curve=curve.label)["x"].max()))
             of = {f"layer {layer}": {"curve": curve.label, "x": layer} for layer in layers}
-        look = {"across": partial(_over_axis, measured), "format": _format(curve.share)}
+        look = {"across": partial(_over_axis, measured), "format": FORMATS[curve.share]}
         panels.append(Panel(lines_of("curves", "value", "axis", of), "", curve.label, **look))
     return draw(replace(measured, curves=found), panels)
 
@@ -132,10 +115,8 @@ def draw_overlaps(measured: Measured) -> Drawing:
 def draw_formation(measured: Measured) -> Drawing:
     """Draws how much of each memory is as in the first and in the last run, over the axis: means over the layers."""
     places = dict(zip(measured.runs["run"], measured.settings.values, strict=True))
-    found = measured.by_layer.assign(place=measured.by_layer["run"].map(places)).drop(
-        columns=["run", "rank_biased_overlap"]
-    )
-    means = found.groupby(["reference", "place"], as_index=False).mean()
+    found = measured.by_layer.assign(place=measured.by_layer["run"].map(places))
+    means = found.drop(columns=["run", "rank_biased_overlap"]).groupby(["reference", "place"], as_index=False).mean()
     first, last = measured.runs["run"].iloc[[0, -1]]
     of = {"as in the first run": {"reference": first}, "as in the last run": {"reference": last}}
     return _draw_measures(replace(measured, by_layer=means), "place", of, partial(_over_axis, measured))
@@ -206,6 +187,6 @@ def draw_behaviours(measured: Measured) -> Drawing:
             grey = lines_of("behaviours", "random_lost", "place", of, ("random_lost_low", "random_lost_high"))
             grey = [replace(line, label="", look={**line.look, "color": GREY}) for line in grey]
             lines = [line for pair in zip(lines, grey, strict=True) for line in pair]
-        look = {"across": partial(_over_axis, measured), "format": _format(quantity != "difference")}
+        look = {"across": partial(_over_axis, measured), "format": FORMATS[quantity != "difference"]}
         panels.append(Panel(lines, "", title, **look))
     return draw(replace(measured, behaviours=found), panels, 2)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
@@ -25,9 +24,6 @@ from ffkv_comparison import drawings
 from ffkv_comparison.comparison_file import FILES, Measured
 from ffkv_comparison.same_memories import FEWEST, TIED
 from ffkv_comparison.tables import APART, ENDS
-
-# What two runs share of a memory.
-SHARED = {"jaccard": "of trigger examples are in both lists", "same_top_token": "of values have the same top token"}
 
 
 def describe_differences(measured: Measured, name: str) -> str:
@@ -62,37 +58,21 @@ def note_behaviours(measured: Measured) -> list[str]:
 def summarize(measured: Measured) -> list[str]:
     """Says what the comparison found, a sentence or two per item."""
     first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
-    runs = measured.labels
-    sentences = [f"{len(runs)} runs: {', '.join(runs.values())}."]
+    labels = measured.labels
+    sentences = [f"{len(labels)} runs: {', '.join(labels.values())}."]
     if len(measured.by_layer):
         found = rows(measured.by_layer, run=last["run"], reference=first["run"])
-        parts = []
-        for measure, words in SHARED.items():
-            if found[measure].notna().any():
-                columns = (found[column].fillna(0) for column in (measure, f"permuted_{measure}"))
-                own, chance = (percent(np.average(column, weights=found["memories"])) for column in columns)
-                parts.append(f"{own} {words} ({chance} with memories permuted)")
-        sentences.append(f"The same memory in {first['label']} and in {last['label']}: {'; '.join(parts)}.")
-        counts = found[["appeared", "lost", "stayed", "changed"]].sum().map(number).to_dict()
-        sentences.append(note(__package__, "agreement", first=first["label"], last=last["label"], **counts))
+        of = {"found": found, "first": first["label"], "last": last["label"]}
+        sentences += [note(__package__, name, **of) for name in ("shared", "agreement")]
     for name, own in measured.behaviours.groupby("behaviour", sort=False):
-        of = ", ".join(
-            f"{percent(row.accuracy)} and {percent(row.all_lost)} in {runs[row.run]}" for row in own.itertuples()
-        )
-        sentences.append(f"{name}: accuracy, and share that is lost when all memories are patched: {of}.")
+        sentences.append(note(__package__, "behaviour", name=name, found=own, labels=labels))
     if len(measured.matches):
-        tried = min(measured.settings.sampled_memories, first["memories"])
-        for run, label in [*runs.items()][1:]:
-            found = rows(measured.matches, run=run)
-            counts = {
-                "partners": (found["q_value"] <= SIGNIFICANT).sum(),
-                "memories": len(found),
-                "left_out": tried - len(found),
-                "tied": (found["correlation"] - found["next_correlation"] <= TIED).sum(),
-            }
-            sentences.append(note(__package__, "partners", label=label, rate=SIGNIFICANT, fewest=FEWEST, **counts))
+        of = {"tried": min(measured.settings.sampled_memories, first["memories"])}
+        of |= {"rate": SIGNIFICANT, "fewest": FEWEST, "tied_below": TIED}
+        for run, label in [*labels.items()][1:]:
+            sentences.append(note(__package__, "partners", label=label, found=rows(measured.matches, run=run), **of))
     elif measured.memories == "by_correlation":
-        sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
+        sentences.append(note(__package__, "no_partners"))
     return sentences
 
 
@@ -110,9 +90,8 @@ def render(measured: Measured) -> str:
         page_tables.mark(cell.memory) if isinstance(cell, page_tables.Named) else cell
     )
     with drawing.look():  # also while they are written, because matplotlib makes some texts only then
-        curves, memories, behaviours = (
-            draw(measured) for draw in (draw_all_curves, draw_all_memories, draw_all_behaviours)
-        )
+        draws = {"curves": draw_all_curves, "memories": draw_all_memories, "behaviours": draw_all_behaviours}
+        exhibits = {name: draw(measured) for name, draw in draws.items()}
     return environment.get_template("comparison.html").render(
         measured=measured,
         claims=claims_table(measured) if len(measured.claims) else None,
@@ -122,10 +101,8 @@ def render(measured: Measured) -> str:
         summary=summarize(measured),
         introduction=note(__package__, f"memories_{measured.memories}"),
         runs=_table("runs", "runs", measured.runs),
-        curves=curves,
-        memories=memories,
+        **exhibits,
         kinds=kind_tables(measured),
-        behaviours=behaviours,
         behaviour_notes=note_behaviours(measured),
         behaviour_tables=behaviour_tables(measured),
         tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := measured.table(name))],
@@ -160,10 +137,8 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
     exhibits = []
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
         curves, heading = load_figure(name).curves, heading_of(name)
-        tables = [
-            _table(frame, f"{name}_{frame}", rows(measured.table(frame), figure=name))
-            for frame in ("curves", "differences")
-        ]
+        frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
+        tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
         drawn = drawings.draw_curves(measured, name, curves)
         exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))
         of_layers = [curve for curve in curves if curve.x == LAYER]
@@ -191,15 +166,11 @@ def draw_all_behaviours(measured: Measured) -> list[Exhibit]:
     if not len(found := measured.behaviours):
         return []
     heading, table = "Accuracy, and what memories carry", _table("behaviours", "behaviours", found)
-    return [_own_exhibit(measured, "behaviours", heading, drawings.draw_behaviours, [table])]
+    return [_own_exhibit(measured, "behaviours", heading, drawings.draw_behaviours, table)]
 
 
 def _own_exhibit(
-    measured: Measured,
-    name: str,
-    heading: str,
-    draw: Callable[[Measured], Drawing],
-    tables: Sequence[page_tables.PageTable] = (),
+    measured: Measured, name: str, heading: str, draw: Callable[[Measured], Drawing], *tables: page_tables.PageTable
 ) -> Exhibit:
     """Returns a figure that no run has alone, with its caption from `texts.toml`."""
     labels, its = measured.runs["label"], measured.settings
@@ -237,10 +208,8 @@ def behaviour_tables(measured: Measured) -> list[tuple[str, page_tables.PageTabl
         "random sets": _with_intervals(found, "random_lost", percent),
         "lost with all": _with_intervals(found, "all_lost", percent),
     }
-    by_run = page_tables.without_same(
-        page_tables.of_columns("behaviours by run", columns, {"behaviour", "run", "patched"})
-    )
-    tables = [("Each behaviour in each run", by_run)]
+    by_run = page_tables.of_columns("behaviours by run", columns, {"behaviour", "run", "patched"})
+    tables = [("Each behaviour in each run", page_tables.without_same(by_run))]
     for name, own in measured.behaviour_memories.groupby("behaviour", sort=False):
         tables.append((f"Memories of {name}: the effect in each run", _memories_table(own, str(name), labels)))
     if len(overlaps := measured.behaviour_overlaps):

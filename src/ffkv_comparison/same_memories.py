@@ -73,13 +73,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame:
-    """Compares each memory of a run with the memory of the same row in another run.
+    """Compares each memory of a run with the memory of the same row in another run: the columns `MEASURES` [memory].
 
-    Args:
-        a, b: the memories of both.
-        comparable: whether both runs read the same text, so that their trigger examples can be compared.
-    Returns:
-        The columns `MEASURES`, one row per memory.
+    `comparable`: whether both runs read the same text, so that their trigger examples can be compared.
     """
     nothing = np.full(len(a.triggers), np.nan)
     return pd.DataFrame(
@@ -116,12 +112,7 @@ def classify(before: Memories, after: Memories) -> np.ndarray:
 def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compares the memories of each run with those of the first run and of the last one, by their numbers.
 
-    All models have the same shape.
-
-    Returns:
-        The tables `BY_MEMORY` and `BY_LAYER`.
-    Raises:
-        UserError: see `read_memories`.
+    All models have the same shape. Returns the tables `BY_MEMORY` and `BY_LAYER`. Raises UserError: see `read_memories`.
     """
     runs, permutations = compared.runs, compared.settings.permutations
     offset = np.asarray(runs[0].anatomy.layer_offset)
@@ -164,12 +155,10 @@ def _by_chance(
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the Jaccard index of two lists: the number of examples in both, over the number in any of them.
+    """Returns the Jaccard index of two lists: the number of examples in both, over the number in any of them [memory].
 
-    Args:
-        a, b: numbers of examples, each once, and then -1 [memory, rank]. Both lists may have other lengths.
-    Returns:
-        Between 0 and 1 [memory]; NaN where both lists are empty.
+    It is NaN where both lists are empty. `a`, `b`: numbers of examples, each once, and then -1 [memory, rank]. Both lists
+    may have other lengths.
     """
     found = [np.zeros(0)]
     for same, length_a, length_b in _blocks(a, b):
@@ -182,13 +171,9 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) -> np.ndarray:
     """Rank-biased overlap of two lists, extrapolated (Webber, Moffat and Zobel 2010, equation 32).
 
-    The first places count most: a person who looks at one place goes on to the next one with the probability p.
-
-    Args:
-        a, b: see `jaccard`.
-        p: the persistence, between 0 and 1.
-    Returns:
-        1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
+    The first places count most: a person who looks at one place goes on to the next one with the probability p, the
+    persistence. Returns 1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
+    `a`, `b`: see `jaccard`.
     """
     return np.concatenate([np.zeros(0), *(_overlap_of(*block, p) for block in _blocks(a, b))])
 
@@ -230,10 +215,8 @@ def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
 def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     """Finds, for random memories of the first run, the memory of each other run whose coefficients correlate most.
 
-    Args:
-        compared: the runs. Runs that did not sample the same validation prefixes as the first one are left out.
-    Returns:
-        The table `MATCHES`. Memories whose coefficient varies on too few prefixes are left out, see `standardise`.
+    Returns the table `MATCHES`. Runs that did not sample the same validation prefixes as the first one are left out, and
+    so are memories whose coefficient varies on too few prefixes, see `standardise`.
     """
     first, found = compared.runs[0], []
     offset = np.asarray(first.anatomy.layer_offset)
@@ -276,12 +259,8 @@ def standardise(m: np.ndarray) -> np.ndarray:
 def find_partners(own: np.ndarray, layers: Iterable[np.ndarray]) -> pd.DataFrame:
     """Finds, for each memory, the memory of another model that correlates most. Of tied ones the first one counts.
 
-    Args:
-        own: standardised coefficients [prefix, memory].
-        layers: the coefficients of each layer of the other model [prefix, memory].
-    Returns:
-        One row per memory: correlation, matched_layer, matched_memory, next_correlation, p_value; see `MATCHES`.
-        A correlation is minus infinity if no memory, or no second one, varies.
+    Returns one row per memory, see `MATCHES`. A correlation is minus infinity if no memory, or no second one, varies.
+    `own`: standardised coefficients [prefix, memory]; `layers`: those of each layer of the other model as they are.
     """
     count = own.shape[1]
     highest = np.full((count, OTHERS + 2), -np.inf, np.float32)
@@ -311,12 +290,10 @@ def p_values(highest: np.ndarray) -> np.ndarray:
     numbers of a sample, each times its rank, are like independent draws of one exponential distribution (Rényi 1953),
     whatever the tail of the sample is, as long as it is about exponential over these ranks. So the first gap over the
     mean of k others has the distribution F(2, 2k), with the tail (1 + ratio / k)^-k. Correlations are
-    transformed by artanh, so that they have no upper bound.
+    transformed by artanh, so that they have no upper bound. It is 1 where the highest correlation is tied, and where
+    there are no three to compare.
 
-    Args:
-        highest: the highest correlations, descending; minus infinity where there are no more [memory, rank].
-    Returns:
-        1 where the highest correlation is tied, and where there are no three to compare.
+    `highest`: the highest correlations, descending; minus infinity where there are no more [memory, rank].
     """
     known = np.where(np.isfinite(highest), np.clip(highest.astype(float), TIED - 1, 1 - TIED), np.nan)
     gaps = np.arange(1, highest.shape[1]) * -np.diff(np.arctanh(known), axis=1)

@@ -137,10 +137,7 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
 
     Runs are paired unit by unit where they have the same units: memories, if `compared.memories` is "by_number";
     sampled prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared
-    with the layer at the same relative depth.
-
-    Returns:
-        The table `DIFFERENCES`.
+    with the layer at the same relative depth. Returns the table `DIFFERENCES`.
     """
     first, found = compared.runs[0], []
     same = {run.name: same_prefixes(first, run) for run in compared.runs[1:]}

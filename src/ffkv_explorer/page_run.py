@@ -231,11 +231,7 @@ class Cell(NamedTuple):
 def cut_by_value(values: np.ndarray, columns: int) -> list[Cell]:
     """Cuts the memories of a layer that have a value, from the lowest to the highest, into cells of equal size.
 
-    Memories of the same value share a cell, which then takes several columns.
-
-    Args:
-        values: NaN for those that have none [memory].
-        columns: number of columns that the cells fill.
+    Memories of the same value share a cell, which then takes several of the `columns`. values: as of `cut_by_number`.
     """
     order = np.argsort(values, kind="stable")[: np.count_nonzero(~np.isnan(values))]
     if not len(order):
@@ -305,13 +301,10 @@ def quantity_of(files: RunFiles, quantity: str) -> np.ndarray:
 
 
 def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
-    """Returns what the page of a run shows as its map.
+    """Returns what the page of a run shows as its map. Raises NoSuch, which says which quantities or orders there are.
 
-    Args:
-        quantity: of `QUANTITIES`; "" for the first.
-        order: of the memories in a row, of `ORDERS`; "" for the one that tells most of the quantity.
-    Raises:
-        NoSuch: there is no such quantity or order; says which there are.
+    `quantity`: of `QUANTITIES`; "" for the first. `order`: of the memories in a row, of `ORDERS`; "" for the one that
+    tells most of the quantity.
     """
     quantity, asked_order = quantity or next(iter(QUANTITIES)), order
     # What every memory has rises in each row by value: only by number do the rows differ.

@@ -109,9 +109,8 @@ def remember(held: Held, asked: dict[str, str] | None) -> tuple[list[Traced], st
     return [*each_once.values()][:SHOWN], problem
 
 
-def forget(held: Held, body: bytes) -> Response:
-    """Deletes the person's history of traces of a run, also what other explorers kept, and leads back to the page. The form
-    needs to say nothing."""
+def forget(held: Held) -> Response:
+    """Deletes the person's history of traces of a run, also what other explorers kept, and leads back to the page."""
     for path in shared_files(held.run.files.annotations / FOLDER, person()):
         try:
             path.unlink(missing_ok=True)

@@ -126,9 +126,7 @@ def static(name: str) -> str:
 def render(
     template: str, *, held: Held | None = None, status: int = 200, sends: bool = False, **values: Any
 ) -> HTMLResponse:
-    """Returns a page as an answer. `held`: the run that it is about, for its head and foot; `sends`: it has a form that
-    sends something to be kept.
-    """
+    """Returns a page as an answer. `held`: the run of its head and foot; `sends`: whether a form of it sends what is kept."""
     # A browser names the page that sends a form only if the page allows it, and the guard asks for the name.
     headers = {"Referrer-Policy": "same-origin"} if sends else {}
     return HTMLResponse(write(template, held=held, sends=sends, **values), status, headers)

@@ -17,7 +17,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ffkv_explorer.pages import BASE
+from ffkv_explorer.pages import BASE, static
 
 HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 A_BASE = re.compile(r"^/~[^/]*")  # how an address begins, perhaps of an explorer that has ended
@@ -35,10 +35,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 # Runs on the page for strangers. A page of ours has stored the base in the browser, which keeps ports apart there.
-ENTER = """
-const base = localStorage.getItem("ffkv"), path = location.pathname.replace(/^[/]~[^/]*/, "");
-if (base && location.pathname !== base + path) location.replace(base + path + location.search + location.hash);
-"""
+ENTER = static("enter.js")
 ENTER_HASH = base64.b64encode(hashlib.sha256(ENTER.encode()).digest()).decode()
 
 

@@ -20,17 +20,13 @@ from ffkv.branches.settings import EMBEDDED, Section, Settings
 from ffkv.corpus.step import choose_sentences
 from ffkv.plan.facts import Jobs, RunFacts, as_trained, inspect_run
 from ffkv.plan.trial import Cost, Trial, measure_trial
+from ffkv.run.report.wording import note
 from ffkv.run.results.text import duration, percent
 from ffkv.workflow import ROOT
 from ffkv.workflow.jobs import STEPS, import_libraries, libraries_of, read_jobs
 from ffkv.workflow.runs import controls_of, untrained
 
 SLURM = Path("profiles/slurm/profile.yaml")
-DAY = 24 * 3600
-LINE = "  {:24}{:>5}{:>10}{:>16}{:>16}"
-WIDE = LINE.replace("24", "40")  # with the name of a run
-SHORT = {"most_runs": 2, "most_rules": 4}  # so that a plan has 20 lines
-
 RESULTS = Path("results")
 READING = 1e9  # bytes of weights that a job reads per second: an assumption, for a local disk
 SAMPLES = ("prefixes", *BRANCHES)  # sections with sizes of samples
@@ -45,11 +41,10 @@ def make_plan(
     number of tokens of the train split, for a corpus whose size cannot be known. `gpu`: operations per second of a GPU that
     the run will have; 0 for the times of this machine.
 
-    Returns:
-        "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
-        "total": seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small. "not_estimated": other rules left.
-    Raises:
-        UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
+    Returns "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
+    "total": seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small.
+    "not_estimated": other rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the
+    hub does not give it.
     """
     own: dict[str, Any] = {run: {} for run in runs}
     for job in (jobs := read_jobs(snakemake)):
@@ -200,21 +195,10 @@ def _with(run: RunFacts, name: str, value: int, less: int) -> RunFacts:
 
 def find_warnings(todo: Sequence[tuple[str, Mapping[str, Any]]], total: Mapping[str, float]) -> list[str]:
     """Says where the disk or the memory does not suffice for what is left to do, by run and rule."""
-    written, disk = (in_bytes(total[name]) for name in ("written", "disk_left"))
-    full = f"Not enough disk space: {written} will be written, but only {disk} is free in {RESULTS}/."
-    remedies = "Free some, or lower prefixes.count, triggers.per_key or shards."
-    warnings = [f"{full} {remedies}"] if total["written"] > total["disk_left"] else []
-    needs = [
-        f"{row['at_once']} x {row['rule']} ({run}) {in_bytes(row['memory'])} each"
-        for run, row in todo
-        if row["memory"] * row["at_once"] > total["memory_left"]
-    ]
-    if needs:
-        remedies = "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key. Weights that do not fit"
-        remedies += " are read from the disk, which is slow (docs/models.md)."
-        short = f"{in_bytes(total['memory_left'])} is free, and jobs at the same time need: {', '.join(needs)}"
-        warnings.append(f"Not enough memory: {short}. {remedies}")
-    return warnings
+    needs = [(run, row) for run, row in todo if row["memory"] * row["at_once"] > total["memory_left"]]
+    lacking = {"disk": total["written"] > total["disk_left"], "memory": bool(needs)}
+    told = {"total": total, "needs": needs, "folder": RESULTS, "in_bytes": in_bytes}
+    return [note(__package__, name, **told) for name, lacks in lacking.items() if lacks]
 
 
 def measure_amounts(run: RunFacts) -> dict[str, tuple[float, float]]:
@@ -270,8 +254,7 @@ def as_text(plan: Mapping[str, Any], every: bool = False) -> str:
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"in_bytes": in_bytes, "duration": duration, "percent": percent}
     template = environment.from_string(files("ffkv.plan").joinpath("plan.txt").read_text(encoding="utf-8"))
-    told = {"shortages": tell_shortages(todo), "line": LINE.format, "wide": WIDE.format, "day": DAY, **SHORT}
-    text = template.render(plan, todo=todo, every=every, **told)
+    text = template.render(plan, todo=todo, every=every, shortages=tell_shortages(todo))
     return text.rstrip().replace("\xa0", " ")  # a terminal gets it spelled out
 
 

@@ -74,10 +74,9 @@ def _read(answer: str, name: str, form: Any, texts: int = 0) -> Any:
         raise Refused(": ".join(filter(None, (name, *problem_of(error))))) from error
 
 
-def read_label(answer: str) -> str:
-    """Reads the explanation: one line of at most `LONGEST_LABEL` characters."""
-    label: str = _read(answer, "label", Line)
-    return label
+# What read an answer: the explanation, one line of at most `LONGEST_LABEL` characters; and whether two tokens are related.
+read_label = partial(_read, name="label", form=Line)
+read_related = partial(_read, name="related", form=Literal["true", "false", "unsure"])
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
@@ -92,12 +91,6 @@ def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
     return [MarkedPattern(label=each.label, kind=each.kind, prefixes=tuple(each.texts)) for each in found]
 
 
-def read_related(answer: str) -> str:
-    """Reads whether two tokens are related: "true", "false" or "unsure"."""
-    related: str = _read(answer, "related", Literal["true", "false", "unsure"])
-    return related
-
-
 def read_intruder(answer: str, texts: int) -> int:
     """Reads the place of the one text that does not belong."""
     return int(_read(answer, "intruder", Annotated[int, Field(ge=1, le=texts)])) - 1
@@ -106,8 +99,7 @@ def read_intruder(answer: str, texts: int) -> int:
 def read_values(answer: str, texts: int) -> list[int]:
     """Reads one integer from 0 to `SCALE` per text, in their order [text]."""
     strengths = list[Annotated[int, Field(ge=0, le=SCALE)]]
-    values: list[int] = _read(answer, "values", Annotated[strengths, Field(min_length=texts, max_length=texts)])
-    return values
+    return list(_read(answer, "values", Annotated[strengths, Field(min_length=texts, max_length=texts)]))
 
 
 class Question(NamedTuple):
