@@ -6,7 +6,8 @@ from ffkv.base.steps import MODULES, File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
-LENS = ("texts", "tokens", "skip", "reach")  # settings of the Jacobian lens
+LENS = ("translation/texts", "translation/tokens", "translation/skip", "translation/reach")
+PASS = ("batches", *MODULES, "model/max_memory", "seed", "shards")  # settings of a pass of the whole model over text
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 ROOM = "ffkv.branches.translation"
 PROJECTIONS = "ffkv.branches.values.projections:write_projections"
@@ -55,15 +56,7 @@ BRANCH = Branch(
             f"{ROOM}.states:read_states",
             "Read the block outputs of all layers on random train prefixes.",
             reads=("model", "train"),
-            settings=(
-                "translation/prefixes",
-                "prefixes/sample",
-                "batches",
-                *MODULES,
-                "model/max_memory",
-                "seed",
-                "shards",
-            ),
+            settings=("translation/prefixes", "prefixes/sample", *PASS),
             writes=(File("translation/states/{shard}.h5", f"{ROOM}.states:write_states", tables.has_fitted),),
             imports="model",
             amount=_read,
@@ -94,15 +87,8 @@ BRANCH = Branch(
             f"{ROOM}.jacobian:read_jacobians",
             "Sum derivatives of the last layer's output with respect to those of all layers, over train texts.",
             reads=("model", "train"),
-            settings=(
-                *(f"translation/{name}" for name in LENS),
-                "batches",
-                *MODULES,
-                "model/max_memory",
-                "seed",
-                "shards",
-            ),
-            writes=(File("translation/jacobians/{shard}.h5", f"{ROOM}.jacobian:write_jacobians", tables.has_texts),),
+            settings=(*LENS, *PASS),
+            writes=(File("translation/jacobians/{shard}.h5", f"{ROOM}.states:write_states", tables.has_texts),),
             imports="model",
             amount=_jacobian,
         ),

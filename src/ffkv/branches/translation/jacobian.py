@@ -144,11 +144,6 @@ def read_jacobians(
     return partial(_write_sums, given, settings, batches, seed)
 
 
-def write_jacobians(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes `translation/jacobians/<shard>.h5`."""
-    write(path)
-
-
 def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int, path: Path) -> None:
     loaded, part, skip = given.model(), given.work.part, settings.skip
     anatomy = loaded.anatomy

@@ -30,5 +30,5 @@ def read_states(
 
 
 def write_states(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes `translation/states/<shard>.h5`, and the folder of its blocks."""
+    """Writes what `read_states` or `read_jacobians` makes of a shard, and the folder of its blocks if it has one."""
     write(path)

@@ -108,31 +108,26 @@ class Run:
 
     @functools.cached_property
     def translated(self) -> "Run":
-        """The same run with values and states read through the maps to the last layer (docs/translation.md).
+        """The same as `read_as("translated")`: through fitted maps to the last layer.
 
-        Tokens that memories promote and demote, searches, `memories`, traces and graphs are those of the translated reading.
-        Tables, figures, `layers` and exports are those of the run. Only some runs have it, see `readings`.
-
-        Raises:
-            UserError: the run has no fitted maps.
         Examples:
-            >>> run = ffkv.open("results/tiny").translated
-            >>> run.memory("L1.17")
+            >>> ffkv.open("results/tiny").translated.memory("L1.17")
             <Memory L1.17 of tiny, translated>
-            >>> run.memory("L1.17").promotes(3).columns.tolist()  # the top tokens of the value, translated
-            ['token', 'id', 'log_probability', 'probability']
         """
         return self.read_as("translated")
 
     def read_as(self, reading: str) -> "Run":
-        """The same run with values and states in another reading, of `Run.readings`.
+        """The same run with values and states in another reading, of `Run.readings` (docs/translation.md).
+
+        Tokens that memories promote and demote, searches, `memories`, traces and graphs are those of the reading. Tables, figures,
+        `layers` and exports are those of the run.
 
         Raises:
             UserError: the run does not have it.
         Examples:
             >>> run = ffkv.open("results/tiny").read_as("jacobian")
-            >>> run.memory("L1.17")
-            <Memory L1.17 of tiny, jacobian>
+            >>> run.memory("L1.17").promotes(3).columns.tolist()  # the top tokens of the value, through the lens
+            ['token', 'id', 'log_probability', 'probability']
         """
         other = copy.copy(self)
         other.files = self.files.read_as(reading)
