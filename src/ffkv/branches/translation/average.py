@@ -76,8 +76,8 @@ def _average(given: Given, layer: int) -> Average:
                 total += part
             squares += sums["square"][:, layer].tolist()
             positions += int(sums["positions"][:].sum())
-    j, *means = (total * FIXED_POINT / len(squares) for total in (jacobian, state, end))
-    return Average(j, *means, len(squares), positions, change_of(j, np.asarray(squares)))
+    j, o, last = (total * FIXED_POINT / len(squares) for total in (jacobian, state, end))
+    return Average(j, o, last, len(squares), positions, change_of(j, np.asarray(squares)))
 
 
 def change_of(mean: np.ndarray, squares: np.ndarray) -> float:
