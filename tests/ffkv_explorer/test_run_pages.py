@@ -143,7 +143,7 @@ def test_the_map_of_a_large_model_is_small(monkeypatch, quantity, order):
     random = np.random.default_rng(0).lognormal(-6, 2, layers * memories)
     monkeypatch.setattr(page_run, "quantity_of", lambda files, name: random)
     anatomy = SimpleNamespace(layer_offset=np.arange(layers + 1) * memories)
-    run = SimpleNamespace(files=SimpleNamespace(has_translation=False), anatomy=anatomy)
+    run = SimpleNamespace(files=SimpleNamespace(reading="head"), readings=["head"], anatomy=anatomy)
     held = SimpleNamespace(run=run, asks={}, sizes=[memories] * layers, maps=LruCache(1), name="large")
     shown = page_run.layer_map(held, quantity, order)
     page = environment().get_template("map.html").render(held=held, links=LIVE, map=shown)

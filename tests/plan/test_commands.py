@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from support import ROOT, random_sentences
 
 from ffkv.base.errors import UserError
-from ffkv.plan import step
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.plan import step, trial
 from ffkv.plan.commands import plan
-from ffkv.workflow.jobs import ask_snakemake, read_jobs
+from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 
 pytestmark = pytest.mark.slow
 
@@ -151,3 +152,12 @@ def test_a_settings_file_that_cannot_be_read_is_named(tmp_path):
     for name, message in {"nowhere.yaml": "nowhere.yaml", "mine.yaml": "trigers"}.items():
         refused = CliRunner().invoke(plan, ["--configfile", str(tmp_path / name)])
         assert isinstance(refused.exception, UserError) and message in str(refused.exception)
+
+
+def test_a_job_of_the_trial_waits_for_no_threads_of_the_plan(byte_model, tmp_path, monkeypatch):
+    """The plan has trained a tokenizer, so threads of it are there. A fork has none, and waited for them without end."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    tokenizer = load_tokenizer(byte_model)
+    tokenizer(["The cat sat."] * 1000)
+    monkeypatch.setattr(trial, "run_command", lambda command: tokenizer(["The cat sat."] * 1000))
+    trial._run_job(Job("corpus", "demo", 1, "", [], [], done=False), tmp_path)

@@ -125,6 +125,7 @@ def _run_job(job: Job, folder: Path) -> Cost:
 
 
 def _run_here(job: Job, folder: Path) -> Cost:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork has no such threads, and would wait for them without end
     gc.freeze()  # else a collection of garbage goes through all that the plan holds: 0.4 s, in whatever job it happens
     Bar.spent.clear()  # those of the process that was forked
     os.chdir(folder)
