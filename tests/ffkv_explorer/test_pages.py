@@ -313,7 +313,9 @@ def test_a_value_is_shown_in_either_reading(reading):
         assert ("Each layer&#39;s map to the last layer precedes the head" in page.replace("'", "&#39;")) == bool(way)
     found = json.loads(reading.get("/r/both/m/1/0?reading=translated&format=json"))
     assert found["reading"] == "translated" and [row["id"] for row in found["promotes"]] == [1, 0, 5]
-    assert found["statistics"]["rank"] == 2 and ".read_as('translated').memory(" in text_of(shown["?reading=translated"])
+    assert found["statistics"]["rank"] == 2 and ".read_as('translated').memory(" in text_of(
+        shown["?reading=translated"]
+    )
     rows = json.loads(reading.get("/r/both/memories?reading=translated&layer=1&format=json"))
     assert [row["top_token"] for row in rows["memories"]] == [" church", " the"] and rows["reading"] == "translated"
 

@@ -343,7 +343,8 @@ def test_a_translated_trace_is_that_of_python(visitor, run):
     page = ask(visitor, **asked)
     links = re.findall(r'href="(/r/tiny/(?:trace|m/)[^"]*)"', page)
     other = [link for link in links if "reading=translated" not in link]
-    assert other == [f"/r/tiny/trace?prompt={PROMPT.replace(' ', '+')}"]
+    asked = f"prompt={PROMPT.replace(' ', '+')}"
+    assert other == [f"/r/tiny/trace?{asked}", f"/r/tiny/trace?reading=jacobian&amp;{asked}"]  # the switch
     forms = re.findall(r'<form action="/r/tiny/trace.*?</form>', page, re.DOTALL)
     assert len(forms) == 4 and all(form.count('name="reading" value="translated"') == 1 for form in forms)
 

@@ -115,12 +115,13 @@ VALUES = {"values_project", "values_summarize"}
 KEYS = {"keys_patterns", "keys_removal", "keys_summarize"}
 INTERVENTION = {"intervention_measure", "intervention_summarize"}
 ROLES = {"roles_measure"}
-TRANSLATION = {"translation_measure", "translation_summarize"}
+LENS = {"translation_jacobian", "translation_summarize"}
+TRANSLATION = {"translation_measure"} | LENS
 READS_VALUES = COMPOSITION | INTERVENTION | TRANSLATION
 # The projections of values are in one step with their comparison to triggers, and four branches read the projections.
 TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES | ROLES
 PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | READS_VALUES
-PREFIXES |= {"translation_fit"}  # judges the maps on them
+PREFIXES |= {"translation_fit", "translation_average"}  # judge the maps on them
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,11 @@ PREFIXES |= {"translation_fit"}  # judges the maps on them
         ({"intervention": {"controls": 6}}, INTERVENTION),
         ({"intervention": {"memories": 0}}, set()),
         ({"roles": {"threshold": 0.4}}, ROLES),
-        ({"translation": {"prefixes": 400}}, {"translation_read", "translation_fit"} | TRANSLATION),
+        (
+            {"translation": {"prefixes": 400}},
+            {"translation_read", "translation_fit", "translation_measure", "translation_summarize"},
+        ),
+        ({"translation": {"skip": 3}}, {"translation_derive", "translation_average"} | LENS),
         ({"keys": {"minimum_prefixes": 4}}, {"keys_patterns", "keys_summarize"}),
         ({"prefixes": {"count": 150}}, PREFIXES),
     ],
@@ -189,7 +194,7 @@ def compared(tiny, tmp_path_factory) -> Path:
 
 # The jobs of a control: one layer group instead of two. Its model is not trained.
 CONTROL = dict.fromkeys((TRIGGERS | PREFIXES) - {"merge_triggers"}, 1)
-CONTROL |= {"merge_triggers": 1, "model": 1, "copy_corpus": 2, "translation_read": 1}
+CONTROL |= {"merge_triggers": 1, "model": 1, "copy_corpus": 2, "translation_read": 1, "translation_derive": 1}
 
 
 def test_a_control_is_a_run_of_the_same_text_that_comes_with_its_run(compared):

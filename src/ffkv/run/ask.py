@@ -137,14 +137,15 @@ def _files(name: str, branch: Branch, step: Step, run: Run, parts: Mapping[str, 
     """Returns the files of the run that a step reads, by their names; those of all parts for a name with `*`."""
     read: dict[str, Any] = {}
     absent = {str(run.folder / path) for path in branch.files(run.settings, absent=True)}
-    if not any(each.applies(run.settings) for each in step.writes):
-        raise UserError(f"{name} is no step of {run.name}: other settings of {branch.name} ask for it.")
     for each in step.reads:
         plain = each.rstrip(EVERY_GROUP)
         stored = [run.folder / path for path in paths(branch.path(plain), {**parts_of(run.settings), **parts})]
         if not stored:
             raise UserError(f"{name} reads {branch.path(plain)} of each behaviour, and {run.name} has no behaviours.")
-        read[plain] = [path for path in stored if str(path) not in absent] if each.endswith(EVERY_GROUP) else stored[0]
+        there = [path for path in stored if str(path) not in absent]
+        if not there and not branch.may_lack(step, plain):
+            raise UserError(f"{name} reads {branch.path(plain)}, and {run.name} has none: other settings ask for it.")
+        read[plain] = there if each.endswith(EVERY_GROUP) else there[0]
     return read
 
 

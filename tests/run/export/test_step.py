@@ -27,6 +27,7 @@ from .conftest import complete
 
 SMALL = (Export(memories=["L0.0-2", "L2.5"], examples=2, sentences=4), "cpu")
 TABLES = Export(memories=["L0.0"], examples=0)
+OF_MEMORIES = [name for name in FORMATS if name != "jacobian-lens"]  # which the run has not
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -205,7 +206,7 @@ def test_a_model_without_negative_coefficients(unsigned, tmp_path):
 
 
 def test_every_format_writes_the_same_bytes_each_time(run, tmp_path):
-    for name in FORMATS:
+    for name in OF_MEMORIES:
         for again in ("first", "second"):
             export(run, name, tmp_path / name / again, *SMALL)
         first, second = (content(tmp_path / name / again) for again in ("first", "second"))
@@ -273,7 +274,7 @@ def test_every_format_is_found_by_its_name_and_described():
         assert f"**{name}.**" in page
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", OF_MEMORIES)
 def test_an_export_in_any_format_is_whole(exported, format_name):
     folder = exported(format_name)
     about = json.loads((folder / "ffkv-export.json").read_text())

@@ -172,7 +172,9 @@ def test_what_is_not_there_is_no_damage(kept):
     assert told.exit_code == 0 and "all are whole" in told.output
     assert "behaviours.csv has no groups, grouped_by, smallest_p: an earlier ffkv made the run" in told.output
     told = [str(each.reason) for each in check_run(kept.with_name(f"{kept.name}-untrained"))[1]]
-    assert told == ["has no texts, positions, change, identity_share: an earlier ffkv made the run, which did not measure it."]
+    assert told == [
+        "has no texts, positions, change, identity_share: an earlier ffkv made the run, which did not measure it."
+    ]
 
 
 def test_its_comparison_opens_and_can_be_made_again(run, copy):

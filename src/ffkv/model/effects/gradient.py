@@ -80,7 +80,7 @@ def link(
 
     def receive(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
         if layer is layers[-1] and quantity == loaded.anatomy.end:
-            ends.append(tensor.clone())
+            ends.append(tensor)  # the pass ends with it, so that nobody changes it
         if edit is not None and quantity in "ms":
             seen[quantity] = tensor
         if quantity in quantities:
@@ -122,7 +122,8 @@ def output_gradients(
     """
     linked = link(loaded, ids, on_tensor, quantities, edit)
     device = linked.end.device
-    read = linked.end[torch.arange(len(ids), device=device), tokens.to(device)]
+    with torch.enable_grad():
+        read = linked.end[torch.arange(len(ids), device=device), tokens.to(device)]
     end = read.detach().float()
     return linked.gradients(read, of_end(end)), end
 

@@ -317,7 +317,8 @@ class RunFiles:
 
         A table that only an earlier run with other settings needed is left out.
         """
-        unused = {path for branch in BRANCHES.values() for path in branch.files(self.settings, absent=True)}
+        unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
+        unused |= {path for branch in BRANCHES.values() for path in branch.files(self.settings, absent=True)}
         paths = find(self.folder, "*/*.csv")
         return {path.stem: path for path in paths if path.relative_to(self.folder).as_posix() not in unused}
 

@@ -1,0 +1,27 @@
+"""The lens of a run as a file: that of the run in float16, the same bytes each time, whatever memories are asked for."""
+
+import json
+
+import numpy as np
+
+import ffkv
+from ffkv.branches.translation.lens_file import read_lens
+from ffkv.branches.translation.maps import read_map
+from ffkv.run.export.settings import Export
+from ffkv.run.export.step import export
+
+
+def test_the_lens_of_a_run_is_written_and_read_again(tiny, tmp_path):
+    run = ffkv.open(tiny / "results/tiny")
+    for name in ("one", "other"):
+        assert export(run, "jacobian-lens", tmp_path / name, Export(memories=["L0.0"]), "cpu") == []
+    one, other = (tmp_path / name / "lens.pt" for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes()
+    assert json.loads((tmp_path / "one/ffkv-export.json").read_text())["finished"]
+    lens, files = read_lens(one, 2, run.anatomy.width), run.read_as("jacobian").files
+    assert lens.texts == run.settings.translation.texts
+    for layer in range(2):
+        with files.open_maps(files.layer_group(layer)) as file:
+            weight, _ = read_map(file, layer)
+        np.testing.assert_array_equal(lens.jacobian(layer), weight.T.astype(np.float16))
+    np.testing.assert_allclose(lens.jacobian(1), np.eye(run.anatomy.width), atol=1e-3)  # of the last layer
