@@ -31,6 +31,7 @@ STUDIES = (
     chance.machines,
     prompts.tests,
     prompts.intervals,
+    chance.lenses,
 )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,9 @@ import pandas as pd
 from benchmarks.known_truths import COVERAGE, FALSE, Case, covered
 from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.refinement.summarize import measure_closeness
+from ffkv.branches.translation.section import answer
+from ffkv.branches.translation.summarize import summarize_differences
+from ffkv.branches.translation.tables import ALL_READINGS, DIFFERENCES
 from ffkv.branches.values.summarize import summarize_agreement
 from ffkv_annotation.machine.explain import PER_SET, balanced_accuracy, correlation, intruder_accuracy, summarize
 from ffkv_comparison.same_memories import Memories, compare_memories, find_partners, permute, standardise, take, unit
@@ -39,6 +43,28 @@ def agreement(repetitions: int, generator: np.random.Generator) -> Iterator[Case
     )
     name = "unigram baseline (figure 4): the rate's interval has it"
     yield Case(name, "top(v) and w unrelated", f"{KEYS} keys", baseline, repetitions)
+
+
+def lenses(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
+    """The answer about translated values where no reading of a value has to do with the token that follows its key."""
+    layers, yes, trials = 4, {"translated": 0, "jacobian": 0}, max(repetitions // 10, 20)
+    for _ in range(trials):
+        w, of_head = _frequent(generator, (2, layers * KEYS))
+        rows = pd.DataFrame({"layer": np.arange(layers * KEYS) // KEYS, "memory": np.arange(layers * KEYS) % KEYS})
+        rows = rows.assign(triggers=1, next_token=w, head_top_token=of_head, head_agrees=of_head == w)
+        # Maps may send values to other tokens than the head does, as frequent ones or more so.
+        tops = {reading: _frequent(generator, (layers * KEYS,), generator.uniform(1, 1.5)) for reading in ALL_READINGS}
+        found = pd.concat([rows.assign(reading=name, top_token=top, agrees=top == w) for name, top in tops.items()])
+        table = summarize_differences(found, layers)
+        run = SimpleNamespace(
+            table=lambda name, table=table: table,
+            tables=[DIFFERENCES.name],
+            anatomy=SimpleNamespace(weights="checkpoint"),
+        )
+        for reading in yes:
+            yes[reading] += answer(run, None, reading).startswith("Yes")
+    for reading, count in yes.items():
+        yield Case(f"answer, {reading}: yes", "no value agrees", f"{layers} layers of {KEYS}", count, trials, FALSE)
 
 
 def memories(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
