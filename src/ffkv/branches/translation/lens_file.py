@@ -4,6 +4,7 @@ A file holds {"J": {layer: [d, d]}, "n_prompts": texts, "source_layers": [layer]
 float16, by coordinate of o^L and of o^l. A stranger's file is read with `weights_only`, so that it runs no code.
 """
 
+import io
 import pickle
 import zipfile
 from pathlib import Path
@@ -14,8 +15,6 @@ import torch
 
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
-
-LARGEST = 8  # bytes of an entry of J, at most
 
 
 class Lens(NamedTuple):
@@ -38,7 +37,7 @@ def read_lens(path: Path | str, layers: int, width: int) -> Lens:
     """
     if not is_file(path):
         raise UserError(f"There is no file {path}. Set translation.lens to the file of a Jacobian lens.")
-    size, room = Path(path).stat().st_size, LARGEST * layers * width**2 + 2**20
+    size, room = Path(path).stat().st_size, 8 * layers * width**2 + 2**20  # 8 bytes for each entry of J
     if size > room or _unpacked(path) > room:
         raise UserError(
             f"{path} is larger than a lens of {layers} layers and {width} dimensions can be. It is of another model."
@@ -65,7 +64,7 @@ def read_lens(path: Path | str, layers: int, width: int) -> Lens:
 
 
 def _unpacked(path: Path | str) -> int:
-    """Returns the bytes that the file unpacks to; 0 if it is no archive."""
+    """The bytes that the file unpacks to; 0 if it is no archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(each.file_size for each in archive.infolist())
@@ -95,5 +94,6 @@ def write_lens(path: Path, matrices: dict[int, np.ndarray], texts: int) -> None:
     if bad := [layer for layer, j in held.items() if not bool(j.isfinite().all())]:
         raise UserError(f"J of layer {bad[0]} does not fit float16, in which lenses are published. No file is written.")
     width = len(next(iter(held.values())))
-    with path.open("wb") as file:  # of a path, the name would become a part of the content
-        torch.save({"J": held, "n_prompts": texts, "source_layers": sorted(held), "d_model": width}, file)
+    content = io.BytesIO()  # torch tells of a full disk as of a defect, and writes the name of a path into the file
+    torch.save({"J": held, "n_prompts": texts, "source_layers": sorted(held), "d_model": width}, content)
+    path.write_bytes(content.getbuffer())
