@@ -148,7 +148,8 @@ def answer(held: Held, shelf: Shelf, key: str) -> Response:
     """Returns the page that the command has written, with links; before that, how far it is, or why there is none."""
     asked = _find(held, shelf, key)
     if asked.state != "finished":
-        return render("asked.html", held=held, sends=True, asked=asked, done=done(asked.said))
+        said = asked.said  # once: the command goes on
+        return render("asked.html", held=held, sends=True, asked=asked, said=said, done=done(said))
     page = (asked.folder / FOUND / "index.html").read_text(encoding="utf-8")
     links = f'<p><a href="../behaviours">Behaviours asked</a> <a href="{key}/zip">All files (zip)</a></p>\n</header>'
     return drawn(CELL.sub(r'\1<a href="../m/\2/\3">L\2.\3</a>', page).replace("</header>", links, 1))

@@ -108,7 +108,7 @@ def environment() -> jinja2.Environment:
     """Returns the templates of the explorer, and those that it shares with the report."""
     made = make_environment(("ffkv_explorer", "templates"), ("ffkv.run.report", "."))
     made.filters |= {"plain_token": plain_token}
-    made.globals |= {each.__name__: each for each in (bar, signed_bar, histogram, step, level, with_query)}
+    made.globals |= {each.__name__: each for each in (histogram, step, level, with_query)}
     return made
 
 
@@ -196,24 +196,6 @@ def step(value: float, largest: float) -> str:
 def level(share: float) -> str:
     """Returns the class of a share on a scale from 0 to 1: `q0` to `q8`."""
     return f"q{min(STEPS, max(0, round(STEPS * share)))}" if np.isfinite(share) else "q0"
-
-
-def bar(share: float) -> Markup:
-    """Returns a horizontal bar; the number stands beside it."""
-    width = 100 * min(1.0, max(0.0, float(share))) if np.isfinite(share) else 0
-    return Markup(
-        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{width:.2f}" height="10"/></svg>'
-    )
-
-
-def signed_bar(value: float, largest: float) -> Markup:
-    """Returns a bar to the right of the middle for a positive value, to the left for a negative one."""
-    half = 50 * min(1.0, abs(value) / largest) if largest > 0 and np.isfinite(value) else 0
-    return Markup(
-        '<svg class="bar {}" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        '<line x1="50" x2="50" y1="0" y2="10"/><rect x="{:.2f}" width="{:.2f}" height="10"/></svg>'
-    ).format("less" if value < 0 else "more", 50 - half if value < 0 else 50, half)
 
 
 def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
