@@ -13,7 +13,7 @@ from ffkv.base.settings import Batches
 from ffkv.branches.behaviours.states import AtTokens, read_states
 from ffkv.branches.behaviours.stored import BLOCK, Encoded
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.effects.gradient import link
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.keys_and_values import values_in_place
@@ -86,7 +86,7 @@ def screen(scratch: Path) -> Work:
             def of_end(end: Tensor, answers: Tensor = answers) -> Tensor:
                 return head.difference_gradients(end, answers, loaded.anatomy.read_as)[1]
 
-            gradients, _ = output_gradients(loaded, states.ids, states.last, of_end, states.receive, "ms")
+            gradients, _ = link(loaded, states.ids, states.receive, "ms").at(states.last, of_end)
             for gradient, v in zip(gradients, values, strict=True):
                 states.at(gradient) @ v.T
 

@@ -8,7 +8,7 @@ import torch
 from support import LAYER_KINDS
 
 from ffkv.base.batching import pad
-from ffkv.model.effects.gradient import Frozen, output_gradients
+from ffkv.model.effects.gradient import Frozen, link
 from ffkv.model.tap.change import with_output
 from ffkv.model.tap.tap import tap
 
@@ -40,7 +40,7 @@ def test_gradients_are_finite_differences(kind, load_kind):
     loaded.model.double()
     torch.manual_seed(1)
     reads = torch.randn(len(ROWS), loaded.anatomy.width, dtype=torch.float64)
-    gradients, end = output_gradients(loaded, pad(ROWS), LAST, lambda end: reads)
+    gradients, end = link(loaded, pad(ROWS)).at(LAST, lambda end: reads)
     assert torch.allclose(end.double(), ends(loaded), rtol=1e-5, atol=1e-6)
     for layer, gradient in zip(loaded.anatomy.layers, gradients, strict=True):
         direction = torch.randn_like(reads)
@@ -57,9 +57,9 @@ def test_frozen_passes_predict_the_same_and_have_other_gradients(kind, load_kind
     loaded = load_kind(kind)
     torch.manual_seed(1)
     reads = torch.randn(len(ROWS), loaded.anatomy.width)
-    plain, end = output_gradients(loaded, pad(ROWS), LAST, lambda end: reads)
+    plain, end = link(loaded, pad(ROWS)).at(LAST, lambda end: reads)
     with Frozen():
-        held, held_end = output_gradients(loaded, pad(ROWS), LAST, lambda end: reads)
+        held, held_end = link(loaded, pad(ROWS)).at(LAST, lambda end: reads)
     assert torch.allclose(held_end, end, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(held[0], plain[0], rtol=1e-3)
     if loaded.anatomy.end == "o" and loaded.anatomy.layers[-1].output_kind != "norm":
@@ -68,6 +68,6 @@ def test_frozen_passes_predict_the_same_and_have_other_gradients(kind, load_kind
 
 def test_no_weight_and_no_hook_is_left(load_kind):
     loaded = load_kind("llama")
-    output_gradients(loaded, pad(ROWS), LAST, lambda end: torch.ones_like(end))
+    link(loaded, pad(ROWS)).at(LAST, lambda end: torch.ones_like(end))
     assert all(parameter.grad is None for parameter in loaded.model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in loaded.model.modules())

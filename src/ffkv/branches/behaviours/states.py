@@ -16,7 +16,7 @@ from ffkv.branches.behaviours.stored import BLOCK, NO_TOKEN, Encoded, PromptStat
 from ffkv.branches.given import Given
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.effects.gradient import held_gradients, output_gradients, why_not_held
+from ffkv.model.effects.gradient import held_gradients, link, why_not_held
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.tap.tap import tap
@@ -151,7 +151,7 @@ def _read_batch(
         found["difference"], gradient = head.difference_gradients(end, pairs, read_as)
         return gradient
 
-    gradients, end = output_gradients(loaded, clean.ids, clean.last, of_end, clean.receive, "ms")
+    gradients, end = link(loaded, clean.ids, clean.receive, "ms").at(clean.last, of_end)
     logits = head.logits(end, read_as)
     found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1].to(logits.device))[:, 0].float()
     patch = None

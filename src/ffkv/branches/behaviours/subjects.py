@@ -19,7 +19,7 @@ from ffkv.branches.behaviours.states import AtTokens, read_base, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.effects.gradient import link
 from ffkv.model.effects.rerun import TOLERANCE, Unchanged, patched_ends, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
@@ -150,7 +150,7 @@ def _screen(subjects: Sequence[Subject], weights: Sequence[Tensor]) -> tuple[np.
         return gradient
 
     ids = to_device(np.stack([each.prompt.clean for each in subjects]), loaded.device)
-    slopes, _ = output_gradients(loaded, ids, torch.full((len(ids),), ids.shape[1] - 1), of_end, edit=edit)
+    slopes, _ = link(loaded, ids, edit=edit).at(torch.full((len(ids),), ids.shape[1] - 1), of_end)
     found = [
         (move * (slope[:, -tokens:].to(v.device) @ v.T)).to(loaded.device)
         for move, slope, v in zip(moves, slopes, subjects[0].values, strict=True)

@@ -32,7 +32,11 @@ PATTERN_DIMENSIONS = 4  # of attention: sentence, head, token, token; or with se
 
 
 class Linked(NamedTuple):
-    """A pass whose end knows what it depends on. Zeros were added to o of each layer, to differentiate with respect to them."""
+    """A pass whose end knows what it depends on.
+
+    Zeros were added to o of each layer. Gradients are those with respect to the zeros. So they say what any change of o does, as far
+    as this is linear, whatever the layer is made of.
+    """
 
     loaded: LoadedModel
     zeros: list[Tensor]  # by layer, shaped as its o
@@ -55,6 +59,18 @@ class Linked(NamedTuple):
         tokens = self.end.shape[:2]
         return [gradient.float().reshape(*tokens, -1) for gradient in found if gradient is not None]
 
+    def at(self, tokens: Tensor, of_end: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Returns how much a number that is read at one token of each sentence depends on o of each layer at each token.
+
+        `tokens`: position of the token [sentence]. `of_end`: the gradient of the number with respect to what the head reads there,
+        from the latter [sentence, d], which is returned, too, in float32. For gradients and errors see `gradients`.
+        """
+        device = self.end.device
+        with torch.enable_grad():
+            read = self.end[torch.arange(len(tokens), device=device), tokens.to(device)]
+        end = read.detach().float()
+        return self.gradients(read, of_end(end)), end
+
 
 def link(
     loaded: LoadedModel,
@@ -63,7 +79,13 @@ def link(
     quantities: str = "",
     edit: Callable[[Layer, Tensor, Tensor], Tensor] | None = None,
 ) -> Linked:
-    """Runs a model on tokens [sentence, token], so that its end can be differentiated. For arguments see `output_gradients`."""
+    """Runs a model on tokens [sentence, token], so that its end can be differentiated.
+
+    Args:
+        on_tensor: called with the layer, the quantity and its tensor, as by `tap`, for `quantities`.
+        edit: by what o of a layer is changed at all tokens [sentence, token, d], from the layer, m [sentence, token, memory] and the
+            factor of a norm after it [sentence, token, 1]. The gradient passes through it, too.
+    """
     model, layers = loaded.model, loaded.anatomy.layers
     model.requires_grad_(False)  # gradients with respect to weights would take as long again
     zeros = [torch.empty(0)] * len(layers)
@@ -92,40 +114,6 @@ def link(
         run = stack.enter_context(tap(model, layers, {*quantities, *("ms" if edit else ""), loaded.anatomy.end}))
         run(ids, receive, gradients=True)
     return Linked(loaded, zeros, ends[0])
-
-
-def output_gradients(
-    loaded: LoadedModel,
-    ids: Tensor,
-    tokens: Tensor,
-    of_end: Callable[[Tensor], Tensor],
-    on_tensor: Callable[[Layer, Quantity, Tensor], None] = lambda layer, quantity, tensor: None,
-    quantities: str = "",
-    edit: Callable[[Layer, Tensor, Tensor], Tensor] | None = None,
-) -> tuple[list[Tensor], Tensor]:
-    """Returns how much a number depends on o of each layer at each token, and the end at one token of each sentence.
-
-    Zeros are added to o of each layer. What is returned is the gradient with respect to them. So it says what any change of o
-    does, as far as this is linear, whatever the layer is made of.
-
-    Args:
-        ids: tokens [sentence, token].
-        tokens: position of the token that the number is read from [sentence].
-        of_end: the gradient of the number with respect to what the head reads at the token, from the latter [sentence, d].
-        on_tensor: called with the layer, the quantity and its tensor, as by `tap`, for `quantities`.
-        edit: by what o of a layer is changed at all tokens [sentence, token, d], from the layer, m [sentence, token, memory] and the
-            factor of a norm after it [sentence, token, 1]. The gradient passes through it, too.
-    Returns:
-        The gradients, by layer [layer][sentence, token, d], and what the head reads at the token [sentence, d], float32.
-    Raises:
-        UserError: the model cannot be differentiated, see `Linked.gradients`.
-    """
-    linked = link(loaded, ids, on_tensor, quantities, edit)
-    device = linked.end.device
-    with torch.enable_grad():
-        read = linked.end[torch.arange(len(ids), device=device), tokens.to(device)]
-    end = read.detach().float()
-    return linked.gradients(read, of_end(end)), end
 
 
 class Frozen(TorchFunctionMode):
@@ -224,9 +212,9 @@ _INSTEAD: dict[Any, Callable] = {
 def held_gradients(
     loaded: LoadedModel, ids: Tensor, tokens: Tensor, of_end: Callable[[Tensor], Tensor], end: Tensor
 ) -> list[Tensor] | None:
-    """Returns what `output_gradients` does with norms and attention held; None, and says so, if the `end` is another one then."""
+    """Returns what `Linked.at` does with norms and attention held; None, and says so, if the `end` is another one then."""
     with Frozen():
-        gradients, held_end = output_gradients(loaded, ids, tokens, of_end)
+        gradients, held_end = link(loaded, ids).at(tokens, of_end)
     if hooks.relative_error(held_end, end) < TOLERANCE:
         return gradients
     say("Norms and attention of this model cannot be held: a pass that holds them predicts otherwise.", error=True)
