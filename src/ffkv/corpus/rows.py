@@ -26,6 +26,7 @@ LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 Where = Mapping[str, Sequence[str]]  # name of a column: the values that rows may have there
 PLAIN = (str, bool, int, float, decimal.Decimal, datetime.date, datetime.time)
 TITLE = "title"  # name of the column that names a row
+TEXTS = ("string", "large_string", "string_view")  # types of columns of parquet that hold texts
 MISSING = object()  # stands for the value of a column that a row does not have
 
 
@@ -249,7 +250,7 @@ def parquet_documents(path: str, file: Any, corpus: Corpus, render: Render | Non
             columns = _parquet_columns(opened.schema_arrow)
             names = opened.schema_arrow.names
             _check_columns(path, names, columns, corpus)
-            if names.count(TITLE) == 1 and _is_text(opened.schema_arrow.field(TITLE).type):
+            if names.count(TITLE) == 1 and str(opened.schema_arrow.field(TITLE).type) in TEXTS:
                 read.append(TITLE)
             needed = {_outermost(name, columns) for name in read}
             for batch in opened.iter_batches(256, columns=read, use_threads=False):
@@ -264,12 +265,6 @@ def parquet_documents(path: str, file: Any, corpus: Corpus, render: Render | Non
             raise unreadable(path, f"field {fields} contains bytes that are not UTF-8 text, row {number:,}") from error
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # errors of damaged files
             raise unreadable(path, error) from error
-
-
-def _is_text(type_: Any) -> bool:
-    from pyarrow import types
-
-    return any(is_it(type_) for is_it in (types.is_string, types.is_large_string, types.is_string_view))
 
 
 def _parquet_columns(fields: Any) -> dict[str, Any]:

@@ -115,7 +115,9 @@ class Runs:
 
     def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
         files = expand(path, **{**dict(wildcards.items()), part: range(self.settings[wildcards.run][parts])})
-        return [file for file in files if file not in self._absent(wildcards.run)]
+        settings = self._resolved[wildcards.run]
+        absent = {path for branch in BRANCHES.values() for path in branch.files(settings, absent=True)}
+        return [file for file in files if file.removeprefix(f"results/{wildcards.run}/") not in absent]
 
     def every_behaviour(self, path: str) -> InputFunction:
         """Returns the files of all behaviours of the job's run, and of all shards of them if there are such."""
@@ -142,10 +144,6 @@ class Runs:
     def _made(self, run: str) -> list[str]:
         settings = self._resolved[run]
         return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
-
-    def _absent(self, run: str) -> set[str]:
-        settings = self._resolved[run]
-        return {f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings, absent=True)}
 
     @property
     def that_copy(self) -> str:

@@ -139,18 +139,13 @@ def controls_of(runs: Iterable[str]) -> dict[str, str]:
     return {name: run for run in runs if (name := f"{run}{UNTRAINED}") in names}
 
 
-def has_control(settings: Settings) -> bool:
-    """Tells whether a run is compared with an untrained model that nobody names. Random weights are made in one piece."""
-    model = settings.model
-    return settings.report.control == AUTO and model.weights != "random" and not model.max_memory
-
-
 def _with_controls(runs: dict[str, Settings]) -> dict[str, Settings]:
     """Returns the runs, each with the name of its control, and after them the controls. Equal ones are one."""
     named, controls = dict[str, Settings](), dict[str, Settings]()
     for run, settings in runs.items():
         named[run] = settings
-        if has_control(settings):
+        # Random weights are made in one piece.
+        if settings.report.control == AUTO and settings.model.weights != "random" and not settings.model.max_memory:
             own = untrained(run, settings)
             name = next((name for name, other in controls.items() if other == own), f"{run}{UNTRAINED}")
             controls[name] = own
