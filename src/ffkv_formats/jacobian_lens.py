@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ffkv.base.errors import UserError
 from ffkv.branches.translation.lens_file import write_lens
 from ffkv.branches.translation.maps import read_map
 from ffkv.run.export.job import Format, Job, Unit, definitions
@@ -13,13 +12,9 @@ READING = "jacobian"
 
 
 def _units(job: Job) -> list[Unit]:
-    if READING not in job.run.readings:
-        raise UserError(
-            f"{job.run.name} has no Jacobian lens: set values.readout to all, or translation.fit to jacobian, and run it again."
-        )
+    run = job.run.read_as(READING)
 
     def write(path: Path, records: Iterable[Record]) -> None:
-        run = job.run.read_as(READING)
         matrices = {}
         for layer in range(len(run.anatomy.layers)):
             with run.files.open_maps(run.files.layer_group(layer)) as file:

@@ -18,10 +18,10 @@ def test_the_lens_of_a_run_is_written_and_read_again(tiny, tmp_path):
     one, other = (tmp_path / name / "lens.pt" for name in ("one", "other"))
     assert one.read_bytes() == other.read_bytes()
     assert json.loads((tmp_path / "one/ffkv-export.json").read_text())["finished"]
-    lens, files = read_lens(one, 2, run.anatomy.width), run.read_as("jacobian").files
-    assert lens.texts == run.settings.translation.texts
+    (jacobians, texts), files = read_lens(one, 2, run.anatomy.width), run.read_as("jacobian").files
+    assert texts == run.settings.translation.texts
     for layer in range(2):
         with files.open_maps(files.layer_group(layer)) as file:
             weight, _ = read_map(file, layer)
-        np.testing.assert_array_equal(lens.jacobian(layer), weight.T.astype(np.float16))
-    np.testing.assert_allclose(lens.jacobian(1), np.eye(run.anatomy.width), atol=1e-3)  # of the last layer
+        np.testing.assert_array_equal(jacobians[layer], weight.T.astype(np.float16))
+    np.testing.assert_allclose(jacobians[1], np.eye(run.anatomy.width), atol=1e-3)  # of the last layer

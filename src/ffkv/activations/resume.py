@@ -117,26 +117,37 @@ def save(progress_file: ProgressFile, state: "PassState") -> None:
         datasets.write(file, saved)
 
 
-def load(progress_file: ProgressFile, state: "PassState") -> None:
-    """Fills a state in place with what `save` wrote. If nothing of it can be used, it says why and changes nothing."""
-    if not exists(progress_file.path):
-        return
+def read_progress(
+    path: Path, expected: dict[str, Any], record: type, **others: Any
+) -> tuple[Any, dict[str, Any]] | None:
+    """Returns what an earlier process saved of a pass with this identity, and the file's attributes; None, and why, if nothing is there.
+
+    `record`: the dataclass that describes it. `others`: its fields that are no datasets.
+    """
+    if not exists(path):
+        return None
     try:
-        with hdf5.open(progress_file.path, "progress") as file:
-            if not has_identity(file, progress_file.identity):
-                say("the saved progress belongs to other settings or code; starting from the beginning.", error=True)
-                return
-            saved = datasets.read(file, SavedState)  # read whole first: a damaged dataset must not leave half a state
-            for name, tensors in _tensors(state).items():
-                parts = torch.from_numpy(getattr(saved, name)).split([len(tensor) for tensor in tensors])
-                for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.copy_(part)
-            state.settle()
-            for name in COUNTS:
-                setattr(state, name, int(file.attrs[name]))
+        with hdf5.open(path, "progress") as file:
+            if has_identity(file, expected):
+                return datasets.read(file, record, **others), dict(file.attrs)
+            say("the saved progress belongs to other settings or code; starting from the beginning.", error=True)
     except UserError as error:
         say(f"starting from the beginning: {error}", error=True)
+    return None
+
+
+def load(progress_file: ProgressFile, state: "PassState") -> None:
+    """Fills a state in place with what `save` wrote, if something of it can be used."""
+    if (found := read_progress(progress_file.path, progress_file.identity, SavedState)) is None:
         return
+    saved, attributes = found
+    for name, tensors in _tensors(state).items():
+        parts = torch.from_numpy(getattr(saved, name)).split([len(tensor) for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part)
+    state.settle()
+    for name in COUNTS:
+        setattr(state, name, int(attributes[name]))
     say(f"going on after {state.tokens:,} tokens that are done.", error=True)
 
 

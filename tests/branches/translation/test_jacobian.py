@@ -7,7 +7,7 @@ from support import LAYER_KINDS
 
 from ffkv.branches.translation.average import variants
 from ffkv.branches.translation.jacobian import jacobian_of
-from ffkv.model.effects.gradient import output_gradients
+from ffkv.model.effects.gradient import link
 from ffkv.model.tap.change import with_output
 from ffkv.model.tap.tap import tap
 
@@ -133,7 +133,7 @@ def test_on_its_prompts_a_behaviour_is_screened_by_the_same_numbers(load_kind):
     screened = []
     for ids in rows:
         last = len(ids) - 1
-        gradients, _ = output_gradients(loaded, ids[None], torch.tensor([last]), lambda end: u.expand_as(end))
+        gradients, _ = link(loaded, ids[None]).at(torch.tensor([last]), lambda end: u.expand_as(end))
         screened.append(torch.stack([gradient[0, last] for gradient in gradients]))
     found = torch.stack(screened).mean(0).numpy()
     np.testing.assert_allclose(u.numpy() @ means, found, atol=1e-5 * np.abs(found).max())

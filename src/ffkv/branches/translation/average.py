@@ -1,11 +1,11 @@
 """Maps of the Jacobian lens: the mean Jacobian of each layer, and what stands beside it as a null (docs/translation.md)."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5, tables
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
@@ -17,17 +17,6 @@ from ffkv.branches.translation.settings import Translation
 from ffkv.branches.translation.tables import JACOBIAN_FIT, JACOBIAN_READINGS, PUBLISHED
 
 
-class Average(NamedTuple):
-    """The mean Jacobian of a layer."""
-
-    jacobian: np.ndarray  # J [d, d], by coordinate of o^L and of o^l
-    state: np.ndarray  # mean of o^l [d]
-    end: np.ndarray  # mean of o^L [d]
-    texts: int  # that it is the mean of
-    positions: int  # of all texts
-    change: float  # of the mean if one text is left out, see `change_of`
-
-
 def average_jacobians(given: Given, settings: Translation = Translation(), seed: int = 0) -> tuple[Maps, pd.DataFrame]:
     """Makes the maps of a group of layers from the sums of all shards, or from a published lens, and judges them.
 
@@ -35,49 +24,51 @@ def average_jacobians(given: Given, settings: Translation = Translation(), seed:
     `JACOBIAN_READINGS`, and a row per layer and reading, `JACOBIAN_FIT`.
 
     Raises:
-        UserError: see `read_lens`.
+        UserError: there is neither of them; or see `read_lens`.
     """
     head, anatomy = given.head(), given.anatomy
     published = read_lens(settings.lens, len(anatomy.layers), anatomy.width) if settings.lens else None
+    if published is None and not given.files["jacobians"]:
+        raise UserError("There are no sums of Jacobians. Name those of all shards by --jacobians, or a lens by --lens.")
     shape = (len(given.layers), len(JACOBIAN_READINGS), anatomy.width)
     weight, offset = np.zeros((*shape, anatomy.width), np.float32), np.zeros(shape, np.float32)
     rows = []
     for row, layer in enumerate(given.each_layer("Jacobians")):
         if published is None:
-            found = _average(given, layer)
+            jacobian, state, end, *known = _average(given, layer)
         else:
-            nothing = np.zeros(anatomy.width)
-            found = Average(published.jacobian(layer), nothing, nothing, published.texts, 0, np.nan)
-        fitted = {name: around(j, found) for name, j in variants(found.jacobian, seed, layer).items()}
+            jacobian, state, end, known = published[0][layer], *np.zeros((2, anatomy.width)), [published[1], 0, np.nan]
+        # The map o -> J (o - mean of o) + mean of o^L: a first-order map of a state goes through a point.
+        fitted = {name: Ridge(j.T, end - j @ state, np.nan) for name, j in variants(jacobian, seed, layer).items()}
         for which, ridge in enumerate(fitted.values()):
             weight[row, which], offset[row, which] = ridge.weight, ridge.offset
         judged = fitted | {PUBLISHED: fitted[JACOBIAN_READINGS[0]]._replace(offset=np.zeros(anatomy.width))}
-        about = found.texts, found.positions, found.change, identity_share(found.jacobian)
+        about = *known, identity_share(jacobian)
         states = given.states(layer, "o").o
         rows += [(*judgement, *about) for judgement in judge(head, layer, judged, states, given.end)]
     maps = Maps(layer=np.array(given.layers, np.int32), weight=weight, offset=offset, attributes=anatomy.identity)
     return maps, tables.frame(JACOBIAN_FIT, rows, given.sample_identity)
 
 
-def _average(given: Given, layer: int) -> Average:
-    """Reads the sums of a layer of all shards. Their order changes nothing: they are whole numbers."""
-    jacobian, state, end = (
-        np.zeros(shape, np.int64) for shape in ((given.anatomy.width,) * 2, *((given.anatomy.width,),) * 2)
-    )
+def _average(given: Given, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int, float]:
+    """Reads the sums of a layer of all shards. Their order changes nothing: they are whole numbers.
+
+    Returns J [d, d], by coordinate of o^L and of o^l; the means of o^l and of o^L [d]; the number of texts and of their positions;
+    and how far J moves if one text is left out, see `change_of`.
+    """
+    d = given.anatomy.width
+    jacobian, state, end = (np.zeros(shape, np.int64) for shape in ((d, d), d, d))
     squares, positions = [], 0
     for path in given.files["jacobians"]:
         with hdf5.open(path, KIND, given.identity) as file:
             sums = datasets.Checked(file, Sums)
-            for total, part in (
-                (jacobian, sums["jacobian"][layer]),
-                (state, sums["state"][layer]),
-                (end, sums["end"][:]),
-            ):
-                total += part
+            jacobian += sums["jacobian"][layer]
+            state += sums["state"][layer]
+            end += sums["end"][:]
             squares += sums["square"][:, layer].tolist()
             positions += int(sums["positions"][:].sum())
     j, o, last = (total * FIXED_POINT / len(squares) for total in (jacobian, state, end))
-    return Average(j, o, last, len(squares), positions, change_of(j, np.asarray(squares)))
+    return j, o, last, len(squares), positions, change_of(j, np.asarray(squares))
 
 
 def change_of(mean: np.ndarray, squares: np.ndarray) -> float:
@@ -107,8 +98,3 @@ def variants(jacobian: np.ndarray, seed: int, layer: int) -> Mapping[str, np.nda
     q, r = np.linalg.qr(random_stream(seed, Purpose.ROTATIONS, layer + 1).normal(size=(d, d)))
     matrices = (jacobian, jacobian - np.trace(jacobian) / d * np.eye(d), jacobian @ (q * np.sign(np.diag(r))))
     return dict(zip(JACOBIAN_READINGS, matrices, strict=True))
-
-
-def around(jacobian: np.ndarray, means: Average) -> Ridge:
-    """Returns the map o -> J (o - mean of o) + mean of o^L, as a first-order map of a state goes through a point."""
-    return Ridge(jacobian.T, means.end - jacobian @ means.state, float("nan"))

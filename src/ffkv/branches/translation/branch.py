@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ffkv.base.files.columns import Table
 from ffkv.base.steps import MODULES, File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
@@ -10,7 +11,6 @@ LENS = ("translation/texts", "translation/tokens", "translation/skip", "translat
 PASS = ("batches", *MODULES, "model/max_memory", "seed", "shards")  # settings of a pass of the whole model over text
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 ROOM = "ffkv.branches.translation"
-PROJECTIONS = "ffkv.branches.values.projections:write_projections"
 
 
 def _read(run: Any) -> tuple[float, float]:
@@ -32,15 +32,27 @@ def _fit(run: Any) -> tuple[float, float]:
 def _jacobian(run: Any) -> tuple[float, float]:
     """Returns the operations of the passes over texts: forward once per copy, backward once per dimension; and the numbers of the sums."""
     asked, width = run.settings.translation, run.shape.width
-    if not tables.has_texts(run.settings):
-        return 0, 0
     return asked.texts * asked.tokens * width * run.shape.body, run.settings.shards * run.shape.layers * 2 * width**2
 
 
-def _measure(run: Any, readings: int) -> tuple[float, float]:
-    """Returns the operations of the head, which reads the values, and r and y of each layer, through so many maps; and rows."""
-    read = run.shape.all_memories + 2 * run.shape.layers * run.sampled
-    return readings * read * run.shape.head, run.shape.all_memories + run.shape.layers * run.sampled
+def _measuring(prefix: str, name: str, through: str, *written: Table) -> Step:
+    """Returns the step that reads values, residuals and FF outputs through maps. `prefix`: of the names of its files."""
+    readings = len(tables.JACOBIAN_READINGS if prefix else tables.READINGS)
+
+    def amount(run: Any) -> tuple[float, float]:
+        rows = run.shape.all_memories + run.shape.layers * run.sampled
+        return readings * (rows + run.shape.layers * run.sampled) * run.shape.head, rows  # r and y of each prefix
+
+    writer = "ffkv.branches.values.projections:write_projections"
+    return Step(
+        f"{ROOM}.measure:measure_{name}",
+        f"Read values, residuals and FF outputs through the {through} of a layer group.",
+        reads=("model", f"{prefix}maps", "values", "triggers", "projections", "prefixes"),
+        settings=(*MODULES, "layer_groups"),
+        writes=(File(f"translation/{prefix}projections/{{group}}.h5", writer, written[0].applies), *written),
+        imports="head",
+        amount=amount,
+    )
 
 
 BRANCH = Branch(
@@ -70,19 +82,7 @@ BRANCH = Branch(
             imports="head",
             amount=_fit,
         ),
-        "measure": Step(
-            f"{ROOM}.measure:measure_translation",
-            "Read values, residuals and FF outputs through the maps of a layer group.",
-            reads=("model", "maps", "values", "triggers", "projections", "prefixes"),
-            settings=(*MODULES, "layer_groups"),
-            writes=(
-                File("translation/projections/{group}.h5", PROJECTIONS, tables.has_fitted),
-                tables.BY_MEMORY,
-                tables.BY_PREFIX,
-            ),
-            imports="head",
-            amount=lambda run: _measure(run, len(tables.READINGS)),
-        ),
+        "measure": _measuring("", "translation", "maps", tables.BY_MEMORY, tables.BY_PREFIX),
         "derive": Step(
             f"{ROOM}.jacobian:read_jacobians",
             "Sum derivatives of the last layer's output with respect to those of all layers, over train texts.",
@@ -102,20 +102,11 @@ BRANCH = Branch(
                 tables.JACOBIAN_FIT,
             ),
             imports="head",
+            # 500 prefixes in five readings
             amount=lambda run: (2500 * run.shape.layers * run.shape.head, 3 * run.shape.layers * run.shape.width**2),
         ),
-        "jacobian": Step(
-            f"{ROOM}.measure:measure_jacobian",
-            "Read values, residuals and FF outputs through the Jacobian lens of a layer group.",
-            reads=("model", "jacobian_maps", "values", "triggers", "projections", "prefixes"),
-            settings=(*MODULES, "layer_groups"),
-            writes=(
-                File("translation/jacobian_projections/{group}.h5", PROJECTIONS, tables.has_jacobian),
-                tables.JACOBIAN_BY_MEMORY,
-                tables.JACOBIAN_BY_PREFIX,
-            ),
-            imports="head",
-            amount=lambda run: _measure(run, len(tables.JACOBIAN_READINGS)),
+        "jacobian": _measuring(
+            "jacobian_", "jacobian", "Jacobian lens", tables.JACOBIAN_BY_MEMORY, tables.JACOBIAN_BY_PREFIX
         ),
         "summarize": Step(
             f"{ROOM}.summarize:summarize_translation",

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.activations.resume import discard_progress, has_identity, identity, progress_path
+from ffkv.activations.resume import discard_progress, identity, progress_path, read_progress
 from ffkv.base.dependencies import code_hash
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset
-from ffkv.base.lookup import exists
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Batches
 from ffkv.base.signals import stop, stoppable
@@ -57,7 +56,7 @@ class Sums:
 
 
 def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: int, seed: int) -> list[np.ndarray]:
-    """Draws texts of a split: each begins with a random sentence and goes on with the next ones of its document.
+    """Draws texts of a split: each begins with a random sentence and goes on with the next ones of its document. No two overlap.
 
     `tokens`: of a text with the beginning, at most. `skip`: first positions that do not count. Returns token ids [text][token], each
     text with at least two positions that count: of those that are long enough first, then of the longest.
@@ -71,15 +70,20 @@ def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: in
     order = random_stream(seed, Purpose.JACOBIAN_TEXTS).permutation(len(lengths))
     order = order[np.argsort(-long[order], kind="stable")]
     found: list[np.ndarray] = []
+    taken = np.zeros(len(lengths), bool)  # what two texts share would count twice
     for first in order[long[order] >= skip + LEAST_TOKENS].tolist():
         if len(found) == count:
             break
         stop = int(np.searchsorted(corpus.offsets, corpus.offsets[first] + tokens)) + 1
-        text = " ".join(corpus.texts[first : min(stop, int(last[first]))])
+        sentences = slice(first, min(stop, int(last[first])))
+        if taken[sentences].any():
+            continue
+        text = " ".join(corpus.texts[sentences])
         ids = next(tokenize([text], tokenizer, bos))[0]
         ids = np.concatenate([np.asarray(bos, np.int64), ids])[:tokens]
         if len(ids) >= skip + LEAST_TOKENS:
             found.append(ids)
+            taken[sentences] = True
     if len(found) < count:
         raise UserError(
             f"The train split has {len(found)} texts of at least {skip + LEAST_TOKENS} tokens, and translation.texts asks for {count}."
@@ -164,7 +168,10 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
         positions=np.zeros(len(own), np.int32),
         attributes={},
     )
-    done = _resume(progress_path(path), known, sums)
+    done, found = 0, read_progress(progress_path(path), known, Sums, attributes={})
+    if found:
+        sums, done = found[0], int((found[0].positions > 0).sum())
+        say(f"going on after {done} texts that are done.", error=True)
     with (
         running_in_float32(loaded.model),
         stoppable() as stopped,
@@ -177,12 +184,12 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
             signs = 2 * stream.integers(0, 2, (d, positions)) - 1 if settings.reach == "same" else None
             copies = max(2, batches.tokens // settings.tokens)
             on_device = torch.from_numpy(ids).to(loaded.device)
-            found = jacobian_of(loaded, on_device, slice(skip, len(ids) - 1), copies, signs)
-            if not all((np.abs(array) < LARGEST / settings.texts).all() for array in found):
+            parts = jacobian_of(loaded, on_device, slice(skip, len(ids) - 1), copies, signs)
+            if not all((np.abs(array) < LARGEST / settings.texts).all() for array in parts):
                 raise UserError(f"Derivatives of {anatomy.checkpoint} are not finite, or too large to be summed.")
-            for total, array in zip((sums.jacobian, sums.state, sums.end), found, strict=True):
+            for total, array in zip((sums.jacobian, sums.state, sums.end), parts, strict=True):
                 total += np.rint(array / FIXED_POINT).astype(np.int64)
-            sums.square[place] = np.square(found[0]).sum((1, 2))
+            sums.square[place] = np.square(parts[0]).sum((1, 2))
             bar.update()
             if number != own[-1] or stopped():
                 _save(progress_path(path), "progress", sums, {"identity": known})
@@ -195,22 +202,3 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
 def _save(path: Path, kind: str, sums: Sums, attributes: dict[str, Any]) -> None:
     with hdf5.create(path, kind, attributes) as file:
         datasets.write(file, sums)
-
-
-def _resume(saved: Path, known: dict[str, Any], sums: Sums) -> int:
-    """Adds what an earlier process has saved to sums that are 0. Returns the number of its texts."""
-    if not exists(saved):
-        return 0
-    try:
-        with hdf5.open(saved, "progress") as file:
-            if not has_identity(file, known):
-                raise UserError("the saved progress belongs to other settings or code.")
-            found = datasets.read(file, Sums, attributes={})
-    except UserError as error:
-        say(f"starting from the beginning: {error}", error=True)
-        return 0
-    for name in datasets.datasets_of(Sums):
-        getattr(sums, name)[...] = getattr(found, name)
-    done = int((found.positions > 0).sum())
-    say(f"going on after {done} texts that are done.", error=True)
-    return done

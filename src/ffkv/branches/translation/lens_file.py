@@ -8,7 +8,7 @@ import io
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +17,10 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 
 
-class Lens(NamedTuple):
-    """A published lens."""
+def read_lens(path: Path | str, layers: int, width: int) -> tuple[list[np.ndarray], int]:
+    """Reads a published lens for a model of so many layers and dimensions. Only the last layer may be missing: its J is the identity.
 
-    matrices: dict[int, np.ndarray]  # J by layer [d, d], float32; the last one may be missing
-    texts: int  # that it is the mean of
-    width: int  # d
-
-    def jacobian(self, layer: int) -> np.ndarray:
-        """Returns J of a layer [d, d], float64."""
-        return self.matrices.get(layer, np.eye(self.width)).astype(float)
-
-
-def read_lens(path: Path | str, layers: int, width: int) -> Lens:
-    """Reads a published lens for a model of so many layers and dimensions. Only the last layer may be missing.
+    Returns J of each layer [layer][d, d] in float64, and the number of texts that it is the mean of.
 
     Raises:
         UserError: the file is missing, is no such lens, would run code, is of another model, or holds what is not finite.
@@ -60,7 +50,8 @@ def read_lens(path: Path | str, layers: int, width: int) -> Lens:
         raise UserError(f"{path} is of another model: {wrong}, and this one has {layers} layers of {width} dimensions.")
     if bad := [layer for layer, j in matrices.items() if not bool(j.isfinite().all())]:
         raise UserError(f"{path} is not finite in layer {bad[0]}. A lens in float16 may have overflowed: fit it again.")
-    return Lens({layer: j.float().numpy() for layer, j in matrices.items()}, held["n_prompts"], width)
+    identity = torch.eye(width)
+    return [matrices.get(layer, identity).double().numpy() for layer in range(layers)], held["n_prompts"]
 
 
 def _unpacked(path: Path | str) -> int:

@@ -23,13 +23,8 @@ LABELS = {
     "shuffled": "map of shuffled pairs",
     "rotated": "Jacobian, rotated",
 }
-MAPS = ("translated", "jacobian")  # readings that are no nulls
-CURVES = {
-    "translated": "translated",
-    "jacobian": "through the Jacobian lens",
-}  # as the line is called beside other runs
-NULLS = {"translated": "shuffled", "jacobian": "rotated"}  # of each map
-READ = {"translated": "translated", "jacobian": "read through the Jacobian lens"}
+NULLS = {"translated": "shuffled", "jacobian": "rotated"}  # of each reading that is no null
+HOW = {"translated": "translated", "jacobian": "through the Jacobian lens"}  # values are read
 COUNTED = {"keys": "sum", "prefixes": "max"}  # the columns that tell of how many things a figure is
 # How captions write the numbers of a column, if not as percentages.
 WRITE = {("translated_rank", "median"): rounded, ("translation_fit", "divergence"): rounded}
@@ -44,20 +39,16 @@ def _panel(
     of_head: the head's own table, of the run's other sections; "" if the table of `line` has its rows.
     """
     own = Line(**{"label": "", "of": {}, **line})
+    curves = {reading: f"{own.curve}, {how}" for reading, how in HOW.items()}
     lines = {
-        reading: replace(
-            own,
-            label=label,
-            of={"reading": reading, **own.of},
-            curve=f"{own.curve}, {CURVES[reading]}" if reading in CURVES else "",
-        )
+        reading: replace(own, label=label, of={"reading": reading, **own.of}, curve=curves.get(reading, ""))
         for reading, label in LABELS.items()
     }
     if of_head:
         of = {"reading" if name == "counted" else name: its for name, its in own.of.items()}
         lines["head"] = replace(lines["head"], table=of_head, of=of)
     if "source" in own.of:
-        for reading in MAPS:
+        for reading in NULLS:
             permuted = {**lines[reading].of, "source": "permuted"}
             label = f"{LABELS[reading]}, keys permuted"
             lines[label] = replace(lines[reading], label=label, of=permuted, curve="")
@@ -67,6 +58,8 @@ def _panel(
 def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Figure:
     """Returns a figure of `figures.toml`. told: the panel of which the first sentence of the caption tells."""
     made = [_panel(**each) for each in panels]
+
+    read = {**HOW, "head": LABELS["head"]}
 
     def told_by(say: Callable[..., str], run: Run, panel: Panel) -> dict[str, str]:
         return {
@@ -83,14 +76,12 @@ def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Fi
         ]
         return {
             "map": note(__package__, "map", maps=maps_of(run)),
-            "lower": {CURVES[reading]: percent(_mean(run, reading).value) for reading in maps_of(run)},
+            "lower": {HOW[reading]: percent(_mean(run, reading).value) for reading in maps_of(run)},
             "of_head": percent(_mean(run, "head").value) if maps_of(run) else "",
             "courses": courses,
             **{column: number(first[column].agg(how)) for column, how in COUNTED.items() if column in first},
             "ways": {
-                CURVES.get(reading, LABELS[reading]): said
-                for reading, said in told_by(goes, run, made[told]).items()
-                if reading in CURVES or reading == "head"
+                read[reading]: said for reading, said in told_by(goes, run, made[told]).items() if reading in read
             },
             "settled": _settled(run) if name == "translation_fit" else None,
         }
@@ -119,7 +110,7 @@ def _settled(run: Run) -> dict[str, str] | None:
 def maps_of(run: Run) -> list[str]:
     """Returns the readings of a run that are no nulls, beside the head's."""
     compared = {*run.table(DIFFERENCES)["compared"]} if DIFFERENCES in run.tables else set()
-    return [reading for reading in MAPS if reading in compared]
+    return [reading for reading in NULLS if reading in compared]
 
 
 def answer(run: Run, control: Run | None = None, reading: str = "translated") -> str:
@@ -127,8 +118,8 @@ def answer(run: Run, control: Run | None = None, reading: str = "translated") ->
     gain, null = _mean(run, f"{reading} - head"), _mean(run, f"{reading} - {NULLS[reading]}")
     missing = _mean(run, "head", "upper").value - _mean(run, "head").value
     rule = Rule(limit=max(0.0, FLAT * missing))
-    known_of_control = control is not None and reading in maps_of(control)
-    verdict = judge(rule, gain, _mean(control, f"{reading} - head") if control and known_of_control else None)[0]
+    of_control = _mean(control, f"{reading} - head") if control and reading in maps_of(control) else None
+    verdict = judge(rule, gain, of_control)[0]
     known = {"gain": gain.value, "missing": missing, "null": null.low, "limit": rule.limit, "verdict": verdict}
     within = rule.margins(gain.low, gain.high)[0] <= 0
     untrained = run.anatomy.weights == "random"
@@ -143,28 +134,26 @@ def _mean(run: Run, compared: str, half: str = "lower") -> Estimate:
 
 def _numbers(run: Run) -> dict[str, str]:
     """Returns what the answers are about, by what it is; nothing of a run whose control was made without it."""
-    if DIFFERENCES not in run.tables:
-        return {}
     found = {}
     for reading in maps_of(run):
-        its, gain = _mean(run, reading), _mean(run, f"{reading} - head")
-        found[f"values of the lower half of the layers that agree, above permuted keys, {CURVES[reading]}"] = percent(
-            its.value
+        own, gain = _mean(run, reading), _mean(run, f"{reading} - head")
+        points = map(in_points, (gain.value, gain.low, gain.high))
+        found[f"values of the lower half of the layers that agree, above permuted keys, {HOW[reading]}"] = percent(
+            own.value
         )
-        found[f"the difference from the head's reading, {CURVES[reading]} (95 % interval)"] = (
-            f"{in_points(gain.value)} ({in_points(gain.low)} to {in_points(gain.high)})"
+        found["the same, as the head reads them"] = percent(_mean(run, "head").value)
+        found[f"the difference from the head's reading, {HOW[reading]} (95 % interval)"] = "{} ({} to {})".format(
+            *points
         )
-    return {**found, "the same, as the head reads them": percent(_mean(run, "head").value)}
+    return found
 
 
 def summarize(run: Run, control: Run | None = None) -> list[str]:
     """Returns whether lower layers' values agree once they are read through maps, a sentence for each kind of map."""
     other = control if control is not None and DIFFERENCES in control.tables else None
     untrained = other if other and other.anatomy.weights == "random" else None
-    return [
-        f"Do values of the lower half of the layers agree once they are {READ[reading]}? {answer(run, untrained, reading)}"
-        for reading in maps_of(run)
-    ]
+    question = "Do values of the lower half of the layers agree, read {}? {}"
+    return [question.format(HOW[reading], answer(run, untrained, reading)) for reading in maps_of(run)]
 
 
 def _tables(run: Run) -> list[TableBlock]:

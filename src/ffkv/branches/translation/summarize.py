@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ffkv.base.errors import UserError
 from ffkv.base.intervals import boxes, paired_interval, wilson
 from ffkv.branches.composition.summarize import summarize_no_agreement
 from ffkv.branches.given import Given
@@ -23,6 +24,10 @@ def summarize_translation(given: Given, seed: int = 0) -> dict[str, pd.DataFrame
 
     def both(name: str, belongs_to: Mapping[str, Any], key: str) -> pd.DataFrame:
         made = [each for each in (name, f"jacobian_{name}") if given.files.get(each)]
+        if not made:
+            raise UserError(
+                f"No table is named. Name those of all groups, by --{name} or --jacobian-{name}.".replace("_", "-")
+            )
         found = [given.table(each, belongs_to, ("layer", "reading", *[key] * bool(key))) for each in made]
         return pd.concat(found, ignore_index=True)
 
@@ -73,8 +78,6 @@ def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:
     """
     keys = by_memory[by_memory["triggers"] > 0]
     read = {name: own.set_index(["layer", "memory"]) for name, own in keys.groupby("reading")}
-    compared = [*(each for fit, names in tables.COMPARED_BY.items() if fit in read for each in names), "head"]
-    compared = [each for each in tables.COMPARED if each in compared]
     one = next(iter(read.values()), keys.set_index(["layer", "memory"]))
     read["head"] = one.assign(top_token=one["head_top_token"], agrees=one["head_agrees"])
     layer = one.index.get_level_values("layer").to_numpy()
@@ -84,7 +87,7 @@ def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:
         numbers = {
             name: (each["agrees"].to_numpy(float)[memories], by_chance(each)[memories]) for name, each in read.items()
         }
-        for name in compared:
+        for name in (name for name in tables.COMPARED if {*name.split(" - ")} <= {*read}):
             first, _, second = name.partition(" - ")
             agrees, chance = numbers[first]
             if second:

@@ -21,12 +21,11 @@ ABOUT = (
 )
 READING = word("reading", ABOUT, *ALL_READINGS)
 JUDGED = (*ALL_READINGS, PUBLISHED, "head")
-# What is compared memory by memory, by the map that a run needs for it.
-COMPARED_BY = {
-    "translated": ("translated", "translated - head", "translated - shuffled"),
-    "jacobian": ("jacobian", "jacobian - head", "jacobian - rotated", "jacobian - jacobian without identity"),
-}
-COMPARED = (*COMPARED_BY["translated"], "head", *COMPARED_BY["jacobian"])
+# What is compared memory by memory: readings, and differences of two.
+COMPARED = (
+    *("translated", "head", "translated - head", "translated - shuffled"),
+    *("jacobian", "jacobian - head", "jacobian - rotated", "jacobian - jacobian without identity"),
+)
 HALVES = ("lower", "upper", "all")
 
 
@@ -71,21 +70,17 @@ FIT = table(
     split="validation",
     **_FITTED,
 )
-LENS = (
-    count("texts", "texts that the Jacobian is the mean of; 0 of other readings", since="the fourth edition"),
-    count("positions", "positions of these texts that count", since="the fourth edition"),
-    number(
-        "change",
-        "how far the Jacobian moves if one text is left out, relative to its length: root mean square over the texts",
-        lowest=0,
-        since="the fourth edition",
-    ),
-    share(
-        "identity_share",
-        "how much of the Jacobian is a multiple of the identity, d α² / ‖J‖² with α = tr J / d",
-        since="the fourth edition",
-    ),
-)
+LENS = [
+    replace(column, since="the fourth edition")
+    for column in (
+        count("texts", "texts that the Jacobian is the mean of; 0 of other readings"),
+        count("positions", "positions of these texts that count"),
+        number(
+            "change", "how far it moves if one text is left out, of its length: root mean square over texts", lowest=0
+        ),
+        share("identity_share", "how much of it is a multiple of the identity, d α² / ‖J‖² with α = tr J / d"),
+    )
+]
 JACOBIAN_FIT = table(
     "translation/jacobian_fit/{group}.parquet", FIT.about, *FIT.columns, *LENS, split="validation", **_JACOBIAN
 )
