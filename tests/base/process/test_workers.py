@@ -93,7 +93,7 @@ def test_an_error_of_the_items_ends_the_processes():
 @pytest.mark.parametrize(
     "end, how",
     [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
         (lambda: os._exit(3), "ended with exit code 3"),
     ],
 )

@@ -9,15 +9,23 @@ import multiprocessing
 import os
 import signal
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, TypeVar, cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 from ffkv.base.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-DEATHS = (EOFError, ConnectionError)  # what a pipe to a fork that has ended raises
+
+
+class Lost(NamedTuple):
+    """No result: the item ended the fork."""
+
+    how: str  # such as "was ended by SIGSEGV"
 
 
 class _Worker(NamedTuple):
@@ -26,17 +34,20 @@ class _Worker(NamedTuple):
     process: Any
     connection: Connection
 
-    def death(self, ended: str) -> str:
-        """Says how the fork ended. `ended`: a word for what a signal did to it, such as "killed"."""
-        self.process.join()
-        code = self.process.exitcode
-        return f"was {ended} by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-class Lost(NamedTuple):
-    """No result: the item ended the fork."""
-
-    how: str  # such as "was ended by SIGSEGV"
+    def ask(self, item: Any, seconds: float | None = None) -> Any:
+        """Returns the function's result for an item, or `Lost`. Its exception is raised here. `seconds`: None for no limit."""
+        try:
+            self.connection.send(item)
+            if not self.connection.poll(seconds):
+                return Lost(f"did not end within {seconds:.0f} s")
+            succeeded, found = self.connection.recv()
+        except (EOFError, ConnectionError):  # what a pipe to a fork that has ended raises
+            self.process.join()
+            code = self.process.exitcode
+            return Lost(f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}")
+        if not succeeded:
+            raise found
+        return found
 
 
 def apart(function: Callable[[Item], Any], items: Iterable[Item], seconds: Callable[[Item], float]) -> Iterator[Any]:
@@ -51,24 +62,13 @@ def apart(function: Callable[[Item], Any], items: Iterable[Item], seconds: Calla
     try:
         for item in items:
             workers = workers or [_start(function, [])]
-            found = _ask(workers[0], item, seconds(item))
+            found = workers[0].ask(item, seconds(item))
             if isinstance(found, Lost):
                 _end(workers)
                 workers = []
             yield found
     finally:
         _end(workers)
-
-
-def _ask(worker: _Worker, item: Any, seconds: float) -> Any:
-    try:
-        worker.connection.send(item)
-        if not worker.connection.poll(seconds):
-            return Lost(f"did not end within {seconds:.0f} s")
-        answer = worker.connection.recv()
-    except DEATHS:
-        return Lost(worker.death("ended"))
-    return _result(*answer)
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], processes: int, work: str) -> Iterator[Result]:
@@ -82,13 +82,36 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
     if processes == 1:
         yield from map(function, items)
         return
-    workers: list[_Worker] = []
-    try:
-        for _ in range(processes):
-            workers.append(_start(function, workers))
-        yield from _deal(workers, iter(items), work)
-    finally:
-        _end(workers)
+    workers, idle, asked = list[_Worker](), SimpleQueue[_Worker](), deque[Future]()
+
+    def ask(item: Item) -> Any:
+        worker = idle.get()
+        try:
+            return worker.ask(item)
+        finally:
+            idle.put(worker)
+
+    def result(answer: Future) -> Any:
+        if isinstance(found := answer.result(), Lost):
+            raise UserError(
+                f"One of the processes that {work} {found.how}. If nobody ended it, the memory was used up: use fewer"
+                " processes, or give the job more memory."
+            )
+        return found
+
+    with ThreadPoolExecutor(processes) as threads:  # they start behind the forks: one waits for each fork
+        try:
+            for _ in range(processes):
+                workers.append(_start(function, workers))
+                idle.put(workers[-1])
+            for item in items:
+                asked.append(threads.submit(ask, item))
+                if len(asked) == 2 * processes:  # so that a fork has its next item at once
+                    yield result(asked.popleft())
+            yield from map(result, asked)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            _end(workers)
 
 
 def _start(function: Callable, others: list[_Worker]) -> _Worker:
@@ -129,48 +152,3 @@ def _work(function: Callable, connection: Connection, inherited: list[Connection
                 failure = error if isinstance(error, Exception) else panic
                 failure.add_note(f"In another process:\n{traceback.format_exc()}")
                 connection.send((False, failure))
-
-
-def _result(succeeded: bool, found: Any) -> Any:
-    """Returns a result of a fork. An exception of the function is raised here."""
-    if not succeeded:
-        raise found
-    return found
-
-
-def _deal(workers: list[_Worker], items: Iterator, work: str) -> Iterator[Any]:
-    """Gives an item to each worker that has none. Results wait until those of all items before are there."""
-    busy: dict[Connection, tuple[int, _Worker]] = {}
-    idle, dealt, done = list(workers), 0, 0
-    results: dict[int, Any] = {}
-    while True:
-        for item in items if idle else ():
-            worker = idle.pop()
-            with _deaths_told(worker, work):
-                worker.connection.send(item)
-            busy[worker.connection] = dealt, worker
-            dealt += 1
-            if not idle:
-                break
-        if not busy:
-            return
-        for connection in wait(list(busy)):
-            number, worker = busy.pop(cast(Connection, connection))
-            with _deaths_told(worker, work):
-                answer = worker.connection.recv()
-            results[number] = _result(*answer)
-            idle.append(worker)
-        while done in results:
-            yield results.pop(done)
-            done += 1
-
-
-@contextlib.contextmanager
-def _deaths_told(worker: _Worker, work: str) -> Iterator[None]:
-    try:
-        yield
-    except DEATHS as error:
-        raise UserError(
-            f"One of the processes that {work} {worker.death('killed')}. If nobody ended it, the memory was used up: use fewer"
-            " processes, or give the job more memory."
-        ) from error
