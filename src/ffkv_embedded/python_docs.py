@@ -31,7 +31,6 @@ SKIPPED = {
     "pydoc_data",
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of a statement: lists of statements inside
 
 # A doctest with its output, or a table, up to the end of the paragraph.
 EXAMPLE = re.compile(r"^\s*(?:>>>|\.\.\.\s|\||\+--|={3,} ).*", re.M | re.S)
@@ -97,17 +96,9 @@ def read_docstrings(path: Path) -> list[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
-    nodes = sorted(_documented(tree), key=lambda node: getattr(node, "lineno", 0))  # a module has no line number
-    return [text for node in nodes if (text := ast.get_docstring(node))]
-
-
-def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yields what can have a docstring. Only statements are looked into: nearly all nodes are expressions."""
-    if isinstance(node, DOCUMENTED):
-        yield node
-    for name in BLOCKS:
-        for statement in getattr(node, name, ()):
-            yield from _documented(statement)
+    documented = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    documented.sort(key=lambda node: getattr(node, "lineno", 0))  # a module has no line number
+    return [text for node in documented if (text := ast.get_docstring(node))]
 
 
 def prose(text: str) -> list[str]:

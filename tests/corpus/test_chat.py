@@ -17,7 +17,7 @@ from ffkv.corpus.chat import chat_renderer
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.corpus.rows import row_text
+from ffkv.corpus.rows import row_document
 from ffkv.corpus.sources import read_documents
 from ffkv.corpus.step import encode_corpus, find_beginning
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
@@ -207,8 +207,8 @@ def test_files_without_fields_and_tokenizers_without_template_are_refused(tmp_pa
 
 def test_text_that_is_asked_for_is_no_chat():
     with pytest.raises(UserError, match=r"row 3: field 'text' contains list, not text\. Set corpus\.text_field or"):
-        row_text({"text": []}, Corpus(), "row 3")
-    assert [row_text({"text": value}, Corpus(), "row 3") for value in ("a", None)] == ["a", ""]
+        row_document({"text": []}, Corpus(), "row 3")
+    assert [row_document({"text": value}, Corpus(), "row 3").text for value in ("a", None)] == ["a", ""]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ REFUSED = {
     "an object over lines": ("a.json", b'{\n"text": "a"\n}\n', r"\(line 1\): not JSON"),
     "a NUL in a string": ("a.jsonl", b'{"text": "a\0"}\n', r"\(line 1\): not JSON: Invalid control character"),
     "no UTF-8 in JSON": ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', r"\(line 2\): bytes that are not UTF-8 text"),
-    "a field twice": ("a.jsonl", b'{"text": "a", "text": "b"}\n', r"\(line 1\): the name 'text' occurs twice"),
+    "a field twice": ("a.jsonl", b'{"text": "a", "text": "b"}\n', r"\(line 1\): the key 'text' occurs twice"),
     "another type": ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', "a.jsonl, line 2: field 'text' contains int, not text"),
     "an object": ("a.jsonl", b'{"text": {"text": "a"}}\n', "a.jsonl, line 1: field 'text' contains dict, not text"),
     "no object": ("a.jsonl", b'"text"\n', "a.jsonl, line 1: contains str, not an object"),

@@ -163,8 +163,7 @@ def read_json(path: Path | str, largest: int = LARGEST, **options: Any) -> Any:
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """Parses JSON. `options`: those of `json.loads`; its `object_pairs_hook` may take a name twice.
 
-    Raises ValueError if it is no JSON, is nested too deeply, or has a name twice in an object, of which `json.loads` would
-    drop one; or a number has more digits than Python reads.
+    Raises ValueError if it is no JSON, is nested too deeply, or a number has more digits than Python reads; `OccursTwice`.
     """
     try:
         return json.loads(text, **{"object_pairs_hook": _unique, **options})
@@ -172,11 +171,15 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+class OccursTwice(ValueError):
+    """An object of JSON has a key twice, of which `json.loads` would drop one."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the name {name[:100]!r} occurs twice")
+        raise OccursTwice(f"the key {name[:80]!r} occurs twice")
     return found
 
 

@@ -30,8 +30,10 @@ TEXTS = ("string", "large_string", "string_view")  # types of columns of parquet
 MISSING = object()  # stands for the value of a column that a row does not have
 
 
-def row_text(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render | None = None) -> str | None:
-    """Returns the text of a row; "" if it has none, None if `corpus.where` does not want the row.
+def row_document(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render | None = None) -> Document | None:
+    """Returns the document of a row, without its name; None if `corpus.where` does not want the row.
+
+    Its text is "" if the row has none. A text in a column `title` is its title, unless that is the text itself.
 
     `row`: value of each column; those of a nested column are a mapping. `render` turns a chat into text, see
     `chat_renderer`; None if rows contain text. `place`: file and row, for messages. Raises UserError if the value in the
@@ -39,31 +41,21 @@ def row_text(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render 
     """
     if not is_wanted(row, corpus.where, place):
         return None
-    field, value = corpus.text_field, find_column(row, corpus.text_field)
-    if value is None or value is MISSING:
-        return ""
-    if render is None:
-        if not isinstance(value, str):
-            remedy = " or corpus.chat_template" if isinstance(value, list) else ""
-            raise UserError(
-                f"{place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field{remedy}."
-            )
-        return value
-    check_messages(value, f"{place}: field {field!r}")
-    try:
-        return render(value) if value else ""
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from error
-
-
-def row_document(row: Mapping[str, Any], corpus: Corpus, place: str, render: Render | None = None) -> Document | None:
-    """Returns the document of a row, without its name; None if `corpus.where` does not want the row.
-
-    A text in a column `title` is its title, unless that is the text itself. Arguments and errors: see `row_text`.
-    """
-    text, title = row_text(row, corpus, place, render), row.get(TITLE)
-    own = title if isinstance(title, str) and corpus.text_field != TITLE else ""
-    return None if text is None else Document("", text, own)
+    field, text, title = corpus.text_field, find_column(row, corpus.text_field), row.get(TITLE)
+    if text is None or text is MISSING:
+        text = ""
+    elif render is not None:
+        check_messages(text, f"{place}: field {field!r}")
+        try:
+            text = render(text) if text else ""
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from error
+    elif not isinstance(text, str):
+        remedy = " or corpus.chat_template" if isinstance(text, list) else ""
+        raise UserError(
+            f"{place}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field{remedy}."
+        )
+    return Document("", text, title if isinstance(title, str) and field != TITLE else "")
 
 
 def find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:

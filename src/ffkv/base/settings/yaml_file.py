@@ -5,16 +5,14 @@ therefore call `check_command_line` first, and the Snakefile calls `read_setting
 """
 
 import argparse
-import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import exists, is_file, read_bytes
+from ffkv.base.lookup import OccursTwice, exists, is_file, parse_json, read_bytes
 from ffkv.base.terminal import say
 
 LARGEST = 2**20  # bytes of a file; YAML is read slowly
@@ -36,20 +34,19 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         raise _wrong(path, error.object[: error.start].count(b"\n"), "is not UTF-8 text") from error
     except ValueError as error:
         raise UserError(f"{path} is no settings file: {error}.") from error
-    twice: list[str] = []
+    twice = None
     try:
-        found = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
-        if not twice:
-            return _checked(path, found)
-        text = text.replace("\t", " ")  # JSON has tabs only between words; YAML refuses them but can tell the line
-    except (ValueError, RecursionError):  # not JSON, as nearly always
-        twice = []
+        return _checked(path, parse_json(text))
+    except OccursTwice as error:
+        text, twice = text.replace("\t", " "), error  # JSON has tabs only between words; YAML can tell the line
+    except ValueError:  # not JSON, as nearly always
+        pass
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is not None:
             _check_node(path, node)
         if twice:  # YAML did not notice it
-            raise UserError(f"{path}: the key {twice[0][:80]!r} occurs twice.")
+            raise UserError(f"{path}: {twice}.")
         return _checked(path, yaml.safe_load(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -66,12 +63,6 @@ def read_settings(path: Path | str) -> dict[str, Any]:
 
 def _wrong(path: Path | str, line: int, reason: str) -> UserError:
     return UserError(f"{path}, line {line + 1}: {reason}.")
-
-
-def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
-    """Makes an object of JSON, and adds the keys that it has twice to a list."""
-    twice += [name for name, number in Counter(name for name, _ in pairs).items() if number > 1]
-    return dict(pairs)
 
 
 def _checked(path: Path | str, found: Any) -> dict[str, Any]:
