@@ -80,14 +80,9 @@ def listening(*libraries: str) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
     """Inside the `with` statement, attributes of objects have other values. `places`: object, attribute and value of each."""
-    before = [(holder, name, name in vars(holder), getattr(holder, name)) for holder, name, _ in places]
-    try:
-        for holder, name, value in places:
-            setattr(holder, name, value)
+    from unittest import mock  # takes time to import, unless torch is there
+
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(mock.patch.object(*place))
         yield
-    finally:
-        for holder, name, own, value in before:
-            if own:
-                setattr(holder, name, value)
-            else:  # it is of the object's class; kept by the object, a method would refer to it in a circle
-                delattr(holder, name)
