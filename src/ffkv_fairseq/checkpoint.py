@@ -236,7 +236,15 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
     """
     given: dict[int, tuple[str, Tensor, nn.Parameter]] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        tensor = _take(state, name, tuple(parameter.shape))
+        tensor, shape = state.pop(name, None), tuple(parameter.shape)
+        if tensor is None:
+            raise UserError(
+                f"it lacks the tensor {name} of shape {shape}. Fetch it again, or save all tensors of the model."
+            )
+        if tuple(tensor.shape) != shape:
+            raise UserError(f"the tensor {name} has the shape {tuple(tensor.shape)}, not {shape}.")
+        if not tensor.is_floating_point():
+            raise UserError(f"the tensor {name} is of type {tensor.dtype}: weights are floating-point numbers.")
         dtype = dtype or tensor.dtype
         if id(parameter) not in given:
             weight = nn.Parameter(tensor.to(dtype), requires_grad=False)
@@ -250,16 +258,3 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
         setattr(model.get_submodule(owner), attribute, weight)
     if state:
         raise UserError(f"it holds tensors that are not part of the model: {', '.join(sorted(state)[:5])}.")
-
-
-def _take(state: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    tensor = state.pop(name, None)
-    if tensor is None:
-        raise UserError(
-            f"it lacks the tensor {name} of shape {shape}. Fetch it again, or save all tensors of the model."
-        )
-    if tuple(tensor.shape) != shape:
-        raise UserError(f"the tensor {name} has the shape {tuple(tensor.shape)}, not {shape}.")
-    if not tensor.is_floating_point():
-        raise UserError(f"the tensor {name} is of type {tensor.dtype}: weights are floating-point numbers.")
-    return tensor

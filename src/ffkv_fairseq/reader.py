@@ -53,15 +53,16 @@ def read_dictionary(folder: Path) -> list[str]:
     return words
 
 
-def dictionary_tokenizer(words: list[str]) -> "PreTrainedTokenizerFast":
-    """Makes a fast tokenizer of transformers: blanks separate words, unknown words are `<unk>`, `</s>` comes first.
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":
+    """Makes a fast tokenizer of a dictionary: blanks separate words, unknown words are `<unk>`, `</s>` comes first.
 
-    Special tokens are words like others: blanks separate them, and they split no word that contains them.
+    Special tokens are words like others: blanks separate them, and they split no word that contains them. Raises: see
+    `read_dictionary`.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    ids = {word: number for number, word in enumerate(words)}
+    ids = {word: number for number, word in enumerate(read_dictionary(folder))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(f"{EOS} $A", None, [(EOS, ids[EOS])])
@@ -80,11 +81,6 @@ def load_model(settings: "Model", with_weights: bool = True) -> "PreTrainedModel
     from ffkv_fairseq import checkpoint
 
     return checkpoint.load_model(settings, with_weights)
-
-
-def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":
-    """Loads the tokenizer of a checkpoint. Raises: see `read_dictionary`."""
-    return dictionary_tokenizer(read_dictionary(folder))
 
 
 def load_class() -> type:

@@ -8,14 +8,17 @@ from ffkv.base.errors import UserError
 from ffkv.corpus.step import find_beginning
 from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import token_texts
-from ffkv_fairseq.reader import dictionary_tokenizer, read_dictionary
+from ffkv_fairseq import reader
+from ffkv_fairseq.reader import read_dictionary
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "the", ",", "@-@", "Último", "&amp;", "madeupword0000"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return dictionary_tokenizer(WORDS)
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dictionary")
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS[4:]), encoding="utf-8")
+    return reader.load_tokenizer(folder)
 
 
 def ids(tokenizer, text):

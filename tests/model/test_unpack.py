@@ -192,8 +192,8 @@ def test_the_plan_and_the_workflow_find_the_files_of_a_package(package, tmp_path
     facts = inspect_run(given, jobs, None)
     assert facts.shape.memories == (96, 96) and facts.unpacking > 0
     assert facts.packed == (package / "a.gguf").stat().st_size and inspect_run(given, {}, None).packed == 0
-    assert checkpoint_files(given.model_dump()) == [str(package / "a.gguf")], "no other file of the package counts"
-    assert hub_repositories(given.model_dump()) == {}
+    assert checkpoint_files(given) == [str(package / "a.gguf")], "no other file of the package counts"
+    assert hub_repositories(given) == {}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_plan_and_the_workflow_find_the_files_of_a_package(package, tmp_path
     [
         lambda given: prove(given.model),
         lambda given: inspect_run(given, {}, None),
-        lambda given: hub_repositories(given.model_dump()),
+        lambda given: hub_repositories(given),
     ],
 )
 def test_a_missing_package_is_told_before_anything_is_read(read):

@@ -112,9 +112,9 @@ def test_its_rules_count_with_its_own_code(own, tmp_path):
 
 
 BESIDE = """
-from ffkv.base.settings import Corpus, Model
+from ffkv.branches.settings import Settings
 from ffkv.workflow.inputs import code_beside
-settings = {"model": Model(checkpoint=%r).model_dump(), "corpus": Corpus(dataset=%r).model_dump()}
+settings = Settings(model={"checkpoint": %r}, corpus={"dataset": %r})
 print([code_beside(what, settings) for what in ("checkpoint", "corpus")])
 """
 

@@ -43,7 +43,7 @@ rule triggers:
 
 rule merge_triggers:
     input:
-        shards=runs.every_shard("results/{run}/triggers/{shard}.h5"),
+        shards=runs.every("results/{run}/triggers/{shard}.h5"),
     output:
         triggers="results/{run}/triggers.h5",
     log:
@@ -101,7 +101,7 @@ rule sampled_prefixes:
 
 rule merge_sampled_prefixes:
     input:
-        shards=runs.every_shard("results/{run}/sampled_prefixes/{shard}.h5"),
+        shards=runs.every("results/{run}/sampled_prefixes/{shard}.h5"),
         model="results/{run}/model",
     output:
         prefixes="results/{run}/sampled_prefixes.h5",

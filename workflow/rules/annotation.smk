@@ -13,8 +13,8 @@ rule annotate_agreement:
         corpus=collect(
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
         ),
-        patterns=runs.every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
+        patterns=runs.every("results/{run}/keys/patterns/{group}.parquet"),
+        by_prefix=runs.every("results/{run}/keys/by_prefix/{group}.parquet"),
         annotations=runs.files("annotations"),
     output:
         patterns="results/{run}/annotation/patterns.parquet",
@@ -36,7 +36,7 @@ rule annotate_agreement:
     params:
         results=subpath(input.settings, parent=True),
         annotations=lambda wildcards: Path(
-            runs.settings[wildcards.run]["annotation"]["folder"], wildcards.run
+            runs.settings[wildcards.run].annotation.folder, wildcards.run
         ),
         folder=subpath(output.agreement, parent=True),
         content=runs.content("annotations"),

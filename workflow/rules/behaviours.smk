@@ -81,7 +81,7 @@ rule behaviours_read:
 rule behaviours_choose:
     input:
         prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
-        read=runs.every_shard("results/{run}/behaviours/{behaviour}/states/{shard}.h5"),
+        read=runs.every("results/{run}/behaviours/{behaviour}/states/{shard}.h5"),
     output:
         memories="results/{run}/behaviours/{behaviour}/memories.parquet",
         answers="results/{run}/behaviours/{behaviour}/answers.parquet",
@@ -207,42 +207,28 @@ rule behaviours_graph:
 rule behaviours_summarize:
     input:
         model="results/{run}/model",
-        encode=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/prompts.parquet"
-        ),
-        memories=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/memories.parquet"
-        ),
-        answers=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/answers.parquet"
-        ),
-        stability=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/stability.parquet"
-        ),
-        effects=runs.every_behaviour(
+        encode=runs.every("results/{run}/behaviours/{behaviour}/prompts.parquet"),
+        memories=runs.every("results/{run}/behaviours/{behaviour}/memories.parquet"),
+        answers=runs.every("results/{run}/behaviours/{behaviour}/answers.parquet"),
+        stability=runs.every("results/{run}/behaviours/{behaviour}/stability.parquet"),
+        effects=runs.every(
             "results/{run}/behaviours/{behaviour}/effects/{shard}.parquet"
         ),
-        sets=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/sets/{shard}.parquet"
-        ),
-        side_effects=runs.every_behaviour(
+        sets=runs.every("results/{run}/behaviours/{behaviour}/sets/{shard}.parquet"),
+        side_effects=runs.every(
             "results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet"
         ),
-        graph_sets=runs.every_behaviour(
-            "results/{run}/behaviours/{behaviour}/graph_sets.parquet"
-        ),
-        graph_nodes=runs.every_behaviour(
+        graph_sets=runs.every("results/{run}/behaviours/{behaviour}/graph_sets.parquet"),
+        graph_nodes=runs.every(
             "results/{run}/behaviours/{behaviour}/graph_nodes.parquet"
         ),
-        graph_edges=runs.every_behaviour(
+        graph_edges=runs.every(
             "results/{run}/behaviours/{behaviour}/graph_edges.parquet"
         ),
-        graph_paths=runs.every_behaviour(
+        graph_paths=runs.every(
             "results/{run}/behaviours/{behaviour}/graph_paths.parquet"
         ),
-        projections=runs.every_layer_group(
-            "results/{run}/values/projections/{group}.h5"
-        ),
+        projections=runs.every("results/{run}/values/projections/{group}.h5"),
     output:
         tables("behaviours_summarize"),
     log:

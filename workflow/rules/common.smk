@@ -14,17 +14,17 @@ from snakemake.settings.types import ExecMode
 from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
-from ffkv.base.settings import Model, section
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
 from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.branches.registry import BROKEN
+from ffkv.corpus.sources import source_files
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.workflow import SOURCE, checked
 from ffkv.workflow.changed import changes, rules_of
 from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
-from ffkv.workflow.inputs import find_corpus_files, moves
+from ffkv.workflow.inputs import moves
 from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.recover import note_owner
 from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
@@ -68,9 +68,9 @@ def gpus(whole_model=False):
     """
 
     def count(wildcards):
-        model = runs.settings[wildcards.run]["model"]
-        asked = model["gpus"] if whole_model else min(model["gpus"], 1)
-        takes = "gpu" in workflow.global_resources and model["device"] != "cpu"
+        model = runs.settings[wildcards.run].model
+        asked = model.gpus if whole_model else min(model.gpus, 1)
+        takes = "gpu" in workflow.global_resources and model.device != "cpu"
         return max(asked, 1) if takes else asked
 
     return count
@@ -104,7 +104,7 @@ def say_other_settings():
     made = {}
     for run, settings in runs.settings.items():
         commits = RESULTS / runs.controls.get(run, run) / "commits"
-        if changed := changes(RESULTS / run, settings, commits):
+        if changed := changes(RESULTS / run, settings.model_dump(), commits):
             told = "; ".join(map(str, changed))
             say(f"results/{run} was made with other settings: {told}.", error=True)
             made[run] = rules_of(changed)
@@ -133,19 +133,17 @@ def check_inputs():
     A model may be trained before they are read.
     """
     for job in workflow.dag.needrun_jobs():
-        settings = (
-            runs.settings[job.wildcards.run] if hasattr(job.wildcards, "run") else {}
-        )
+        settings = runs.settings.get(getattr(job.wildcards, "run", ""))
         try:
             if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
-                find_corpus_files(settings, job.wildcards.split)
+                source_files(settings.corpus, job.wildcards.split)
             if job.rule.name == "behaviours_encode":
-                its = settings["behaviours"][job.wildcards.behaviour]
-                read_prompts(its["prompts"], its["fields"])
+                its = settings.behaviours[job.wildcards.behaviour]
+                read_prompts(its.prompts, its.fields)
             if job.rule.name in ("model", "unpack") and not (
                 job.input.get("trained") or job.input.get("unpacked")
             ):
-                model = section(Model, **settings["model"]).located()
+                model = settings.model.located()
                 check_checkpoint(model.checkpoint, model.gguf)
         except UserError as error:
             raise WorkflowError(plain(str(error)))

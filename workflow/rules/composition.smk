@@ -44,9 +44,7 @@ rule composition_measure:
 
 rule composition_summarize:
     input:
-        by_prefix=runs.every_layer_group(
-            "results/{run}/composition/by_prefix/{group}.parquet"
-        ),
+        by_prefix=runs.every("results/{run}/composition/by_prefix/{group}.parquet"),
         model="results/{run}/model",
     output:
         tables("composition_summarize"),

@@ -55,16 +55,10 @@ rule intervention_measure:
 rule intervention_summarize:
     input:
         model="results/{run}/model",
-        by_prefix=runs.every_layer_group(
-            "results/{run}/intervention/by_prefix/{group}.parquet"
-        ),
-        by_memory=runs.every_layer_group(
-            "results/{run}/intervention/by_memory/{group}.parquet"
-        ),
-        kept=runs.every_layer_group("results/{run}/intervention/kept/{group}.parquet"),
-        projections=runs.every_layer_group(
-            "results/{run}/values/projections/{group}.h5"
-        ),
+        by_prefix=runs.every("results/{run}/intervention/by_prefix/{group}.parquet"),
+        by_memory=runs.every("results/{run}/intervention/by_memory/{group}.parquet"),
+        kept=runs.every("results/{run}/intervention/kept/{group}.parquet"),
+        projections=runs.every("results/{run}/values/projections/{group}.h5"),
     output:
         tables("intervention_summarize"),
     log:

@@ -114,9 +114,9 @@ rule keys_precision:
 rule keys_summarize:
     input:
         triggers="results/{run}/triggers.h5",
-        patterns=runs.every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
-        removal=runs.every_layer_group("results/{run}/keys/removal/{group}.parquet"),
+        patterns=runs.every("results/{run}/keys/patterns/{group}.parquet"),
+        by_prefix=runs.every("results/{run}/keys/by_prefix/{group}.parquet"),
+        removal=runs.every("results/{run}/keys/removal/{group}.parquet"),
     output:
         tables("keys_summarize"),
     log:

@@ -40,9 +40,7 @@ rule refinement_measure:
 
 rule refinement_summarize:
     input:
-        by_prefix=runs.every_layer_group(
-            "results/{run}/refinement/by_prefix/{group}.parquet"
-        ),
+        by_prefix=runs.every("results/{run}/refinement/by_prefix/{group}.parquet"),
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
         validation="results/{run}/corpus/validation.h5",

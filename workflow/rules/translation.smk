@@ -42,7 +42,7 @@ rule translation_read:
 
 rule translation_fit:
     input:
-        states=runs.every_shard("results/{run}/translation/states/{shard}.h5"),
+        states=runs.every("results/{run}/translation/states/{shard}.h5"),
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
     output:
@@ -159,7 +159,7 @@ rule translation_derive:
 rule translation_average:
     input:
         runs.files("lens"),
-        jacobians=runs.every_shard("results/{run}/translation/jacobians/{shard}.h5"),
+        jacobians=runs.every("results/{run}/translation/jacobians/{shard}.h5"),
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
     output:
@@ -242,20 +242,16 @@ rule translation_jacobian:
 
 rule translation_summarize:
     input:
-        fit=runs.every_layer_group("results/{run}/translation/fit/{group}.parquet"),
-        by_memory=runs.every_layer_group(
-            "results/{run}/translation/by_memory/{group}.parquet"
-        ),
-        by_prefix=runs.every_layer_group(
-            "results/{run}/translation/by_prefix/{group}.parquet"
-        ),
-        jacobian_fit=runs.every_layer_group(
+        fit=runs.every("results/{run}/translation/fit/{group}.parquet"),
+        by_memory=runs.every("results/{run}/translation/by_memory/{group}.parquet"),
+        by_prefix=runs.every("results/{run}/translation/by_prefix/{group}.parquet"),
+        jacobian_fit=runs.every(
             "results/{run}/translation/jacobian_fit/{group}.parquet"
         ),
-        jacobian_by_memory=runs.every_layer_group(
+        jacobian_by_memory=runs.every(
             "results/{run}/translation/jacobian_by_memory/{group}.parquet"
         ),
-        jacobian_by_prefix=runs.every_layer_group(
+        jacobian_by_prefix=runs.every(
             "results/{run}/translation/jacobian_by_prefix/{group}.parquet"
         ),
         model="results/{run}/model",

@@ -44,9 +44,7 @@ rule values_project:
 
 rule values_summarize:
     input:
-        by_memory=runs.every_layer_group(
-            "results/{run}/values/by_memory/{group}.parquet"
-        ),
+        by_memory=runs.every("results/{run}/values/by_memory/{group}.parquet"),
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
         train="results/{run}/corpus/train.h5",

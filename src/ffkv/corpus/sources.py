@@ -71,7 +71,9 @@ def read_documents(
     if corpus.dataset in BROUGHT:
         found = load("corpora", corpus.dataset)()
     elif corpus.dataset == "files":
-        found = _read_files(corpus, sources, render, counts)
+        each_file = ((rename(path, sources), path) for path in find_files(sources))
+        of_files = (_named(name, documents_of(path, _format(path), corpus, render), counts) for name, path in each_file)
+        found = chain.from_iterable(of_files)
     else:
         found = _read_hub(corpus, sources[0], render, commit, counts)
     selected = select_split(found, corpus, split)
@@ -112,12 +114,6 @@ def is_held_out(text: str, share: float) -> bool:
     """
     number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return number < share * 2**64
-
-
-def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
-    for path in find_files(patterns):
-        name = rename(path, patterns)
-        yield from _named(name, documents_of(path, _format(path), corpus, render), counts)
 
 
 def _named(source: str, documents: Iterable[Document | None], counts: Counter[str]) -> Iterator[Document]:

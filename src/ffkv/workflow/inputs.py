@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from snakemake.io import contains_wildcard
 
@@ -18,7 +17,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.lookup import files_in, is_file, read_json
 from ffkv.base.options import command_line
-from ffkv.base.settings import EMBEDDED, Corpus, Model, section
+from ffkv.base.settings import EMBEDDED
 from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.branches.settings import Settings
 from ffkv.corpus.sources import check_files, find_files, source_files
@@ -29,13 +28,13 @@ PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv p
 NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a file, and the hash of its content
 
 
-def checkpoint_files(settings: dict[str, Any]) -> list[str]:
+def checkpoint_files(settings: Settings) -> list[str]:
     """Returns the files of a local checkpoint, sorted.
 
     There are none if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
     `ffkv model` says why.
     """
-    model = section(Model, **settings["model"]).located()
+    model = settings.model.located()
     try:
         adapter_files = [str(path) for path in files_in(model.adapter)] if model.adapter else []
         files = [] if model.checkpoint == EMBEDDED else files_in(model.checkpoint)
@@ -44,24 +43,23 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
         return []
 
 
-def code_beside(what: str, settings: dict[str, Any]) -> str:
+def code_beside(what: str, settings: Settings) -> str:
     """Returns a hash over the code of another package than ffkv that reads the checkpoint, or brings the text; "" if none does."""
     doors = {"checkpoint": "readers", "corpus": "corpora"}
     if what not in doors:
         return ""
-    name = settings["corpus"]["dataset"]
+    name = settings.corpus.dataset
     if what == "checkpoint":
-        folder = Path(section(Model, **settings["model"]).located().checkpoint)
+        folder = Path(settings.model.located().checkpoint)
         name = next((name for name, reader in readers().items() if reader.reads(folder)), "")
     entry = entries(doors[what]).get(name)
     return "" if entry is None or is_own(entry) else code_hash(entry.value)
 
 
-def check_packages(settings: dict[str, Any]) -> None:
+def check_packages(settings: Settings) -> None:
     """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
-    corpus = settings["corpus"]
-    of_files = corpus["train"] + corpus["validation"] if corpus["dataset"] == "files" else []
-    for address in of_files + settings["embedded"]["text"]:
+    corpus = settings.corpus
+    for address in (corpus.train + corpus.validation) * (corpus.dataset == "files") + settings.embedded.text:
         locate(address)
 
 
@@ -81,38 +79,33 @@ def unreadable_inputs(settings: Settings) -> list[str]:
     return problems
 
 
-def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """Finds the local files of a split, see `source_files`. Raises UserError if a file is missing."""
-    return source_files(section(Corpus, **settings["corpus"]), split)
-
-
-def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """Finds the files, see `find_corpus_files`; none if one is missing, which `ffkv corpus` tells."""
+def corpus_files(settings: Settings, split: str) -> list[str]:
+    """Finds the local files of a split, see `source_files`; none if one is missing, which `ffkv corpus` tells."""
     try:
-        return find_corpus_files(settings, split)
+        return source_files(settings.corpus, split)
     except UserError:
         return []
 
 
-def tuning_files(settings: dict[str, Any], trained_here: bool) -> list[str]:
+def tuning_files(settings: Settings, trained_here: bool) -> list[str]:
     """Returns the local files that the training of a run's own model reads; none if one is missing, which `ffkv train` tells.
 
     `trained_here`: whether the workflow trains the model that the training goes on from, too: then it is no local file.
     """
-    embedded = settings["embedded"]
+    start = settings.embedded.tuned_from
     try:
-        start = [] if trained_here or not embedded["tuned_from"] else files_in(embedded["tuned_from"])
-        return [*map(str, start), *find_files(embedded["text"])]
+        files = [] if trained_here or not start else files_in(start)
+        return [*map(str, files), *find_files(settings.embedded.text)]
     except (OSError, ValueError, UserError):
         return []
 
 
-def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
+def annotation_files(settings: Settings, run: str) -> list[str]:
     """Returns the files with what people and machines said about a run, and the secret keys of its sheets; or none.
 
     Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read.
     """
-    folder, names = Path(settings["annotation"]["folder"]) / run, {"settings.json", *MACHINE_FILES}
+    folder, names = Path(settings.annotation.folder) / run, {"settings.json", *MACHINE_FILES}
     try:
         records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
         keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
@@ -122,17 +115,17 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
     return records + keys + machines if records or machines else []
 
 
-def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
+def hub_repositories(settings: Settings) -> dict[str, str]:
     """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`: "model", "dataset".
 
     Raises UserError if the checkpoint is in a Python package that is not installed.
     """
-    checkpoint, corpus, found = section(Model, **settings["model"]).located().checkpoint, settings["corpus"], {}
+    checkpoint, given, found = settings.model.located().checkpoint, settings.model_dump(), {}
     if checkpoint != EMBEDDED and not is_local(checkpoint) and may_be_on_hub(checkpoint):
         names = ("checkpoint", "revision", "adapter", "adapter_revision", "trust_remote_code")
-        found["model"] = command_line(settings, *(f"model/{name}" for name in names))
-    if section(Corpus, **corpus).on_hub and not is_local(corpus["dataset"]):
-        found["dataset"] = command_line(settings, "corpus/dataset", "corpus/revision")
+        found["model"] = command_line(given, *(f"model/{name}" for name in names))
+    if settings.corpus.on_hub and not is_local(settings.corpus.dataset):
+        found["dataset"] = command_line(given, "corpus/dataset", "corpus/revision")
     return found
 
 
@@ -163,7 +156,11 @@ def contents(paths: Iterable[str]) -> str:
     predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode
     changed; for `ffkv plan`, which has to answer soon, it is then taken for changed.
     """
-    notes = _read_notes()
+    try:
+        read = read_json(NOTES, 2**28)
+        notes = {path: note for path, note in read.items() if isinstance(note, list) and len(note) == 4}
+    except (OSError, ValueError, AttributeError):  # none yet, or damaged: every file is read again
+        notes = {}
     known = dict(notes)
     digest = hashlib.sha256()
     for path in paths:
@@ -182,22 +179,3 @@ def contents(paths: Iterable[str]) -> str:
         with contextlib.suppress(UserError, OSError), atomic(NOTES, summed=False) as temporary:  # they only save time
             temporary.write_text(json.dumps(known))
     return digest.hexdigest()[:16]
-
-
-def _read_notes() -> dict[str, list]:
-    try:
-        notes = read_json(NOTES, 2**28)
-        return {path: note for path, note in notes.items() if isinstance(note, list) and len(note) == 4}
-    except (OSError, ValueError, AttributeError):  # none yet, or damaged: every file is read again
-        return {}
-
-
-def training_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run as the training of its own model sees them.
-
-    The model is trained on the embedded corpus or on `embedded.text`, whatever the run reads. If that is another corpus than the
-    embedded one, the corpus settings of the training are the defaults.
-    """
-    if settings["corpus"]["dataset"] == EMBEDDED:
-        return settings
-    return settings | {"corpus": Corpus().model_dump()}

@@ -215,11 +215,6 @@ def _arguments(process: psutil.Process) -> list[str]:
         return []
 
 
-def command_line(process: psutil.Process) -> str:
-    """Returns the command of the process in one line; empty if it has ended."""
-    return " ".join(" ".join(_arguments(process)).split())
-
-
 def is_running(process: psutil.Process) -> bool:
     """Tells whether the process still runs. A zombie does not: only its exit code has not been asked for."""
     try:
@@ -248,7 +243,7 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     jobs = slurm_jobs(folder)
     processes, files = local_orphans(folder, jobs), unfinished_files(folder)
     lines = [f"SLURM job {job.number}, {job.state.lower()}: {job.step}" for job in jobs]
-    lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
+    lines += [f"process {one.pid}: {' '.join(' '.join(_arguments(one)).split())[:100]}" for one in processes]
     lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
     lines += ["the folder is locked"] if is_locked(folder) else []
     say("\n".join(lines) or f"Nothing is left behind in {folder}.")

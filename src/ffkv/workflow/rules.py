@@ -5,18 +5,19 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from snakemake.exceptions import WorkflowError
-from snakemake.io import ancient, expand, local
-from snakemake.ioutils import lookup
+from snakemake.io import ancient, local
 
 from ffkv.base.doors import entries
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
+from ffkv.branches.branch import parts_of, paths
 from ffkv.branches.registry import BRANCHES
-from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Settings
+from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Corpus, Settings
 from ffkv.workflow import ROOT, inputs
 from ffkv.workflow.jobs import STEPS
 from ffkv.workflow.runs import controls_of, resolve, resolve_comparisons
@@ -28,7 +29,7 @@ InputFunction = Callable[..., Any]  # of a job's wildcards, and of its input
 Wildcards = Any  # Snakemake's class has the wildcards of a rule as attributes
 
 
-class ByRun(dict[str, dict[str, Any]]):
+class ByRun(dict[str, Settings]):
     """Run to its complete settings: the defaults, the shared settings, the run's own."""
 
     def __missing__(self, run: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Runs:
     """The runs and the comparisons of a settings file, as the rules need them.
 
     Attributes:
-        settings: run to its complete settings, as nested dictionaries. The controls of runs are among them.
+        settings: run to its complete settings. The controls of runs are among them.
         controls: the control of a run that the settings file does not name, to this run. It copies the run's corpus, and
             reads of the hub the same commits.
         named: the runs that the settings file names.
@@ -57,8 +58,7 @@ class Runs:
             UserError: an unknown key or an impossible value, and the message names all problems; or the package is
                 missing that a text is in.
         """
-        self._resolved = resolve(configuration)
-        self.settings = ByRun({run: settings.model_dump() for run, settings in self._resolved.items()})
+        self.settings = ByRun(resolve(configuration))
         for own in self.settings.values():
             inputs.check_packages(own)
         compared = resolve_comparisons(configuration)
@@ -71,60 +71,48 @@ class Runs:
 
     def setting(self, name: str) -> InputFunction:
         """Returns one setting of the job's run, such as "model/device"."""
-        return lookup(dpath=f"{{run}}/{name}", within=self.settings)
+        return lambda wildcards: attrgetter(name.replace("/", "."))(self.settings[wildcards.run])
 
     def options(self, rule: str) -> InputFunction:
         """Returns the settings of a rule's step as options of its command. A change of one of them repeats the rule."""
-        settings = self.settings
-        if rule == "train":
-            settings = ByRun({run: inputs.training_settings(own) for run, own in settings.items()})
 
         def options(wildcards: Wildcards) -> str:
-            own = settings[wildcards.run]
+            own = self.settings[wildcards.run].model_dump()
+            if rule == "train" and own["corpus"]["dataset"] != EMBEDDED:  # which a model is not trained on
+                own["corpus"] = Corpus().model_dump()
             if hasattr(wildcards, "behaviour"):
-                own = own | {"behaviours": own["behaviours"][wildcards.behaviour]}
+                own["behaviours"] = own["behaviours"][wildcards.behaviour]
             return command_line(own, *STEPS[rule].tracked)
 
         return options
 
     def changed(self, wildcards: Wildcards) -> str:
         """Returns the settings of the job's run that are not the defaults, as JSON: a reason that a person can read."""
-        return json.dumps(self._resolved[wildcards.run].model_dump(exclude_defaults=True), sort_keys=True)
+        return json.dumps(self.settings[wildcards.run].model_dump(exclude_defaults=True), sort_keys=True)
 
     def memory_limits(self) -> InputFunction:
         """Returns `--max-memory`, made from an input, which Snakemake does not track: a change repeats no rule."""
-        return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
+        return lambda wildcards, input: command_line(self.settings[wildcards.run].model_dump(), "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
         """Returns as options: the settings of a comparison without its runs; the first run's seed; whether code of a run is trusted."""
         comparison = {**self.comparisons[wildcards.comparison]}
         runs = [self.settings[run] for run in comparison.pop("runs")]
-        trusted = any(own["model"]["trust_remote_code"] for own in runs)
-        given = {"comparison": comparison, "seed": runs[0]["seed"], "model": {"trust_remote_code": trusted}}
+        trusted = any(own.model.trust_remote_code for own in runs)
+        given = {"comparison": comparison, "seed": runs[0].seed, "model": {"trust_remote_code": trusted}}
         return command_line(given, "comparison", "seed", "model/trust_remote_code")
 
     # Files of other rules
 
-    def every_shard(self, path: str) -> InputFunction:
-        """Returns the files of all shards of the job's run, as far as its settings ask for them."""
-        return lambda wildcards: self._every(path, wildcards, "shard", "shards")
-
-    def every_layer_group(self, path: str) -> InputFunction:
-        """Returns the files of all layer groups of the job's run, as far as its settings ask for them."""
-        return lambda wildcards: self._every(path, wildcards, "group", "layer_groups")
-
-    def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
-        files = expand(path, **{**dict(wildcards.items()), part: range(self.settings[wildcards.run][parts])})
-        settings = self._resolved[wildcards.run]
-        absent = {path for branch in BRANCHES.values() for path in branch.files(settings, absent=True)}
-        return [file for file in files if file.removeprefix(f"results/{wildcards.run}/") not in absent]
-
-    def every_behaviour(self, path: str) -> InputFunction:
-        """Returns the files of all behaviours of the job's run, and of all shards of them if there are such."""
+    def every(self, path: str) -> InputFunction:
+        """Returns the files of all shards, layer groups and behaviours of the job's run, as far as its settings ask for them."""
 
         def files(wildcards: Wildcards) -> list[str]:
-            own = self.settings[wildcards.run]
-            return expand(path, run=wildcards.run, behaviour=own["behaviours"], shard=range(own["shards"]))
+            settings = self.settings[wildcards.run]
+            own = {name: [value] for name, value in wildcards.items()}
+            absent = {path for branch in BRANCHES.values() for path in branch.files(settings, absent=True)}
+            found = paths(path, {**parts_of(settings), **own})
+            return [file for file in found if file.removeprefix(f"results/{wildcards.run}/") not in absent]
 
         return files
 
@@ -142,7 +130,7 @@ class Runs:
         return self._made(wildcards.run)
 
     def _made(self, run: str) -> list[str]:
-        settings = self._resolved[run]
+        settings = self.settings[run]
         return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
 
     @property
@@ -156,7 +144,7 @@ class Runs:
 
     def control(self, wildcards: Wildcards) -> list[str]:
         """Returns what the report reads of the run that the job's run is compared with."""
-        control = self._resolved[wildcards.run].report.control
+        control = self.settings[wildcards.run].report.control
         if control in (AUTO, NONE):
             return []
         return [*(f"results/{control}/{name}" for name in ("settings.json", "model")), *self._made(control)]
@@ -172,32 +160,32 @@ class Runs:
 
         A run can also name a checkpoint of a training step, a folder below it.
         """
-        named = self.settings[wildcards.run]["model"]["checkpoint"]
+        named = self.settings[wildcards.run].model.checkpoint
         return [f"results/{wildcards.run}/checkpoint"] if named == EMBEDDED else self._trained_for(named)
 
     def tuned_checkpoint(self, wildcards: Wildcards) -> list[str]:
         """Returns the checkpoint of another run that the training of the job's run goes on from, if there is one."""
-        return self._trained_for(self.settings[wildcards.run]["embedded"]["tuned_from"])
+        return self._trained_for(self.settings[wildcards.run].embedded.tuned_from)
 
     def _trained_for(self, named: str) -> list[str]:
         """Returns the checkpoint that the workflow trains and that a path names, or a folder below it."""
-        trained = [run for run, settings in self.settings.items() if settings["model"]["checkpoint"] == EMBEDDED]
+        trained = [run for run, settings in self.settings.items() if settings.model.checkpoint == EMBEDDED]
         folders = [f"results/{run}/checkpoint" for run in trained]
         return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
 
     @property
     def that_unpack(self) -> str:
         """A regular expression for the names of the runs that unpack a GGUF file."""
-        return _any_of(run for run, own in self._resolved.items() if own.model.is_unpacked)
+        return _any_of(run for run, own in self.settings.items() if own.model.is_unpacked)
 
     def unpacked_checkpoint(self, wildcards: Wildcards) -> list[str]:
         """Returns the checkpoint that the workflow unpacks from the GGUF file of the job's run, if it has one."""
-        unpacked = self._resolved[wildcards.run].model.is_unpacked
+        unpacked = self.settings[wildcards.run].model.is_unpacked
         return [f"results/{wildcards.run}/checkpoint"] if unpacked else []
 
     def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
         """Returns where the job's checkpoint is: a trained one below the `prefix:` that another workflow may give."""
-        named = self.settings[wildcards.run]["model"]["checkpoint"]
+        named = self.settings[wildcards.run].model.checkpoint
         if not input.trained or named == EMBEDDED:
             return str(input.trained or named)
         (folder,) = self.trained_checkpoint(wildcards)
@@ -213,7 +201,7 @@ class Runs:
             what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
                 from; "prompts", of its behaviour; "lens", a published Jacobian lens; or "annotations", what people and machines said.
         """
-        find: Callable[[dict[str, Any], Wildcards], list[str]] = {
+        find: Callable[[Settings, Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
                 [] if self.trained_checkpoint(job) else inputs.checkpoint_files(settings)
             ),
@@ -221,8 +209,8 @@ class Runs:
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
             # if they are there: else the step says that they are not
-            "prompts": lambda settings, job: [*filter(is_file, [settings["behaviours"][job.behaviour]["prompts"]])],
-            "lens": lambda settings, job: [*filter(is_file, [settings["translation"]["lens"]])],
+            "prompts": lambda settings, job: [*filter(is_file, [settings.behaviours[job.behaviour].prompts])],
+            "lens": lambda settings, job: [*filter(is_file, [settings.translation.lens])],
         }[what]
         return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 

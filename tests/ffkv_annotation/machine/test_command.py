@@ -16,6 +16,7 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS
+from ffkv.branches.settings import Settings
 from ffkv.run.annotation_tables import MACHINE_FILES
 from ffkv.run.results import indexes
 from ffkv.run.results.search import patterned
@@ -179,7 +180,7 @@ def test_labels_and_scores_reach_the_memories_of_the_run(own, annotations):
 
 
 def test_the_workflow_takes_the_tables_as_its_inputs(own, annotations):
-    settings = {"annotation": {"folder": str(annotations.parent)}}
+    settings = Settings(annotation={"folder": str(annotations.parent)})
     names = [Path(path).name for path in annotation_files(settings, "words")]
     assert sorted(names) == sorted(["settings.json", "labels.csv", "scores_by_memory.csv", "scores.csv"] * 2)
     assert annotation_files(settings, "another") == []
