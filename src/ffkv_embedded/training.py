@@ -30,7 +30,7 @@ from ffkv.base.lookup import is_file, looks_told, save_pretrained
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Corpus, Embedded
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import encode, flatten
+from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents
 from ffkv.model.small import BOS_ID, make_model, train_tokenizer
 
@@ -166,7 +166,7 @@ def train_model(
     after_step(0, 0, model)
     with lora(model, settings.lora_rank, seed):
         curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, after_step))
-    train_tokens, validation_tokens = flatten(train_sentences), flatten(validation_sentences)
+    train_tokens, validation_tokens = np.concatenate(train_sentences), np.concatenate(validation_sentences)
     summary = {
         "unigram_perplexity": unigram_perplexity(train_tokens, validation_tokens, len(tokenizer)),
         "validation_perplexity": float(curve["perplexity"].iloc[-1]),

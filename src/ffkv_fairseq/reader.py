@@ -41,7 +41,7 @@ def read_dictionary(folder: Path) -> list[str]:
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    words, seen = list(SPECIAL), dict.fromkeys(SPECIAL, "one of fairseq's own")
+    seen = dict.fromkeys(SPECIAL, "one of fairseq's own")  # each word, and where it is
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
         word, _, count = line.rstrip().rpartition(" ")
         if not word or not count.isascii() or not count.isdigit():
@@ -49,8 +49,7 @@ def read_dictionary(folder: Path) -> list[str]:
         if word in seen:
             raise UserError(f"{path}, line {number}: the word {word!r} occurs twice ({seen[word]}). {REMEDY}")
         seen[word] = f"first in line {number}"
-        words.append(word)
-    return words
+    return list(seen)
 
 
 def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":

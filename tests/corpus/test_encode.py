@@ -19,7 +19,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
 from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import COUNTS, Rows, encode, flatten
+from ffkv.corpus.encode import COUNTS, Rows, encode
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.small import train_tokenizer
@@ -202,7 +202,7 @@ def test_the_last_window_has_what_no_token_covers():
 def test_no_documents_give_nothing():
     result = encoded()
     assert (len(result.ids), counts(result)) == (0, "")
-    assert flatten(result.ids).tolist() == []
+    assert result.ids.joined().tolist() == []
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_a_killed_process_leaves_no_file(byte_model, tmp_path):
 
     thread = threading.Thread(target=kill)
     thread.start()
-    with pytest.raises(UserError, match="One of the processes that encode documents was killed by SIGKILL"):
+    with pytest.raises(UserError, match="One of the processes that encode documents was ended by SIGKILL"):
         made(byte_model, tmp_path, 2)
     thread.join()
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

@@ -16,7 +16,7 @@ from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset, group
 from ffkv.base.files.hdf5 import OTHERS, NotThere, Pieces
 from ffkv.base.settings.common import ENGLISH
-from ffkv.corpus.encode import Encoded, flatten
+from ffkv.corpus.encode import Encoded
 from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
 
 LONGEST_BEGINNING = 3  # bytes of a character without its last one
@@ -167,8 +167,8 @@ def write_corpus(
     _write(
         path,
         {**attributes, "counts": dict(encoded.counts)},
-        tokens=flatten(encoded.ids),
-        token_end=flatten(encoded.ends),
+        tokens=encoded.ids.joined(),
+        token_end=encoded.ends.joined(),
         offsets=np.cumsum([0, *map(len, encoded.ids)], dtype=np.int64),
         document=np.asarray(encoded.document, np.int32),
         multiplicity=np.asarray(encoded.multiplicity, np.int32),

@@ -102,9 +102,9 @@ class Encoded:
     """The sentences of a split."""
 
     # token ids of each sentence, without BOS [sentence][token]
-    ids: Rows | list[np.ndarray] = field(default_factory=Rows)
+    ids: Rows = field(default_factory=Rows)
     # how many characters of the sentence's text the model has read whole with each token [sentence][token]
-    ends: Rows | list[np.ndarray] = field(default_factory=Rows)
+    ends: Rows = field(default_factory=Rows)
     text: list[str] = field(default_factory=list)  # text of each sentence [sentence]
     document: list[int] = field(default_factory=list)  # document of each sentence [sentence]
     # number of identical sentences that each one stands for [sentence]
@@ -319,10 +319,3 @@ def _add(
     encoded.text.append(text)
     encoded.document.append(document)
     encoded.multiplicity.append(1)
-
-
-def flatten(arrays: Rows | list[np.ndarray]) -> np.ndarray:
-    """Concatenates arrays of integers, int32; empty if there is no array."""
-    if isinstance(arrays, Rows):
-        return arrays.joined()
-    return np.concatenate([np.empty(0, np.int32), *arrays], dtype=np.int32, casting="same_kind")

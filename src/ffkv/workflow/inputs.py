@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from snakemake.io import contains_wildcard
-
 from ffkv.base.dependencies import code_hash
 from ffkv.base.doors import entries, is_own, locate
 from ffkv.base.errors import UserError
@@ -20,7 +18,7 @@ from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED
 from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.branches.settings import Settings
-from ffkv.corpus.sources import check_files, find_files, source_files
+from ffkv.corpus.sources import check_files, find_files
 from ffkv.model.checkpoint.readers import readers
 from ffkv.run.annotation_tables import MACHINE_FILES
 
@@ -29,18 +27,14 @@ NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a
 
 
 def checkpoint_files(settings: Settings) -> list[str]:
-    """Returns the files of a local checkpoint, sorted.
+    """Returns the files of a local checkpoint, sorted; none if the run trains its own model, or the checkpoint is a hub id.
 
-    There are none if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
-    `ffkv model` says why.
+    Raises OSError or ValueError if its folder cannot be read.
     """
     model = settings.model.located()
-    try:
-        adapter_files = [str(path) for path in files_in(model.adapter)] if model.adapter else []
-        files = [] if model.checkpoint == EMBEDDED else files_in(model.checkpoint)
-        return [str(path) for path in files if model.gguf in ("", path.name)] + adapter_files
-    except (OSError, ValueError):
-        return []
+    adapter_files = [str(path) for path in files_in(model.adapter)] if model.adapter else []
+    files = [] if model.checkpoint == EMBEDDED else files_in(model.checkpoint)
+    return [str(path) for path in files if model.gguf in ("", path.name)] + adapter_files
 
 
 def code_beside(what: str, settings: Settings) -> str:
@@ -79,39 +73,26 @@ def unreadable_inputs(settings: Settings) -> list[str]:
     return problems
 
 
-def corpus_files(settings: Settings, split: str) -> list[str]:
-    """Finds the local files of a split, see `source_files`; none if one is missing, which `ffkv corpus` tells."""
-    try:
-        return source_files(settings.corpus, split)
-    except UserError:
-        return []
-
-
 def tuning_files(settings: Settings, trained_here: bool) -> list[str]:
-    """Returns the local files that the training of a run's own model reads; none if one is missing, which `ffkv train` tells.
+    """Returns the local files that the training of a run's own model reads. Raises: see `checkpoint_files` and `find_files`.
 
     `trained_here`: whether the workflow trains the model that the training goes on from, too: then it is no local file.
     """
     start = settings.embedded.tuned_from
-    try:
-        files = [] if trained_here or not start else files_in(start)
-        return [*map(str, files), *find_files(settings.embedded.text)]
-    except (OSError, ValueError, UserError):
-        return []
+    files = [] if trained_here or not start else files_in(start)
+    return [*map(str, files), *find_files(settings.embedded.text)]
 
 
 def annotation_files(settings: Settings, run: str) -> list[str]:
     """Returns the files with what people and machines said about a run, and the secret keys of its sheets; or none.
 
-    Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read.
+    Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read. Raises
+    OSError if a folder cannot be read.
     """
     folder, names = Path(settings.annotation.folder) / run, {"settings.json", *MACHINE_FILES}
-    try:
-        records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
-        keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
-        machines = [str(path) for path in sorted((folder / "machine").glob("*/*.*")) if path.name in names]
-    except OSError:  # the step that reads them says why
-        return []
+    records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
+    keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
+    machines = [str(path) for path in sorted((folder / "machine").glob("*/*.*")) if path.name in names]
     return records + keys + machines if records or machines else []
 
 
@@ -141,11 +122,6 @@ def moves(results: Path) -> list[str]:
                     f" {commit.commit} throughout. To read the new one, delete {path} and start again."
                 )
     return sentences
-
-
-def tracked(paths: Iterable[str]) -> list[str]:
-    """Returns the paths that can be inputs: Snakemake reads braces as wildcards, and stores only names that are UTF-8."""
-    return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 
 def contents(paths: Iterable[str]) -> str:

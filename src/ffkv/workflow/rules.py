@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.exceptions import WorkflowError
-from snakemake.io import ancient, local
+from snakemake.io import ancient, contains_wildcard, local
 
 from ffkv.base.doors import entries
+from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
 from ffkv.branches.branch import parts_of, paths
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Corpus, Settings
+from ffkv.corpus.sources import source_files
 from ffkv.workflow import ROOT, inputs
 from ffkv.workflow.jobs import STEPS
 from ffkv.workflow.runs import controls_of, resolve, resolve_comparisons
@@ -195,7 +197,7 @@ class Runs:
     # time but their content, see `contents`.
 
     def found(self, what: str) -> Callable[[Wildcards], list[str]]:
-        """Returns the local files of the job's run.
+        """Returns the local files of the job's run; none if they cannot be read: the step that reads them says why.
 
         Args:
             what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
@@ -205,18 +207,31 @@ class Runs:
             "checkpoint": lambda settings, job: (
                 [] if self.trained_checkpoint(job) else inputs.checkpoint_files(settings)
             ),
-            "corpus": lambda settings, job: inputs.corpus_files(settings, job.split),
+            "corpus": lambda settings, job: source_files(settings.corpus, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
             # if they are there: else the step says that they are not
             "prompts": lambda settings, job: [*filter(is_file, [settings.behaviours[job.behaviour].prompts])],
             "lens": lambda settings, job: [*filter(is_file, [settings.translation.lens])],
         }[what]
-        return lambda wildcards: find(self.settings[wildcards.run], wildcards)
+
+        def files(wildcards: Wildcards) -> list[str]:
+            try:
+                return find(self.settings[wildcards.run], wildcards)
+            except (OSError, ValueError, UserError):
+                return []
+
+        return files
 
     def files(self, what: str) -> InputFunction:
-        """Returns the files of `found` as input of a rule."""
-        return lambda wildcards: local(ancient(inputs.tracked(self.found(what)(wildcards))))
+        """Returns the files of `found` as input of a rule.
+
+        Snakemake reads braces as wildcards, and stores only names that are UTF-8.
+        """
+        own = self.found(what)
+        return lambda wildcards: local(
+            ancient([f for f in own(wildcards) if f.isprintable() and not contains_wildcard(f)])
+        )
 
     def content(self, what: str) -> InputFunction:
         """Returns a hash over the files of `found` and code of others that reads them. A change repeats the rule."""

@@ -49,7 +49,7 @@ def words(error: BaseException) -> str:
 
 
 def _explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
-    from huggingface_hub import errors
+    from huggingface_hub import errors, get_token
 
     what = NAMES[kind]
     page = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
@@ -66,7 +66,21 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
     if isinstance(error, errors.HFValidationError):
         return f"{repository!r} is neither a local folder nor a name that the hub can have, such as someone/something."
     if isinstance(error, errors.HfHubHTTPError) and (response := getattr(error, "response", None)) is not None:
-        return _explain_status(response.status_code)
+        status = response.status_code
+        if status == 401 and get_token():
+            return (
+                f"the hub refuses access (401). The token is wrong or has expired: {ASK} of an account that has access."
+            )
+        if status in (401, 403):
+            return f"the hub refuses access ({status}). {ASK[0].upper()}{ASK[1:]} of an account that has access."
+        if status == 429:
+            return (
+                "the hub refuses more requests for now (429). Wait some minutes, then start again: what was fetched is"
+                f" kept. More requests are allowed if you {ASK}."
+            )
+        if status >= 500:
+            return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
+        return f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
     # Offline first: the library wraps the refusal to go online in errors of its own.
     if is_offline() and isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
         advice = advise_download(kind, repository, revision)
@@ -86,23 +100,6 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
             " Check the network, then start again."
         )
     return ""
-
-
-def _explain_status(status: int) -> str:
-    from huggingface_hub import get_token
-
-    if status == 401 and get_token():
-        return f"the hub refuses access (401). The token is wrong or has expired: {ASK} of an account that has access."
-    if status in (401, 403):
-        return f"the hub refuses access ({status}). {ASK[0].upper()}{ASK[1:]} of an account that has access."
-    if status == 429:
-        return (
-            "the hub refuses more requests for now (429). Wait some minutes, then start again: what was fetched is"
-            f" kept. More requests are allowed if you {ASK}."
-        )
-    if status >= 500:
-        return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
-    return f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
 
 
 def _revisions(kind: str, repository: str) -> str:
