@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ffkv.base.dependencies import code_hash
 from ffkv.base.errors import UserError
-from ffkv.base.files.columns import WILD, Table, always
+from ffkv.base.files.columns import Table, Written, always
 
 if TYPE_CHECKING:
     from ffkv.branches.settings import Settings
@@ -22,19 +22,11 @@ EVERY_GROUP = "*"  # after the name of what a step reads: all files of the name
 
 
 @dataclass(frozen=True)
-class File:
+class File(Written):
     """A file that a step writes and that is no table."""
 
-    path: str  # its path below the folder of the run; with "{group}", "{shard}", "{behaviour}" if each one has its own
     writer: str  # "module:function" of what writes it, from its path and what the step returns
     applies: "Callable[[Settings], bool]" = always  # as of `Table`
-
-    @property
-    def name(self) -> str:
-        """The name of the file: of a file by group, the name of its folder."""
-        *_, folder, file = self.path.split("/")
-        name = file.partition(".")[0]
-        return folder if WILD.fullmatch(name) else name
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ffkv.corpus.wiki_markup import wiki_documents
 # Ending of a file's name: the kind of the file, see `documents_of`.
 FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
 FORMATS |= {"csv": "csv", "parquet": "parquet", "xml": "dump"}
+ENDS = "\r\n"  # of a line: a carriage return, a line feed, or both, and no other character
 LOOKED_AT = 1000  # rows of each file, before a run starts
 # How an article of WikiText begins. Its other headings have more signs: " = = Career = = ".
 HEADING = re.compile(r" = ([^=\s](?:.*[^=\s])?) = (?:\n|\Z)")
@@ -281,25 +282,20 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
         yield text
         return
     lines = lines_of(path, stream)
-    yield from map(_without_end, lines) if unit == "line" else _paragraphs(path, lines)
+    yield from (line.rstrip(ENDS) for line in lines) if unit == "line" else _paragraphs(path, lines)
 
 
 def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
     paragraph, length = [], 0
     for number, line in enumerate(chain(lines, [""]), 1):
-        if _without_end(line):
+        if line.rstrip(ENDS):
             paragraph.append(line)
             length += len(line)
             if length > raw_file.MAX_CHARACTERS:
                 raise unreadable(path, f"the paragraph is longer than {raw_file.MAX_CHARACTERS:,} characters", number)
         elif paragraph:
-            yield _without_end("".join(paragraph))
+            yield "".join(paragraph).rstrip(ENDS)
             paragraph, length = [], 0
-
-
-def _without_end(line: str) -> str:
-    """Removes the line break of a line: a line feed, a carriage return, or both, and no other character."""
-    return line.removesuffix("\n").removesuffix("\r")
 
 
 def detokenize(text: str) -> str:

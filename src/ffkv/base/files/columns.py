@@ -119,22 +119,28 @@ def always(settings: "Settings") -> bool:
 
 
 @dataclass(frozen=True)
-class Table:
-    """What a table holds."""
+class Written:
+    """What a step writes."""
 
     path: str  # its file below the folder of the run; with "{group}", "{shard}", "{behaviour}" if each one has its own
+
+    @property
+    def name(self) -> str:
+        """The name of the file: of a file by group, the name of its folder."""
+        path = PurePath(self.path)
+        return path.parent.name if WILD.fullmatch(path.stem) else path.stem
+
+
+@dataclass(frozen=True)
+class Table(Written):
+    """What a table holds."""
+
     about: str  # one sentence that says what a row is
     columns: tuple[Column, ...]  # its columns, in their order
     split: str = ""  # the split of the corpus that it is about; "" for that of its branch
     only: str = ""  # when a run has it; "" if always
     since: str = ""  # the edition of ffkv that added it, to a branch that was there before; "": it was always there
     applies: "Callable[[Settings], bool]" = always  # whether a run with such settings has it
-
-    @property
-    def name(self) -> str:
-        """The name of the table: of a table by group, the name of its folder."""
-        path = PurePath(self.path)
-        return path.parent.name if WILD.fullmatch(path.stem) else path.stem
 
     @property
     def names(self) -> list[str]:
