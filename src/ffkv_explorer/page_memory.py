@@ -183,6 +183,7 @@ def values(
     }
     shown = {"memory": memory, "card": card, "numbers": facts(card), "strengths": strengths(held, memory)}
     shown |= {"coloured": coloured_by is not None, "every": every, **tokens, **rows}
+    shown["reads"] = memory.reads.to_dict("records")
     shown["sides"] = [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]]
     shown["neighbours"] = neighbours(held, layer, index, links)
     shown["explanations"] = [(row["annotator"], row["label"], scores_of(row)) for row in rows["explanations"]]

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ffkv.run.results.text import percent
+
 from .conftest import text_of
 
 pytestmark = pytest.mark.workflow
@@ -77,3 +79,18 @@ def test_the_sample_is_spread_over_the_file(visitor):
         assert np.array_equal(sample.sentence, file["sentence"][::step])
         assert np.array_equal(sample.m, file["m"][::step, 128:256])
     assert len(sample.m) <= SAMPLED
+
+
+def test_the_page_of_a_memory_has_what_its_key_reads(visitor, run):
+    table = run.table("keys/read_tokens").set_index(["layer", "memory"])
+    for layer, memory in ((0, 3), (1, 12)):
+        found, own = run.memory(layer, memory).reads, table.loc[(layer, memory)]
+        assert found["id"].tolist() == own["tokens"].tolist() and {*found["factor"]} == {"key"}
+        page = text_of(visitor.get(f"/r/tiny/m/{layer}/{memory}"))
+        told = page[page.index("What the key reads") :]
+        assert (
+            f"AUC {' '.join(percent(own['auc']).split())}" in told
+            if own["auc"] == own["auc"]
+            else "AUC not known" in told
+        )
+        assert told.index("What the key reads") < told.index("Prediction of the value")

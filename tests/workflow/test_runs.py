@@ -119,7 +119,7 @@ LENS = {"translation_jacobian", "translation_summarize"}
 TRANSLATION = {"translation_measure"} | LENS
 READS_VALUES = COMPOSITION | INTERVENTION | TRANSLATION
 # The projections of values are in one step with their comparison to triggers, and four branches read the projections.
-TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES | ROLES
+TRIGGERS = {"triggers", "merge_triggers", "translation_keys"} | KEYS | VALUES | READS_VALUES | ROLES
 PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | READS_VALUES
 PREFIXES |= {"translation_fit", "translation_average"}  # judge the maps on them
 
@@ -139,7 +139,7 @@ PREFIXES |= {"translation_fit", "translation_average"}  # judge the maps on them
             {"translation": {"prefixes": 400}},
             {"translation_read", "translation_fit", "translation_measure", "translation_summarize"},
         ),
-        ({"translation": {"skip": 3}}, {"translation_derive", "translation_average"} | LENS),
+        ({"translation": {"skip": 3}}, {"translation_derive", "translation_average", "translation_keys"} | LENS),
         ({"keys": {"minimum_prefixes": 4}}, {"keys_patterns", "keys_summarize"}),
         ({"prefixes": {"count": 150}}, PREFIXES),
     ],

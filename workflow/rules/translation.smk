@@ -240,6 +240,46 @@ rule translation_jacobian:
         """
 
 
+rule translation_keys:
+    input:
+        jacobians=runs.every("results/{run}/translation/jacobians/{shard}.h5"),
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        train="results/{run}/corpus/train.h5",
+    output:
+        tokens="results/{run}/keys/read_tokens/{group}.parquet",
+        by_layer="results/{run}/keys/read_by_layer/{group}.parquet",
+    log:
+        "results/{run}/logs/translation_keys/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/translation_keys/{group}.tsv"
+    priority: 25
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(whole_model=True),
+    params:
+        jacobians=repeated("jacobians"),
+        options=runs.options("translation_keys"),
+        memory=runs.memory_limits(),
+        code=code("translation_keys"),
+    message:
+        "Score tokens by the keys of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv translation keys {params.options} {params.memory} {params.jacobians:q} \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --train {input.train:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-read-tokens {output.tokens:q} \
+            --output-read-by-layer {output.by_layer:q} \
+            >{log:q} 2>&1
+        """
+
+
 rule translation_summarize:
     input:
         fit=runs.every("results/{run}/translation/fit/{group}.parquet"),

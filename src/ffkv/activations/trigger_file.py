@@ -223,3 +223,13 @@ def read_triggers(
     with hdf5.open(path, "triggers", belongs_to) as file:
         own: dict[str, Any] = {"prefixes": int(file.attrs["prefixes"]), "attributes": dict(file.attrs)}
         return datasets.read(file, Triggers, "memory", memories, **own)
+
+
+def tokens_seen(examples: TriggerExamples, tokens: np.ndarray, offsets: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the tokens of trigger examples [memory, rank]: the `next` one, and the `last` one of the prefix; -1 if there is none.
+
+    `tokens` and `offsets` are those of the train split (`ffkv.corpus.corpus_file.Corpus`).
+    """
+    there = (examples.sentence != NONE) & (examples.position > 0)
+    places = np.where(there, offsets[examples.sentence] + examples.position - 1, 0)
+    return {"next": examples.next_token, "last": np.where(there, tokens[places], NONE)}

@@ -52,6 +52,8 @@ class Purpose(IntEnum):
     JACOBIAN_TEXTS = 58
     JACOBIAN_SIGNS = 59
     ROTATIONS = 60
+    READING_SIGNS = 61
+    PERMUTED_READINGS = 62
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from support import random_sentences
 
 from ffkv.activations.step import find_triggers, sample_prefixes
@@ -42,3 +44,15 @@ def files(proven, write_corpus, tmp_path):
         return found | {"train": train, "states": states}
 
     return make
+
+
+def made_linear(loaded, w: np.ndarray) -> None:
+    """Makes each block of a tiny GPT-2 add r W, with W of the layer [layer, d, d]: no attention, no norm, no activation function."""
+    for block, own in zip(loaded.model.transformer.h, w, strict=True):
+        for name, tensor in block.named_parameters():
+            if name.startswith(("attn.c_proj", "mlp")):
+                tensor.data.zero_()
+        block.ln_2, block.mlp.act = torch.nn.Identity(), torch.nn.Identity()
+        d = len(own)
+        block.mlp.c_fc.weight.data[:, :d] = torch.eye(d)
+        block.mlp.c_proj.weight.data[:d] = torch.from_numpy(own)

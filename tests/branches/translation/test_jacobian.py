@@ -11,6 +11,8 @@ from ffkv.model.effects.gradient import link
 from ffkv.model.tap.change import with_output
 from ffkv.model.tap.tap import tap
 
+from .conftest import made_linear
+
 IDS = torch.tensor([0, 3, 5, 7, 2, 4])
 COUNTED = slice(1, 5)  # the first position and the last one do not count
 STEP = 3e-3
@@ -75,18 +77,6 @@ def test_how_many_copies_are_read_changes_rounding_alone(load_kind):
     loaded = load_kind("gpt2")
     one, other = (jacobian_of(loaded, IDS, COUNTED, copies)[0] for copies in (2, 64))
     np.testing.assert_allclose(one, other, atol=1e-6 * np.abs(one).max())
-
-
-def made_linear(loaded, w: np.ndarray) -> None:
-    """Makes each block of a tiny GPT-2 add r W, with W of the layer [layer, d, d]: no attention, no norm, no activation function."""
-    for block, own in zip(loaded.model.transformer.h, w, strict=True):
-        for name, tensor in block.named_parameters():
-            if name.startswith(("attn.c_proj", "mlp")):
-                tensor.data.zero_()
-        block.ln_2, block.mlp.act = torch.nn.Identity(), torch.nn.Identity()
-        d = len(own)
-        block.mlp.c_fc.weight.data[:, :d] = torch.eye(d)
-        block.mlp.c_proj.weight.data[:d] = torch.from_numpy(own)
 
 
 def test_of_linear_blocks_the_jacobian_is_the_product_of_one_plus_w(load_kind):

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ffkv.activations.trigger_file import NONE, TriggerExamples, Triggers
+from ffkv.activations.trigger_file import NONE, Triggers, tokens_seen
 from ffkv.base.files.tables import frame
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
 from ffkv.base.streams import Purpose, random_stream
@@ -295,16 +295,6 @@ def share_in(tokens: np.ndarray, ends: np.ndarray) -> np.ndarray:
     there = tokens != NONE
     count = there.sum(1)
     return np.where(count, (hits & there).sum(1) / np.maximum(count, 1), np.nan).astype(np.float32)
-
-
-def tokens_seen(examples: TriggerExamples, tokens: np.ndarray, offsets: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the tokens of trigger examples [memory, rank]: the `next` one, and the `last` one of the prefix; -1 if there is none.
-
-    `tokens` and `offsets` are those of the train split (`ffkv.corpus.corpus_file.Corpus`).
-    """
-    there = (examples.sentence != NONE) & (examples.position > 0)
-    places = np.where(there, offsets[examples.sentence] + examples.position - 1, 0)
-    return {"next": examples.next_token, "last": np.where(there, tokens[places], NONE)}
 
 
 def shares_in_ends(seen: dict[str, np.ndarray], top: np.ndarray, bottom: np.ndarray) -> dict[str, np.ndarray]:

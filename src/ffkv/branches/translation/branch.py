@@ -7,7 +7,7 @@ from ffkv.base.steps import MODULES, File, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
-LENS = ("translation/texts", "translation/tokens", "translation/skip", "translation/reach")
+LENS = tuple(f"translation/{name}" for name in ("texts", "tokens", "skip", "reach", "reading_texts"))
 PASS = ("batches", *MODULES, "model/max_memory", "seed", "shards")  # settings of a pass of the whole model over text
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 ROOM = "ffkv.branches.translation"
@@ -30,9 +30,11 @@ def _fit(run: Any) -> tuple[float, float]:
 
 
 def _jacobian(run: Any) -> tuple[float, float]:
-    """Returns the operations of the passes over texts: forward once per copy, backward once per dimension; and the numbers of the sums."""
+    """Returns the operations of the passes over texts: forward once per copy, backward once per dimension, twice as many for what keys
+    read; and the numbers of the sums."""
     asked, width = run.settings.translation, run.shape.width
-    return asked.texts * asked.tokens * width * run.shape.body, run.settings.shards * run.shape.layers * 2 * width**2
+    tokens = (asked.texts + 2 * min(asked.texts, asked.reading_texts)) * asked.tokens
+    return tokens * width * run.shape.body, run.settings.shards * run.shape.layers * 4 * width**2
 
 
 def _measuring(prefix: str, name: str, through: str, *written: Table) -> Step:
@@ -61,7 +63,7 @@ BRANCH = Branch(
     split="train",
     settings=f"{ROOM}.settings:Translation",
     section=f"{ROOM}.section:SECTION",
-    samples={"prefixes": 200, "texts": 4},
+    samples={"prefixes": 200, "texts": 4, "reading_texts": 1},
     of_control={"lens": ""},  # a published lens is of the trained model
     steps={
         "read": Step(
@@ -108,6 +110,22 @@ BRANCH = Branch(
         "jacobian": _measuring(
             "jacobian_", "jacobian", "Jacobian lens", tables.JACOBIAN_BY_MEMORY, tables.JACOBIAN_BY_PREFIX
         ),
+        "keys": Step(
+            f"{ROOM}.reading:read_tokens",
+            "Score the tokens by how strongly their embeddings excite each key of a layer group.",
+            reads=("model", "jacobians*", "triggers", "train"),
+            settings=(
+                "translation/texts",
+                "translation/reading_texts",
+                *MODULES,
+                "model/max_memory",
+                "layer_groups",
+                "seed",
+            ),
+            writes=(tables.READ_TOKENS, tables.READ_BY_LAYER),
+            imports="model",
+            amount=lambda run: (4 * run.shape.all_memories * run.shape.head, 2 * run.shape.all_memories),
+        ),
         "summarize": Step(
             f"{ROOM}.summarize:summarize_translation",
             "Write the tables of figures 4, 5 and 8 to 10 in the translated reading, and the differences of readings.",
@@ -129,6 +147,7 @@ BRANCH = Branch(
         "translated_composition": "Predictions that no single memory makes, translated",
         "translated_residual": "The residual's prediction, translated",
         "translation_fit": "How well the maps fit",
+        "key_reading": "The last token of trigger examples among the tokens that keys read",
     },
     applies=lambda settings: settings.values.readout != "head",
 )

@@ -1,11 +1,12 @@
-"""Sums of Jacobians over texts: how what the head reads depends on the block output of each layer (docs/translation.md).
+"""Sums of Jacobians over texts: how what the head reads depends on the block output of each layer, and how what the feed-forward
+layers read depends on the embedding of a token (docs/translation.md).
 
 After the Jacobian lens (Gurnee et al. 2026, transformer-circuits.pub/2026/workspace). Differs in three things: sums are in fixed point,
 so that shards and interrupted jobs change no bit; the means of the states are kept, so that states are read around them; and
 `reach: same` is estimated, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ffkv.activations.resume import discard_progress, identity, progress_path, read_progress
 from ffkv.base.dependencies import code_hash
@@ -31,8 +33,10 @@ from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.encode import tokenize
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.model.effects.gradient import link
-from ffkv.model.placement import running_in_float32
+from ffkv.model.effects.gradient import differentiate, link
+from ffkv.model.placement import in_float32, running_in_float32
+from ffkv.model.tap import hooks
+from ffkv.model.tap.tap import tap
 
 KIND = "sums of Jacobians"
 FIXED_POINT = 2.0**-30  # what the sums count in: rounding is far below that of float32
@@ -52,6 +56,13 @@ class Sums:
         "text layer", "float64", unit="1", about="sum of squares of the entries of J of a text"
     )
     positions: np.ndarray = dataset("text", "int32", unit="token", about="positions of a text that count")
+    reading: np.ndarray = dataset(
+        "reading_layer input embedding",
+        "int64",
+        unit="2^-30",
+        about="sum of E over the first `translation.reading_texts` texts; no layer without them",
+        chunks={"reading_layer": 1},
+    )
     attributes: dict[str, Any]  # the attributes of the file
 
 
@@ -126,15 +137,78 @@ def jacobian_of(
         end = ends[0, counted].double().mean(0).cpu().numpy()
         width, number = linked.end.shape[-1], len(range(*counted.indices(len(ids))))
         found = np.zeros((len(anatomy.layers), width, anatomy.width))
-        for first in range(0, width, copies):
-            rows = np.arange(first, min(first + copies, width))
-            weights = torch.ones(len(rows), number) if signs is None else torch.from_numpy(signs[rows]).float()
-            along = torch.zeros(linked.end.shape)
-            along[np.arange(len(rows))[:, None], np.arange(len(ids))[counted], rows[:, None]] = weights
-            for layer, gradient in enumerate(linked.gradients(linked.end, along, again=first + copies < width)):
-                own = gradient[: len(rows), counted] * weights.to(gradient)[..., None]
+        for rows, weights, along in _unit_vectors(linked.end, counted, signs):
+            for layer, gradient in enumerate(linked.gradients(linked.end, along, again=rows.stop < width)):
+                own = gradient[: len(weights), counted] * weights.to(gradient)[..., None]
                 found[layer, rows] = (own.sum(1) / number).double().cpu().numpy()
     return found, np.stack(states), end
+
+
+def _unit_vectors(like: Tensor, counted: slice, signs: np.ndarray | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yields unit vectors, one coordinate per copy: the coordinates, their signs [copy, |V|], and the vectors, shaped as `like`."""
+    copies, tokens, width = like.shape
+    positions = np.arange(tokens)[counted]
+    for first in range(0, width, copies):
+        rows = slice(first, min(first + copies, width))
+        each = np.arange(rows.stop - first)[:, None]
+        weights = torch.ones(len(each), len(positions)) if signs is None else torch.from_numpy(signs[rows]).float()
+        along = torch.zeros(like.shape)
+        along[each, positions, first + each] = weights
+        yield rows, weights, along.to(like)
+
+
+def embeddings_of(loaded: LoadedModel, ids: Tensor) -> Tensor:
+    """Returns what the table of embeddings gives for tokens [token]: vectors [token, coordinate], float32, on the model's device."""
+    table: Any = loaded.model.get_input_embeddings()  # type: ignore[operator]
+    with torch.no_grad(), in_float32(table):
+        return table(ids.to(loaded.device)[None])[0].float()
+
+
+def reading_of(loaded: LoadedModel, ids: Tensor, counted: slice, copies: int, signs: np.ndarray) -> np.ndarray:
+    """Returns how what the feed-forward layers read at some positions of a text depends on the embedding of the token there.
+
+    E_l = 1/|V| Σ_{t in V} d x^l_t / d e_t, with x^l what layer l reads, behind its norm, and e what the table of embeddings returns. In
+    the mean over random signs, as of `jacobian_of`, no other position counts. The derivative along u of all x is linear in u, and is
+    differentiated once more: so a pass gives, for each copy, a column of E of every layer.
+
+    Args:
+        ids, counted, copies: see `jacobian_of`.
+        signs: 1 or -1 by coordinate of the embedding and position [coordinate, |V|].
+    Returns:
+        E [layer, d, coordinate of the embedding]; zeros of a layer that reads vectors of another length than d.
+    Raises:
+        UserError: the model cannot be differentiated.
+    """
+    zeros, read, layers = list[Tensor](), list[Tensor](), loaded.anatomy.layers
+
+    def add_zeros(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor:
+        zeros.append(torch.zeros_like(output, requires_grad=True))
+        return output + zeros[-1]
+
+    embedding: Any = loaded.model
+    # A fused kernel of attention has no second derivative.
+    with (
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+        hooks.after((embedding.get_input_embeddings(), add_zeros)),
+        tap(loaded.model.requires_grad_(False), layers, "x") as run,
+    ):
+        run(ids.expand(copies, -1), lambda layer, quantity, x: read.append(x), gradients=True)
+        along = [torch.zeros_like(x, requires_grad=True) for x in read]
+        (back,) = differentiate(loaded, read, zeros[:1], along, create_graph=True)
+        if back is None:
+            raise UserError(
+                f"{loaded.anatomy.checkpoint} cannot be differentiated: no gradient comes to its embeddings."
+            )
+        width, number = back.shape[-1], len(range(*counted.indices(len(ids))))
+        found = np.zeros((len(layers), loaded.anatomy.width, width))
+        for columns, weights, vectors in _unit_vectors(back, counted, signs):
+            again = columns.stop < width
+            for layer, moved in enumerate(differentiate(loaded, back, along, vectors, retain_graph=again)):
+                if moved is not None and moved.shape[-1] == loaded.anatomy.width:
+                    own = moved[: len(weights), counted] * weights.to(moved)[..., None]
+                    found[layer][:, columns] = (own.sum(1) / number).double().cpu().numpy().T
+    return found
 
 
 def read_jacobians(
@@ -142,7 +216,7 @@ def read_jacobians(
 ) -> Callable[[Path], None]:
     """Returns what writes the sums of one shard of the texts. An interrupted shard goes on behind the texts that are done.
 
-    `settings`: `texts`, `tokens`, `skip` and `reach`. `batches`: `tokens`, of the copies of a text in a pass. `seed`: of the texts, and
+    `settings`: `texts`, `tokens`, `skip`, `reach` and `reading_texts`. `batches`: `tokens`, of the copies of a text in a pass. `seed`: of the texts, and
     of random signs.
     """
     return partial(_write_sums, given, settings, batches, seed)
@@ -156,6 +230,7 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
     tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
     texts = draw_texts(given.train, tokenizer, settings.texts, settings.tokens, skip, seed)
     own, layers, d = [*part.of(len(texts))], len(anatomy.layers), anatomy.width
+    of_embedding, read = embeddings_of(loaded, torch.from_numpy(texts[0][:1])).shape[-1], settings.reading_texts
     about = {**given.identity, "settings": settings.model_dump(), "batches": batches.model_dump(), "seed": seed}
     about |= {"corpus_hash": given.train.attributes["corpus_hash"]}
     code = code_hash(f"{__name__}:{read_jacobians.__name__}")
@@ -166,11 +241,12 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
         end=np.zeros(d, np.int64),
         square=np.zeros((len(own), layers)),
         positions=np.zeros(len(own), np.int32),
+        reading=np.zeros((layers if read else 0, d, of_embedding), np.int64),
         attributes={},
     )
-    done, found = 0, read_progress(progress_path(path), known, Sums, attributes={})
-    if found:
-        sums, done = found[0], int((found[0].positions > 0).sum())
+    done, saved = 0, read_progress(progress_path(path), known, Sums, attributes={})
+    if saved:
+        sums, done = saved[0], int((saved[0].positions > 0).sum())
         say(f"going on after {done} texts that are done.", error=True)
     with (
         running_in_float32(loaded.model),
@@ -179,17 +255,21 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
     ):
         for place, number in enumerate(own[done:], done):
             ids = texts[number]
-            sums.positions[place] = positions = len(ids) - 1 - skip
-            stream = random_stream(seed, Purpose.JACOBIAN_SIGNS, number + 1)
-            signs = 2 * stream.integers(0, 2, (d, positions)) - 1 if settings.reach == "same" else None
+            sums.positions[place] = len(ids) - 1 - skip
+            text = loaded, torch.from_numpy(ids).to(loaded.device), slice(skip, len(ids) - 1)
             copies = max(2, batches.tokens // settings.tokens)
-            on_device = torch.from_numpy(ids).to(loaded.device)
-            parts = jacobian_of(loaded, on_device, slice(skip, len(ids) - 1), copies, signs)
-            if not all((np.abs(array) < LARGEST / settings.texts).all() for array in parts):
-                raise UserError(f"Derivatives of {anatomy.checkpoint} are not finite, or too large to be summed.")
-            for total, array in zip((sums.jacobian, sums.state, sums.end), parts, strict=True):
+            stream, size = random_stream(seed, Purpose.JACOBIAN_SIGNS, number + 1), sums.positions[place]
+            along = 2 * stream.integers(0, 2, (d, size)) - 1 if settings.reach == "same" else None
+            found = dict(zip(("jacobian", "state", "end"), jacobian_of(*text, copies, along), strict=True))
+            if number < read:
+                stream = random_stream(seed, Purpose.READING_SIGNS, number + 1)
+                found["reading"] = reading_of(*text, copies, 2 * stream.integers(0, 2, (of_embedding, size)) - 1)
+            for name, array in found.items():
+                if not (np.abs(array) < LARGEST / settings.texts).all():
+                    raise UserError(f"Derivatives of {anatomy.checkpoint} are not finite, or too large to be summed.")
+                total = getattr(sums, name)
                 total += np.rint(array / FIXED_POINT).astype(np.int64)
-            sums.square[place] = np.square(parts[0]).sum((1, 2))
+            sums.square[place] = np.square(found["jacobian"]).sum((1, 2))
             bar.update()
             if number != own[-1] or stopped():
                 _save(progress_path(path), "progress", sums, {"identity": known})

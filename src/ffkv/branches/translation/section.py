@@ -15,7 +15,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, rounded
 from ffkv.run.results.text import points as in_points
 
-DIFFERENCES = "translation_differences"
+DIFFERENCES, READING = "translation_differences", "keys/read_by_layer"
 LABELS = {
     "translated": "translated",
     "jacobian": "Jacobian lens",
@@ -156,6 +156,30 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     return [question.format(HOW[reading], answer(run, untrained, reading)) for reading in maps_of(run)]
 
 
+def reads_keys(run: Run) -> bool:
+    """Tells whether a run has measured what its keys read."""
+    asked = run.settings.translation
+    return "jacobian" in maps_of(run) and not asked.lens and asked.reading_texts > 0
+
+
+def _reading_line(factor: str, reading: str, label: str) -> Line:
+    curve = f"{factor}, median AUC" if reading == "derivative" else ""
+    of = {"factor": factor, "reading": reading}
+    return Line(f"{factor}, {label}", READING, "median", of, bars=("q1", "q3"), curve=curve, share=False)
+
+
+def _of_keys(run: Run) -> dict[str, Any]:
+    """Returns what the caption has: of each factor in how many layers its AUC is above chance, and how it goes."""
+    table = run.table(READING)
+    told = {}
+    for factor, own in table.groupby("factor"):
+        by_reading = own.pivot(index="layer", columns="reading", values="median")
+        above = number((by_reading["derivative"] > by_reading["permuted"]).sum())
+        told[factor] = {"above": above, "layers": number(len(by_reading))}
+        told[factor] |= {name: course(rows(own, reading=name), "median", rounded) for name in {*own["reading"]}}
+    return {"factors": told, "keys": number(rows(table, reading="derivative").groupby("factor")["keys"].sum().max())}
+
+
 def _tables(run: Run) -> list[TableBlock]:
     folded = [("Agreement above permuted keys, by half of the layers", data_table(run, DIFFERENCES))]
     return [
@@ -164,6 +188,19 @@ def _tables(run: Run) -> list[TableBlock]:
 
 
 FIGURES = tomllib.loads(files(__package__).joinpath("figures.toml").read_text(encoding="utf-8"))
+OF_KEYS = [
+    _reading_line(factor, reading, label)
+    for factor in ("key", "gate")
+    for reading, label in (
+        ("derivative", "through the layers below"),
+        ("identity", "as it is"),
+        ("permuted", "keys permuted"),
+    )
+]
+KEYS = figure_of_lines([Panel(OF_KEYS, "AUC of the last token")], caption(__package__, "key_reading", _of_keys))
 SECTION = Section(
-    {name: _figure(name, **its) for name, its in FIGURES.items()}, _numbers, after=_tables, summary=summarize
+    {name: _figure(name, **its) for name, its in FIGURES.items()} | {"key_reading": replace(KEYS, applies=reads_keys)},
+    _numbers,
+    after=_tables,
+    summary=summarize,
 )

@@ -30,6 +30,9 @@ class Translation(Section):
     reach: Literal["all", "same"] = "all"
     """Which derivatives count. `all`: of the last layer's output at each position with respect to that of the layer at the same
     position and at earlier ones, as published. `same`: at the same position, by an estimate with random signs."""
+    reading_texts: Whole = Field(4, ge=0, le=100_000)
+    """Number of these texts over which is averaged what keys read of the embedding of a token. It takes some twice as long per text as
+    the derivatives above. 0: it is not measured."""
     lens: str = ""
     """File of a published Jacobian lens of the model, which is read in place of texts. Empty means that there is none."""
 

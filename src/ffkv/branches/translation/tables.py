@@ -3,7 +3,21 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.files.columns import LAYER, Table, count, flag, layer, number, share, table, token_id, word
+from ffkv.base.files.columns import (
+    BOX,
+    LAYER,
+    MEMORY,
+    Column,
+    Table,
+    count,
+    flag,
+    layer,
+    number,
+    share,
+    table,
+    token_id,
+    word,
+)
 from ffkv.branches.composition import tables as composition
 from ffkv.branches.refinement import tables as refinement
 from ffkv.branches.values import tables as values
@@ -48,6 +62,11 @@ def has_jacobian(settings: "Settings") -> bool:
 def has_texts(settings: "Settings") -> bool:
     """Tells whether a run with such settings makes its Jacobian lens from texts."""
     return has_jacobian(settings) and not settings.translation.lens
+
+
+def has_reading(settings: "Settings") -> bool:
+    """Tells whether a run with such settings measures what its keys read."""
+    return has_texts(settings) and settings.translation.reading_texts > 0
 
 
 _FITTED: dict[str, Any] = {"only": "if maps are fitted", "applies": has_fitted}
@@ -111,6 +130,46 @@ BY_PREFIX = table(
 )
 JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX = (
     replace(each, path=each.path.replace("/by_", "/jacobian_by_"), **_JACOBIAN) for each in (BY_MEMORY, BY_PREFIX)
+)
+
+FACTORS = ("key", "gate")
+READINGS_OF_KEYS = {"auc": "derivative", "permuted_auc": "permuted", "identity_auc": "identity"}  # by column
+FACTOR = word("factor", "what is read by: `key`; with a gate also `gate`, m = act(gate) key", *FACTORS)
+READ_TOKENS = table(
+    "keys/read_tokens/{group}.parquet",
+    "A memory and a factor: which tokens it reads, by their embeddings and the mean derivative of the layer's input.",
+    LAYER,
+    MEMORY,
+    FACTOR,
+    Column("tokens", "object", "ids of the tokens with the highest scores k · E e_w, the highest first"),
+    number(
+        "rank",
+        "tokens with a higher score than the last token of the strongest trigger example; -1 if there is none",
+        dtype="int64",
+        lowest=-1,
+    ),
+    share("auc", "mean share of the vocabulary with a lower score than the last tokens of up to 10 trigger examples"),
+    share("permuted_auc", "the same, of the trigger examples of another key of the layer"),
+    share(
+        "identity_auc", "the same as `auc` without the derivative, by k · e_w; NaN if embeddings have another length"
+    ),
+    only="if what keys read is measured",
+    applies=has_reading,
+)
+READ_BY_LAYER = table(
+    "keys/read_by_layer/{group}.parquet",
+    "A layer, a factor and a way to read: how high the last tokens of trigger examples are, over keys.",
+    LAYER,
+    FACTOR,
+    word(
+        "reading",
+        "`derivative`: `auc` of `keys/read_tokens`; `permuted` and `identity`: its columns of these names",
+        *READINGS_OF_KEYS.values(),
+    ),
+    count("keys", "keys with a trigger example"),
+    *BOX,
+    only="if what keys read is measured",
+    applies=has_reading,
 )
 
 

@@ -48,14 +48,13 @@ class Linked(NamedTuple):
         `end`: the end of the pass, or a part of it, shaped as `along`. `again`: whether the pass is differentiated once more.
         Raises UserError: the model cannot be differentiated: something between a layer and the end has no gradient.
         """
-        refusal = f"{self.loaded.anatomy.checkpoint} cannot be differentiated"
-        try:
-            found = torch.autograd.grad(end, self.zeros, along.to(end), retain_graph=again, allow_unused=True)
-        except RuntimeError as error:
-            raise UserError(f"{refusal}: {str(error)[:200]}") from error
+        found = differentiate(self.loaded, end, self.zeros, along.to(end), retain_graph=again)
         layers = zip(self.loaded.anatomy.layers, found, strict=True)
         if missing := [layer.index for layer, gradient in layers if gradient is None]:
-            raise UserError(f"{refusal}: no gradient comes from the end of the model to layer {missing[0]}.")
+            raise UserError(
+                f"{self.loaded.anatomy.checkpoint} cannot be differentiated: no gradient comes from the end of the model to layer"
+                f" {missing[0]}."
+            )
         tokens = self.end.shape[:2]
         return [gradient.float().reshape(*tokens, -1) for gradient in found if gradient is not None]
 
@@ -70,6 +69,17 @@ class Linked(NamedTuple):
             read = self.end[torch.arange(len(tokens), device=device), tokens.to(device)]
         end = read.detach().float()
         return self.gradients(read, of_end(end)), end
+
+
+def differentiate(loaded: LoadedModel, made: Any, of: Any, along: Any, **options: Any) -> tuple[Tensor | None, ...]:
+    """Returns how much the sum of what a model made times `along` depends on each of some tensors; None if it does not.
+
+    `options`: of `torch.autograd.grad`. Raises UserError if something between them has no gradient.
+    """
+    try:
+        return torch.autograd.grad(made, of, along, allow_unused=True, **options)
+    except RuntimeError as error:
+        raise UserError(f"{loaded.anatomy.checkpoint} cannot be differentiated: {str(error)[:200]}") from error
 
 
 def link(

@@ -15,6 +15,7 @@ from ffkv.branches.behaviours.summary_tables import OF_MEMORIES
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.branches.roles.tables import ALL_TYPES, OUTPUTS
+from ffkv.branches.translation.tables import has_reading
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.readings import READINGS
@@ -257,6 +258,11 @@ def sampled_keys(files: RunFiles) -> np.ndarray:
 def has_roles(files: RunFiles) -> bool:
     """Tells whether the roles of the run's memories are known."""
     return _is_there(files, "roles/by_memory")
+
+
+def has_readings(files: RunFiles) -> bool:
+    """Tells whether it is known which tokens the run's keys read."""
+    return has_reading(files.settings) and _is_there(files, "keys/read_tokens")
 
 
 def role_statistics(by_memory: pd.DataFrame) -> pd.DataFrame:

@@ -105,6 +105,24 @@ class Memory:
         """
         return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, "top", count))
 
+    @functools.cached_property
+    @with_columns
+    def reads(self) -> pd.DataFrame:
+        """The tokens whose embeddings excite the memory most strongly, the strongest first (docs/translation.md).
+
+        There are no rows if the run did not measure it (setting `translation.reading_texts`), or if the factors of the memory are not
+        known.
+
+        Columns:
+            (those that `columns.toml` has)
+        """
+        if not indexes.has_readings(self.run.files):
+            return pd.DataFrame(columns=["factor", "token", "id", "auc", "permuted_auc"])
+        found = self.run.files.memory_rows("keys/read_tokens", self.layer, self.memory).explode("tokens")
+        found["token"] = indexes.token_texts(found["tokens"].to_numpy(int), self.run.vocabulary)
+        names = ["factor", "token", "tokens", "auc", "permuted_auc"]
+        return found[names].rename(columns={"tokens": "id"}).reset_index(drop=True)
+
     def demotes(self, count: int = 10) -> pd.DataFrame:
         """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient
         promotes them.

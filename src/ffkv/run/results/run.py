@@ -174,10 +174,13 @@ class Run:
         empty (`unmeasured`).
 
         Args:
-            name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
+            name: the file's name without its ending, such as "figure_4_agreement", see `tables`; or that of a large table with its
+                folder, such as "values/by_memory", see `RunFiles.details`.
         Raises:
             UserError: there is no table of this name; lists the names that exist.
         """
+        if isinstance(name, str) and "/" in name:
+            return self.files.details(name)
         if not isinstance(name, str) or name not in self.files.table_files:
             if absent := next((path for path in self.files.unmeasured if Path(path).stem == name), None):
                 raise UserError(f"{self.folder} has no {absent}: {EARLIER}.")

@@ -1,0 +1,111 @@
+"""What keys read, in tokens: from the weights of the layer and the mean derivative of its input (docs/translation.md)."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ffkv.activations.trigger_file import NONE, tokens_seen
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.intervals import box
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.given import Given
+from ffkv.branches.translation.jacobian import FIXED_POINT, KIND, Sums, embeddings_of
+from ffkv.branches.translation.settings import Translation
+from ffkv.branches.translation.tables import FACTORS, READ_BY_LAYER, READ_TOKENS, READINGS_OF_KEYS
+from ffkv.model.keys_and_values import factors
+
+TOKENS = 10  # that are kept of each key
+EXAMPLES = 10  # trigger examples of each key whose last tokens are sought
+CHUNK = 2**24  # scores at a time
+
+
+def read_tokens(
+    given: Given, settings: Translation = Translation(), seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Scores all tokens by how strongly their embedding excites each key of a group of layers: k · E e_w.
+
+    E is the mean derivative of what the layer reads with respect to the embedding of the token there, e_w the embedding of token w. With a
+    gate, the gate is asked, too. Beside them, the last tokens of the key's trigger examples are sought.
+
+    `settings`: `texts` and `reading_texts`. `seed`: of the permutations. Returns a row per memory and factor, `READ_TOKENS`, and a row
+    per layer, factor and way to read, `READ_BY_LAYER`.
+    """
+    loaded, anatomy, corpus = given.model(), given.anatomy, given.train
+    e = embeddings_of(loaded, torch.arange(anatomy.vocabulary))
+    found = []
+    for layer in given.each_layer("keys"):
+        through = torch.from_numpy(_mean(given, layer, min(settings.texts, settings.reading_texts))).to(e)
+        examples = given.triggers_of(layer)
+        last = tokens_seen(examples, np.asarray(corpus.tokens), corpus.offsets)["last"][:, :EXAMPLES].astype(np.int64)
+        alive = np.flatnonzero((last != NONE).any(1))
+        order = random_stream(seed, Purpose.PERMUTED_READINGS, layer).permutation(alive)
+        others = np.full_like(last, NONE)
+        others[order] = last[np.roll(order, 1)]  # each of another key
+        sought = torch.from_numpy(np.concatenate([last, others], 1)).to(e.device)
+        for factor, vectors in zip(FACTORS, factors(loaded.model, anatomy.layers[layer], anatomy.width), strict=True):
+            memory = torch.from_numpy(np.flatnonzero(vectors.isfinite().all(1)))
+            if not len(memory):
+                continue
+            own, tokens = vectors[memory].to(e), sought[memory.to(e.device)]
+            of_token = own if own.shape[1] == e.shape[1] else torch.full((len(own), e.shape[1]), torch.nan).to(e)
+            scored, as_it_is = score(own @ through, e, tokens), score(of_token, e, tokens)
+            columns = {
+                "layer": layer,
+                "memory": memory,
+                "factor": factor,
+                "tokens": [*scored["tokens"]],
+                "rank": scored["rank"],
+                "auc": scored["auc"][:, 0],
+                "permuted_auc": scored["auc"][:, 1],
+                "identity_auc": as_it_is["auc"][:, 0],
+            }
+            found.append(READ_TOKENS.frame(pd.DataFrame(columns)))
+    table = tables.frame(READ_TOKENS, found, given.train_identity)
+    return table, tables.frame(READ_BY_LAYER, summarize_reading(table), given.train_identity)
+
+
+def summarize_reading(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Returns the rows of `READ_BY_LAYER`, from those of `READ_TOKENS`."""
+    long = table.melt(["layer", "factor"], [*READINGS_OF_KEYS], "column", "value").dropna()
+    groups = long.groupby(["layer", "factor", "column"], sort=False)["value"]
+    return [
+        {"layer": layer, "factor": factor, "reading": READINGS_OF_KEYS[column], "keys": len(auc), **box(auc)}
+        for (layer, factor, column), auc in groups
+    ]
+
+
+def _mean(given: Given, layer: int, texts: int) -> np.ndarray:
+    """Returns E of a layer [d, coordinate of the embedding]: the mean over the texts of all shards."""
+    total: Any = 0
+    for path in given.files["jacobians"]:
+        with hdf5.open(path, KIND, given.identity) as file:
+            total = total + datasets.Checked(file, Sums)["reading"][layer]
+    return total * FIXED_POINT / texts
+
+
+def score(directions: Tensor, e: Tensor, sought: Tensor) -> dict[str, np.ndarray]:
+    """Scores the vocabulary along directions [row, coordinate]: the score of token w is its product with e_w.
+
+    `e`: embeddings [token, coordinate]. `sought`: tokens [row, 2 n], n of the row itself and n of another one; -1: none.
+
+    Returns of each row the `tokens` with the highest scores [row, 10]; the `rank` of its first own token, the number of tokens with a higher
+    score, -1 if there is none; and `auc` [row, 2], of its own tokens and of the others: the mean share of the vocabulary with a lower
+    score, where ties count a half. NaN if there are none.
+    """
+    parts = []
+    for rows, tokens in zip(*(each.split(max(1, CHUNK // len(e))) for each in (directions, sought)), strict=True):
+        scores = rows @ e.T
+        own = scores.gather(1, tokens.clamp(min=0))
+        above, below = (
+            torch.stack([side(scores, each[:, None]).sum(1) for each in own.T], 1) for side in (torch.gt, torch.lt)
+        )
+        share = (below - above).double() / (2 * max(1, len(e) - 1)) + 0.5
+        share[tokens == NONE] = torch.nan
+        auc = share.view(len(rows), 2, -1).nanmean(2)
+        top = scores.topk(min(TOKENS, len(e))).indices
+        parts.append((top, torch.where(tokens[:, 0] == NONE, NONE, above[:, 0]), auc))
+    joined = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+    return dict(zip(("tokens", "rank", "auc"), joined, strict=True))
