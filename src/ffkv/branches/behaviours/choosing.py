@@ -67,7 +67,7 @@ class Subjects:
                         missing[n][key] = Copy(self.places(self.subjects[n], own), but)
         numbers = [n for n, copies in enumerate(missing) if copies]
         found = patch([self.subjects[n] for n in numbers], [[*missing[n].values()] for n in numbers]) if numbers else []
-        for n, (differences, _) in zip(numbers, found, strict=True):
+        for n, (differences, *_) in zip(numbers, found, strict=True):
             self.known[n] |= zip(missing[n], differences.tolist(), strict=True)
 
     def differences(self, sets: Sequence[np.ndarray], but: bool = True, used: np.ndarray | None = None) -> np.ndarray:

@@ -350,7 +350,7 @@ def prompt_rows(
 def draw_prefixes(
     sampled: Sequence[np.ndarray], corpus: Corpus, whole: bool, most: int, generator: np.random.Generator
 ) -> list[tuple[dict, Encoded]]:
-    """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as answer.
+    """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as both answers.
 
     Args:
         sampled: `SAMPLED` of all of them.
@@ -370,5 +370,6 @@ def draw_prefixes(
         }
         row["group"] = f"sentence {sentence[n]} of the validation split"
         tokens = len(ids) - len(corpus.bos) if whole else 1
-        found.append((row, Encoded(ids, ids[:0], int(following[n]), NO_TOKEN, "", tokens, n)))
+        answer = int(following[n])
+        found.append((row, Encoded(ids, ids[:0], answer, answer, "", tokens, n)))
     return found
