@@ -36,6 +36,7 @@ class Quantity(StrEnum):
 
 
 OnTensor = Callable[[Layer, Quantity, Tensor], None]
+States = dict[str, Tensor]  # of one layer, by quantity
 OF_MATRICES = {Quantity.GATE, Quantity.COEFFICIENTS, Quantity.BIAS, Quantity.FACTOR, Quantity.FF_OUTPUT}
 
 
@@ -87,6 +88,20 @@ def tap(
                 own = partial(hooks.in_own_repeat, layer, repeats, hook)
                 stack.enter_context(when((model.get_submodule(name), own)))
         yield run
+
+
+def observe(
+    model: nn.Module, layers: Sequence[Layer], ids: Tensor, quantities: Collection[str] = "mbsyo", **arguments: Any
+) -> list[States]:
+    """Copies of some quantities of layers on ids [sentence, token], in float32, from one pass. Arguments go to the model."""
+    states: dict[int, States] = {layer.index: {} for layer in layers}
+
+    def copy(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
+        states[layer.index][quantity] = tensor.float().clone()
+
+    with tap(model, layers, quantities) as run:
+        run(ids, copy, **arguments)
+    return [*states.values()]
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
