@@ -85,10 +85,8 @@ class Subjects:
 
     def at(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the token of each member, 0 of memories; its layer; and its number there."""
-        offset = np.asarray(self.subjects[0].loaded.anatomy.layer_offset)
         token, memory = np.divmod(members, self.subjects[0].m.shape[1])
-        layer = np.searchsorted(offset, memory, "right") - 1
-        return token, layer, memory - offset[layer]
+        return token, *self.subjects[0].loaded.anatomy.places_of(memory)
 
     @cached_property
     def moved(self) -> np.ndarray:

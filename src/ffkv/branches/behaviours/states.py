@@ -200,22 +200,3 @@ def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
         run(states.ids, receive)
     return ends[0]
-
-
-def read_base(
-    loaded: LoadedModel, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str, batch_tokens: int
-) -> Tensor:
-    """Returns what the coefficient of each memory becomes when it is patched [prompt, token, memory].
-
-    The tokens are those of `AtTokens`. Arguments: see `read_states`.
-    """
-    most = max(each.tokens for each in prompts)
-    if baseline != "patch" or not len(prompts[0].patch):
-        return torch.from_numpy(mean.astype(np.float32) * (baseline != "zero")).expand(len(prompts), most, -1)
-    base = torch.zeros(len(prompts), most, len(mean))
-    for batch in batches(np.array([len(each.patch) for each in prompts]), batch_tokens):
-        own = [prompts[n] for n in batch.tolist()]
-        patch = AtTokens(loaded, [each.patch for each in own], [each.tokens for each in own])
-        run_states(loaded, patch)
-        base[batch, -patch.padding.shape[1] :] = patch.all_m()
-    return base

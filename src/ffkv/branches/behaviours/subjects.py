@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, tight_batches, to_device
 from ffkv.base.errors import UserError
-from ffkv.branches.behaviours.states import AtTokens, read_base, run_states
+from ffkv.branches.behaviours.states import AtTokens, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -76,13 +76,18 @@ def read_prompts(
     """
     layers, found = loaded.anatomy.layers, dict[int, Subject]()
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
-    for batch in batches(np.array([len(each.clean) for each in prompts]), batch_tokens):
+    others = torch.from_numpy(mean.astype(np.float32) * (baseline != "zero"))
+    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), batch_tokens):
         own = [prompts[n] for n in batch.tolist()]
         rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
-        states = AtTokens(loaded, rows, [each.tokens for each in own])
+        tokens = [each.tokens for each in own]
+        states, base = AtTokens(loaded, rows, tokens), others.expand(len(own), max(tokens), -1)
         with running_in_float32(loaded.model):
             run_states(loaded, states)
-            base = read_base(loaded, own, mean, baseline, batch_tokens)
+            if baseline == "patch" and len(own[0].patch):
+                patched = AtTokens(loaded, [each.patch for each in own], tokens)
+                run_states(loaded, patched)
+                base = patched.all_m()
             (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
         m, s, ends = states.all_m(), states.s.cpu(), torch.stack([each.end for each in unchanged])
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
