@@ -4,7 +4,7 @@ The effect of patching a candidate on the logit difference is exact. It is told 
 Sets of memories are patched together in all layers, beside random sets of equal summed length.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ffkv.base.batching import batches
 from ffkv.base.files import tables
 from ffkv.base.files.columns import Table
 from ffkv.base.process.progress import progress
@@ -21,12 +20,13 @@ from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choosing import Asked, Subjects
 from ffkv.branches.behaviours.encode import SAMPLED, draw_prefixes
 from ffkv.branches.behaviours.settings import Behaviour
-from ffkv.branches.behaviours.stored import BLOCK, Encoded
+from ffkv.branches.behaviours.states import side_by_side
+from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
 from ffkv.branches.behaviours.tables import EFFECTS, SETS, SIDE_EFFECTS
 from ffkv.branches.behaviours.words import ALL, BY_SCREEN, DIRECTIONS, ESTIMATE, MEMORIES, OWN, RANDOM
 from ffkv.branches.given import Given
-from ffkv.model.effects.changes import as_long_as_removed, measure_effects, predict
+from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
@@ -91,11 +91,12 @@ def measure(
     generator = random_stream(seed, Purpose.RANDOM_SETS)
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
     candidates = _candidates(running, memories, settings, seed)
+    room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
         for texts in (prompts, prefixes):
-            for own in _side_by_side(running, texts):
+            for own in side_by_side(texts, room):
                 how = mean, settings.baseline, running.batch_tokens, running.keeps
-                subjects = read_prompts(running.loaded, running.head, own, *how)
+                subjects = read_prompts(running.loaded, running.head, [texts[number] for number in own], *how)
                 if texts is prompts:
                     made[EFFECTS] += measure_candidates(running, candidates, subjects)
                     made[SETS] += measure_sets(sets, subjects)
@@ -105,17 +106,6 @@ def measure(
     for rows, column in zip(made.values(), ("prompt", "prompt", "prefix"), strict=True):
         rows.sort(key=lambda row: row[column])
     return made
-
-
-def _side_by_side(running: Running, prompts: Sequence[Encoded]) -> Iterator[list[Encoded]]:
-    """Yields prompts of similar length of one block. Coefficients at all their tokens can be held."""
-    room = running.batch_tokens
-    if not running.keeps:
-        room = min(room, HELD // running.loaded.anatomy.layer_offset[-1])
-    for start in range(0, len(prompts), BLOCK):
-        lengths = np.array([len(each.clean) for each in prompts[start : start + BLOCK]])
-        for group in batches(lengths, room):
-            yield [prompts[n] for n in (start + group).tolist()]
 
 
 def _candidates(running: Running, memories: pd.DataFrame, settings: Behaviour, seed: int) -> dict[int, list[Candidate]]:
@@ -156,26 +146,20 @@ def measure_candidates(
     rows, prompts = list[dict](), [subject.prompt for subject in subjects]
     found = run_unchanged(loaded, layers, [each.clean for each in prompts], running.keeps)
     pairs, read_as = torch.tensor([(each.answer, each.wrong) for each in prompts]), loaded.anatomy.read_as
-    less: list[tuple[int, str, Tensor]] = []  # layer, reach, by how much the logit difference falls [prompt, change]
+    clean = torch.tensor([subject.difference for subject in subjects])[:, None]
     for layer, bases in zip(layers, found, strict=True):
         own, values = candidates[layer.index], values_in_place(loaded.model, layer)[0]
         places = offset[layer.index] + np.array([each.memory for each in own])
         changes = torch.cat([_changes(values, each) for each in own])
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
-        falls = [
-            each.s[layer.index] * (each.m - each.base)[:, places] for each in subjects
-        ]  # [prompt][token, candidate]
-        along = [of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in falls]
+        removed = [each.s[layer.index] * (each.m - each.base)[:, places] for each in subjects]  # [token, candidate]
+        along = [of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed]
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
         for reach, of_prompts in ends.items():
             both = pairs.repeat_interleave(len(changes), 0)
-            after = running.head.differences(torch.cat([*of_prompts]), both, read_as).reshape(len(prompts), -1)
-            clean = after.new_tensor([each.difference for each in subjects])[:, None]
-            less.append((layer.index, reach, clean - after))
-    flat = torch.cat([each.flatten() for *_, each in less]).cpu()  # one copy
-    for (number, reach, own_less), part in zip(less, flat.split([each.numel() for *_, each in less]), strict=True):
-        for prompt, falls_of_prompt in zip(prompts, part.reshape(own_less.shape).tolist(), strict=True):
-            rows += _rows(prompt.number, number, candidates[number], reach, falls_of_prompt)
+            after = running.head.differences(torch.cat([*of_prompts]), both, read_as).cpu().reshape(len(prompts), -1)
+            for prompt, falls in zip(prompts, (clean - after).tolist(), strict=True):
+                rows += _rows(prompt.number, layer.index, own, reach, falls)
     return rows
 
 
@@ -184,7 +168,7 @@ def _changes(values: Tensor, candidate: Candidate) -> Tensor:
     value, size = values[candidate.memory], float(values[candidate.memory].norm())
     controls = values[torch.from_numpy(candidate.controls).to(values.device)]
     others = torch.cat([controls, candidate.directions.to(values.device)])
-    return torch.cat([-value[None], as_long_as_removed(1.0, size, others)])
+    return torch.cat([-value[None], -size * others / others.norm(dim=1, keepdim=True)])
 
 
 def _rows(prompt: int, layer: int, candidates: Sequence[Candidate], reach: str, falls: list[float]) -> list[dict]:
