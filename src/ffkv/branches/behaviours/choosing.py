@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ffkv.branches.behaviours.choose import largest
-from ffkv.branches.behaviours.stored import Encoded
+from ffkv.branches.behaviours.stored import Encoded, largest
 from ffkv.branches.behaviours.subjects import NOTHING, STEPS, Copy, Subject, patch, read_prompts, screen
 from ffkv.model.effects.rerun import Running
 from ffkv.model.tap.hooks import type_name
