@@ -185,14 +185,6 @@ def dispatch(model: Any, placement: Placement) -> Any:
     return dispatch_model(model, placement.device_map, offload_dir=placement.offload_folder or None)
 
 
-def arguments_of(placement: Placement) -> dict[str, Any]:
-    """Returns the arguments that tell `from_pretrained` of transformers a placement."""
-    if placement.device_map == {"": CPU}:
-        return {}
-    folder = {"offload_folder": placement.offload_folder} if placement.offload_folder else {}
-    return {"device_map": placement.device_map, **folder}
-
-
 def _name(device: Device) -> str:
     return f"cuda:{device}" if isinstance(device, int) else CPU
 

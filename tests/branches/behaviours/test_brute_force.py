@@ -8,7 +8,7 @@ import torch
 from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
-from ffkv.branches.behaviours import measure
+from ffkv.branches.behaviours import measure, subjects
 from ffkv.branches.behaviours.states import AtTokens, read_states, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.settings import Behaviour
@@ -41,6 +41,12 @@ def running(proven, load_kind, tmp_path):
     return get
 
 
+def subjects_of(model: Running) -> list[subjects.Subject]:
+    """The prompts, whose memories are patched to 0."""
+    mean = np.zeros(model.loaded.anatomy.layer_offset[-1])
+    return subjects.read_prompts(model.loaded, model.head, PROMPTS, mean, "zero", model.batch_tokens, model.keeps)
+
+
 def log_p(loaded, prompt: Encoded, factors: dict) -> torch.Tensor:
     """Log-probabilities of the model's own forward pass, with coefficients multiplied at the last token."""
     ids, token = torch.from_numpy(prompt.clean)[None], len(prompt.clean) - 1
@@ -66,24 +72,24 @@ def test_effects_sets_and_side_effects_are_those_of_forward_passes(kind, running
     """Each memory alone; memories of all layers at once, and all but them. Tolerance: logits of tiny models are below 10, in float32."""
     model = running(kind)
     loaded, places, offset = model.loaded, chosen_memories(model.loaded), model.loaded.anatomy.layer_offset
-    flat, base = np.sort([offset[layer] + memory for layer, memory in places]), torch.zeros(2, 1, offset[-1])
+    flat, own = np.sort([offset[layer] + memory for layer, memory in places]), subjects_of(model)
     candidates = {
         layer: measure.draw_controls(
             layer, [m for at, m in places if at == layer], norms_of(loaded, layer), loaded.anatomy.width, SETTINGS, 0
         )
         for layer in range(len(offset) - 1)
     }
-    rows = measure.measure_candidates(model, candidates, PROMPTS, base)
-    own = {(r["prompt"], r["layer"], r["memory"]): r for r in rows if r["source"] == "own" and r["reach"] == "total"}
-    assert len(own) == 2 * len(places)
-    for (number, *place), row in own.items():
+    rows = measure.measure_candidates(model, candidates, own)
+    total = {(r["prompt"], r["layer"], r["memory"]): r for r in rows if r["source"] == "own" and r["reach"] == "total"}
+    assert len(total) == 2 * len(places)
+    for (number, *place), row in total.items():
         expected = difference(loaded, PROMPTS[number], {}) - difference(loaded, PROMPTS[number], {tuple(place): 0.0})
         assert row["effect"] == pytest.approx(expected, abs=2e-4), row
     every = [(layer, memory) for layer in range(len(offset) - 1) for memory in range(offset[layer + 1] - offset[layer])]
     off, rest = dict.fromkeys(places, 0.0), dict.fromkeys([place for place in every if place not in places], 0.0)
     sets = [measure.MemorySet("screen", 0, len(flat), flat)]
-    of_prefixes = measure.measure_side_effects(model, sets, PROMPTS, base)
-    for row, side, prompt in zip(measure.measure_sets(model, sets, PROMPTS, base), of_prefixes, PROMPTS, strict=True):
+    of_prefixes = measure.measure_side_effects(sets, own)
+    for row, side, prompt in zip(measure.measure_sets(sets, own), of_prefixes, PROMPTS, strict=True):
         assert row["patched"] == pytest.approx(difference(loaded, prompt, off), abs=2e-4)
         assert row["kept"] == pytest.approx(difference(loaded, prompt, rest), abs=2e-4)
         before, after = (log_p(loaded, prompt, factors) for factors in ({}, off))
@@ -94,21 +100,20 @@ def test_effects_sets_and_side_effects_are_those_of_forward_passes(kind, running
 def test_a_model_that_keeps_no_keys_and_values_reads_whole_prompts(running, monkeypatch):
     """Passes behind kept keys and values predict otherwise here: it is noticed, and the numbers are those of whole passes."""
     model = running("llama")
-    flat = np.array([1, 30])
-    base = torch.zeros(2, 1, model.loaded.anatomy.layer_offset[-1])
-    expected = measure.measure_sets(model, [measure.MemorySet("screen", 0, 2, flat)], PROMPTS, base)
+    sets = [measure.MemorySet("screen", 0, 2, np.array([1, 30]))]
+    expected = measure.measure_sets(sets, subjects_of(model))
 
     def nonsense(*given):
         ends, keep = patched_ends(*given), given[5]
         return ends + 1 if keep else ends
 
-    monkeypatch.setattr(measure, "patched_ends", nonsense)
-    found = measure.measure_sets(model, [measure.MemorySet("screen", 0, 2, flat)], PROMPTS, base)
+    monkeypatch.setattr(subjects, "patched_ends", nonsense)
+    found = measure.measure_sets(sets, subjects_of(model))
     for own, other in zip(found, expected, strict=True):
         assert own["patched"] == pytest.approx(other["patched"], abs=1e-4)
-    monkeypatch.setattr(measure, "patched_ends", lambda *given: patched_ends(*given) + 1)
+    monkeypatch.setattr(subjects, "patched_ends", lambda *given: patched_ends(*given) + 1)
     with pytest.raises(UserError, match="cannot be changed while it runs"):
-        measure.measure_sets(model, [measure.MemorySet("screen", 0, 2, flat)], PROMPTS, base)
+        measure.measure_sets(sets, subjects_of(model))
 
 
 @pytest.mark.parametrize("kind", LAYER_KINDS)

@@ -7,9 +7,10 @@ import pytest
 
 from ffkv.base.multiple_tests import q_values
 from ffkv.branches.behaviours import contrast as contrasts
-from ffkv.branches.behaviours.choose import jaccard, largest, rank_biased_overlap, resampled
+from ffkv.branches.behaviours.choose import jaccard, rank_biased_overlap, resampled
 from ffkv.branches.behaviours.contrast import Drawn, assignments, cells_of, estimate, p_values, smallest_p, weights_of
 from ffkv.branches.behaviours.measure import choose_sets
+from ffkv.branches.behaviours.stored import largest
 
 
 def alone(positive) -> Drawn:

@@ -13,8 +13,9 @@ import ffkv
 from ffkv.branches.behaviours import measure, words
 from ffkv.branches.behaviours.encode import encode_prompts
 from ffkv.branches.behaviours.prompt_file import Prompt
-from ffkv.branches.behaviours.states import read_base, read_states
+from ffkv.branches.behaviours.states import read_states
 from ffkv.branches.behaviours.stored import NO_TOKEN, Encoded
+from ffkv.branches.behaviours.subjects import read_prompts
 from ffkv.branches.settings import Behaviour
 from ffkv.model.effects.rerun import Running, rerunning
 from ffkv.model.head.head_file import load_head
@@ -144,17 +145,17 @@ def case(request, load_kind, proven):
     return Case(request.param, load_kind(request.param), load_head(proven(request.param), "cpu"))
 
 
-def base_of(case, baseline="patch"):
+def subjects_of(case, baseline="patch"):
     mean = np.full(case.offset[-1], 0.25, np.float32)
-    return read_base(case.loaded, PROMPTS, mean, baseline, BATCH_TOKENS)
+    return read_prompts(case.loaded, case.running.head, PROMPTS, mean, baseline, BATCH_TOKENS)
 
 
 def test_bases_are_coefficients_of_the_patch_prompt(case):
-    base = base_of(case)
-    for number, prompt in enumerate(PROMPTS):
+    for number, subject in enumerate(subjects_of(case)):
         expected = torch.cat([case.patch[number].m[layer][1:] for layer in case.layers], 1)
-        assert torch.allclose(base[number, -prompt.tokens :], expected, atol=1e-5)
-    assert (base_of(case, "mean") == 0.25).all() and (base_of(case, "zero") == 0).all()
+        assert torch.allclose(subject.base, expected, atol=1e-5)
+    for baseline, expected in (("mean", 0.25), ("zero", 0)):
+        assert all((subject.base == expected).all() for subject in subjects_of(case, baseline))
 
 
 def test_effects_are_those_of_forward_passes(case):
@@ -171,7 +172,7 @@ def test_effects_are_those_of_forward_passes(case):
         )
         for layer in case.layers
     }
-    rows = measure.measure_candidates(case.running, candidates, PROMPTS, base_of(case))
+    rows = measure.measure_candidates(case.running, candidates, subjects_of(case))
     found = {
         (r["prompt"], r["layer"], r["memory"], r["reach"], r["source"]): r["effect"] for r in rows if r["control"] == 0
     }
@@ -200,7 +201,7 @@ def test_sets_are_those_of_forward_passes(case):
         measure.MemorySet("all", 0, len(every), every),
         measure.MemorySet("random", 0, 0, every[:0]),
     ]
-    rows = measure.measure_sets(case.running, sets, PROMPTS, base_of(case))
+    rows = measure.measure_sets(sets, subjects_of(case))
     assert len(rows) == 6
     for row, chosen in zip(rows, [case.flat, every, every[:0]] * 2, strict=True):
         number, prompt = row["prompt"], PROMPTS[row["prompt"]]
@@ -211,9 +212,8 @@ def test_sets_are_those_of_forward_passes(case):
 
 
 def test_side_effects_are_those_of_forward_passes(case):
-    rows = measure.measure_side_effects(
-        case.running, [measure.MemorySet("screen", 0, len(case.flat), case.flat)], PROMPTS, base_of(case)
-    )
+    sets = [measure.MemorySet("screen", 0, len(case.flat), case.flat)]
+    rows = measure.measure_side_effects(sets, subjects_of(case))
     for row, prompt in zip(rows, PROMPTS, strict=True):
         before, after = (
             each.logits.log_softmax(-1) for each in (case.clean[row["prefix"]], case.patched(row["prefix"], case.flat))
@@ -250,7 +250,7 @@ def test_no_pass_has_more_tokens_than_it_may(case):
         lambda module, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     sets = [measure.MemorySet("screen", draw, 1, np.array([draw])) for draw in range(20)]
-    measure.measure_sets(case.running, sets, PROMPTS, base_of(case))
+    measure.measure_sets(sets, subjects_of(case))
     hook.remove()
     assert max(seen) == 30 <= BATCH_TOKENS
 

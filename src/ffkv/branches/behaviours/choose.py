@@ -12,7 +12,7 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored, words
 from ffkv.branches.behaviours.contrast import Drawn, cells_of, drawn_again, estimate, p_values, smallest_p, weights_of
 from ffkv.branches.behaviours.settings import Behaviour
-from ffkv.branches.behaviours.stored import PromptStates
+from ffkv.branches.behaviours.stored import PromptStates, largest
 from ffkv.branches.behaviours.tables import ANSWERS, MEMORIES, STABILITY
 from ffkv.branches.given import Given
 
@@ -147,11 +147,6 @@ def measure_stability(
             for compared, one, other, left, right in pairs
         ]
     return rows
-
-
-def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Returns the members with the largest values, descending; of equal ones the first. `values` [member]."""
-    return np.argsort(-values, kind="stable")[:count]
 
 
 def jaccard(first: np.ndarray, second: np.ndarray) -> float:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ffkv.branches.behaviours.choose import largest
-from ffkv.branches.behaviours.stored import Encoded
+from ffkv.branches.behaviours.stored import Encoded, largest
 from ffkv.branches.behaviours.subjects import NOTHING, STEPS, Copy, Subject, patch, read_prompts, screen
 from ffkv.model.effects.rerun import Running
 from ffkv.model.tap.hooks import type_name
@@ -67,7 +66,7 @@ class Subjects:
                         missing[n][key] = Copy(self.places(self.subjects[n], own), but)
         numbers = [n for n, copies in enumerate(missing) if copies]
         found = patch([self.subjects[n] for n in numbers], [[*missing[n].values()] for n in numbers]) if numbers else []
-        for n, (differences, _) in zip(numbers, found, strict=True):
+        for n, (differences, *_) in zip(numbers, found, strict=True):
             self.known[n] |= zip(missing[n], differences.tolist(), strict=True)
 
     def differences(self, sets: Sequence[np.ndarray], but: bool = True, used: np.ndarray | None = None) -> np.ndarray:
@@ -85,10 +84,8 @@ class Subjects:
 
     def at(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the token of each member, 0 of memories; its layer; and its number there."""
-        offset = np.asarray(self.subjects[0].loaded.anatomy.layer_offset)
         token, memory = np.divmod(members, self.subjects[0].m.shape[1])
-        layer = np.searchsorted(offset, memory, "right") - 1
-        return token, layer, memory - offset[layer]
+        return token, *self.subjects[0].loaded.anatomy.places_of(memory)
 
     @cached_property
     def moved(self) -> np.ndarray:

@@ -130,46 +130,40 @@ def encode_prompts(
         everywhere: whether memories are patched at all tokens behind the beginning, else at the last one.
     """
 
-    def ids_of(texts: list[str]) -> list[np.ndarray]:
-        if not texts:
-            return []
+    def ids_of(texts: Iterable[str]) -> list[np.ndarray]:
         found = tokenize([replace_surrogates(text) for text in texts], tokenizer, list(beginning))
         return [np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)]) for ids, *_ in found]
 
-    clean = [str(prompt.clean) for prompt in prompts]
-    ids = ids_of(clean)
-    paired = [number for number, prompt in enumerate(prompts) if prompt.patch is not None]
-    of_pairs = dict(zip(paired, ids_of([str(prompts[number].patch) for number in paired]), strict=True))
-    answered = [number for number, prompt in enumerate(prompts) if prompt.answer]
-    continued = {
-        name: dict(zip(answered, ids_of([clean[n] + getattr(prompts[n], name) for n in answered]), strict=True))
-        for name in ("answer", "wrong")
-    }
+    of_kinds = [
+        ids_of(str(each.clean) for each in prompts),
+        ids_of(str(each.patch or "") for each in prompts),
+        *(ids_of(f"{each.clean}{getattr(each, name)}" for each in prompts) for name in ("answer", "wrong")),
+    ]
     seen: set[tuple] = set()
     encoded, first = [], len(beginning) if everywhere else 0
-    for number, own in enumerate(ids):
-        patch = of_pairs.get(number, np.zeros(0, np.int64))
-        (answer, why), (wrong, why_wrong) = (_answer(own, continued[name].get(number)) for name in ("answer", "wrong"))
+    for prompt, own, patch, *continued in zip(prompts, *of_kinds, strict=True):
+        paired = prompt.patch is not None
+        patch = patch if paired else patch[:0]
+        answers = (_answer(own, each) if prompt.answer else (NO_TOKEN, "") for each in continued)
+        (answer, why), (wrong, why_wrong) = answers
         unused = why or why_wrong or (words.SAME if answer == wrong != NO_TOKEN else "")
         if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
             unused = words.UNKNOWN
         elif max(len(own), len(patch)) >= context:
             unused = words.LONG
-        elif min(len(own), len(patch) if number in of_pairs else len(own)) <= first:
+        elif min(len(own), len(patch) if paired else len(own)) <= first:
             unused = words.EMPTY
-        elif everywhere and number in of_pairs and len(own) != len(patch):
+        elif everywhere and paired and len(own) != len(patch):
             unused = words.UNEQUAL
-        name = (own.tobytes(), patch.tobytes(), answer, wrong, prompts[number].positive)
+        name = (own.tobytes(), patch.tobytes(), answer, wrong, prompt.positive)
         unused = unused or (words.DOUBLED if name in seen else "")
         seen.add(name)
         encoded.append(Encoded(own, patch, answer, wrong, unused, len(own) - first if everywhere else 1))
     return encoded
 
 
-def _answer(prompt: np.ndarray, continued: np.ndarray | None) -> tuple[int, str]:
+def _answer(prompt: np.ndarray, continued: np.ndarray) -> tuple[int, str]:
     """Returns the token by which an answer continues a prompt, and why there is none."""
-    if continued is None:
-        return NO_TOKEN, ""
     if len(continued) <= len(prompt) or not np.array_equal(continued[: len(prompt)], prompt):
         return NO_TOKEN, words.MERGED
     return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, words.SEVERAL)
@@ -323,26 +317,22 @@ def prompt_rows(
     prompts: Sequence[Prompt], encoded: Sequence[Encoded], groups: Sequence[str], part: np.ndarray, order: np.ndarray
 ) -> list[dict]:
     """Returns the rows of the table `PROMPTS`, without the behaviour and what makes groups. `part`, `order`: see `draw`."""
-    texts = [[replace_surrogates(text) for text in (str(each.clean), each.label)] for each in prompts]
     return [
         {
+            **prompt._asdict(),
+            **own._asdict(),
             "prompt": number,
-            "line": prompt.line,
-            "label": label,
+            "label": replace_surrogates(prompt.label),
             "group": replace_surrogates(group),
-            "positive": prompt.positive,
             "part": half,
             "order": place,
             "unused": own.unused or ("" if half else words.UNDRAWN),
-            "text": text,
+            "text": replace_surrogates(str(prompt.clean)),
             "clean": own.clean.tolist(),
             "patch": own.patch.tolist(),
-            "answer": own.answer,
-            "wrong": own.wrong,
-            "tokens": own.tokens,
         }
-        for number, (prompt, own, group, half, place, (text, label)) in enumerate(
-            zip(prompts, encoded, groups, part, order, texts, strict=True)
+        for number, (prompt, own, group, half, place) in enumerate(
+            zip(prompts, encoded, groups, part, order, strict=True)
         )
     ]
 
@@ -350,7 +340,7 @@ def prompt_rows(
 def draw_prefixes(
     sampled: Sequence[np.ndarray], corpus: Corpus, whole: bool, most: int, generator: np.random.Generator
 ) -> list[tuple[dict, Encoded]]:
-    """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as answer.
+    """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as both answers.
 
     Args:
         sampled: `SAMPLED` of all of them.
@@ -370,5 +360,6 @@ def draw_prefixes(
         }
         row["group"] = f"sentence {sentence[n]} of the validation split"
         tokens = len(ids) - len(corpus.bos) if whole else 1
-        found.append((row, Encoded(ids, ids[:0], int(following[n]), NO_TOKEN, "", tokens, n)))
+        answer = int(following[n])
+        found.append((row, Encoded(ids, ids[:0], answer, answer, "", tokens, n)))
     return found

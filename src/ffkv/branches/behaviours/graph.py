@@ -16,10 +16,11 @@ from ffkv.base.intervals import interval_over_groups, without_each
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
-from ffkv.branches.behaviours.choose import jaccard, largest
+from ffkv.branches.behaviours.choose import jaccard
 from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs, read_subjects
 from ffkv.branches.behaviours.contrast import drawn_again
 from ffkv.branches.behaviours.settings import Behaviour
+from ffkv.branches.behaviours.stored import largest
 from ffkv.branches.behaviours.subjects import Copy, patch
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED

@@ -1,6 +1,6 @@
 """The second step: what memories do on prompts. Contributions, and the screen: what a patch of each memory would do if all were linear."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,13 @@ class AtTokens:
         return torch.cat([m.to(self.padding.device) for m in self.m], 2).cpu()  # one copy
 
 
+def side_by_side(prompts: Sequence[Encoded], batch_tokens: int) -> Iterator[np.ndarray]:
+    """Yields the numbers of prompts of similar length of one block, which are read together."""
+    lengths = np.array([max(len(each.clean), len(each.patch)) for each in prompts])
+    for start in range(0, len(prompts), BLOCK):
+        yield from (start + group for group in batches(lengths[start : start + BLOCK], batch_tokens))
+
+
 def read_states(
     loaded: LoadedModel,
     head: Head,
@@ -92,28 +99,25 @@ def read_states(
         UserError: states are not finite, or the model cannot be differentiated.
     """
     count, memories, offset = len(prompts), loaded.anatomy.layer_offset[-1], loaded.anatomy.layer_offset
-    of_prompts = {
-        name: np.full(count, np.nan, np.float32) for name in ("difference", "patch_difference", "probability")
-    }
-    names = ("contribution", "coefficient", "change", "screen", "frozen_screen")
-    of_memories = {name: np.zeros((count, memories), np.float32) for name in names}
+    of_prompts, names = (
+        ("difference", "patch_difference", "probability"),
+        ("contribution", "coefficient", "change", "screen"),
+    )
+    made = {name: np.full(count, np.nan, np.float32) for name in of_prompts}
+    made |= {name: np.zeros((count, memories), np.float32) for name in (*names, "frozen_screen")}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
     means = torch.from_numpy(mean).to(loaded.device)
     norms = torch.cat([v.double().norm(dim=1).float().cpu() for v in values])
     asked, why = [each.clean for each in prompts if each.answer != NO_TOKEN], ""
     if frozen and asked and (why := why_not_held(loaded, pad([max(asked, key=len)], loaded.device))):
         say(f"There is no frozen screen, because norms and attention cannot be held: {why}.", error=True)
-    for start in range(0, count, BLOCK):
-        block = prompts[start : start + BLOCK]
-        lengths = np.array([max(len(each.clean), len(each.patch)) for each in block])
-        for batch in batches(lengths, batch_tokens):
-            chosen = [block[number] for number in batch]
-            rows = start + batch
-            found = _read_batch(loaded, head, chosen, means, baseline, values, frozen and not why)
-            found["contribution"] *= norms
-            for name, tensor in found.items():
-                (of_prompts if name in of_prompts else of_memories)[name][rows] = tensor.numpy()
-    if not all(np.isfinite(of_memories[name]).all() for name in names[:4]):
+    for rows in side_by_side(prompts, batch_tokens):
+        own = [prompts[number] for number in rows]
+        found = _read_batch(loaded, head, own, means, baseline, values, frozen and not why)
+        found["contribution"] *= norms
+        for name, tensor in found.items():
+            made[name][rows] = tensor.numpy()
+    if not all(np.isfinite(made[name]).all() for name in names):
         raise UserError(
             f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use"
             " model.dtype float32."
@@ -123,8 +127,7 @@ def read_states(
         norm=norms.numpy(),
         prompt=np.array([each.number for each in prompts], np.int32),
         attributes={**attributes},
-        **of_prompts,
-        **of_memories,
+        **made,
     )
 
 
@@ -200,22 +203,3 @@ def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:
         run(states.ids, receive)
     return ends[0]
-
-
-def read_base(
-    loaded: LoadedModel, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str, batch_tokens: int
-) -> Tensor:
-    """Returns what the coefficient of each memory becomes when it is patched [prompt, token, memory].
-
-    The tokens are those of `AtTokens`. Arguments: see `read_states`.
-    """
-    most = max(each.tokens for each in prompts)
-    if baseline != "patch" or not len(prompts[0].patch):
-        return torch.from_numpy(mean.astype(np.float32) * (baseline != "zero")).expand(len(prompts), most, -1)
-    base = torch.zeros(len(prompts), most, len(mean))
-    for batch in batches(np.array([len(each.patch) for each in prompts]), batch_tokens):
-        own = [prompts[n] for n in batch.tolist()]
-        patch = AtTokens(loaded, [each.patch for each in own], [each.tokens for each in own])
-        run_states(loaded, patch)
-        base[batch, -patch.padding.shape[1] :] = patch.all_m()
-    return base

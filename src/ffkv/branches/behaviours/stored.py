@@ -54,6 +54,11 @@ def encoded(prompts: pd.DataFrame) -> list[Encoded]:
     ]
 
 
+def largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Returns the members with the largest values, descending; of equal ones the first. `values` [member]."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
 def rows_of_shard(count: int, part: Part) -> range:
     """Returns the prompts of a shard: whole blocks."""
     blocks = part.of(-(-count // BLOCK))

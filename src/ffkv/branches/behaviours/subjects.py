@@ -7,7 +7,7 @@ prompt these are places, of a set of prompts memories, at all tokens that are pa
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, tight_batches, to_device
 from ffkv.base.errors import UserError
-from ffkv.branches.behaviours.states import AtTokens, read_base, run_states
+from ffkv.branches.behaviours.states import AtTokens, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -40,6 +40,7 @@ class Subject(NamedTuple):
     unchanged: Unchanged
     m: Tensor  # coefficients of all memories at the tokens that are patched [token, memory]
     base: Tensor  # what they become [token, memory]
+    s: Tensor  # the factor of a norm after each layer there [layer, token, 1]
     values: Sequence[Tensor]  # [layer][memory, d]
     difference: float  # logit of the answer minus that of the wrong answer
     room: int  # tokens in a pass
@@ -75,20 +76,25 @@ def read_prompts(
     """
     layers, found = loaded.anatomy.layers, dict[int, Subject]()
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
-    for batch in batches(np.array([len(each.clean) for each in prompts]), batch_tokens):
+    others = torch.from_numpy(mean.astype(np.float32) * (baseline != "zero"))
+    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), batch_tokens):
         own = [prompts[n] for n in batch.tolist()]
         rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
-        states = AtTokens(loaded, rows, [each.tokens for each in own])
+        tokens = [each.tokens for each in own]
+        states, base = AtTokens(loaded, rows, tokens), others.expand(len(own), max(tokens), -1)
         with running_in_float32(loaded.model):
             run_states(loaded, states)
-            base = read_base(loaded, own, mean, baseline, batch_tokens)
+            if baseline == "patch" and len(own[0].patch):
+                patched = AtTokens(loaded, [each.patch for each in own], tokens)
+                run_states(loaded, patched)
+                base = patched.all_m()
             (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
-        m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
+        m, s, ends = states.all_m(), states.s.cpu(), torch.stack([each.end for each in unchanged])
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
             of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
-            both = own[place], unchanged[place]
-            found[n] = Subject(loaded, head, *both, of_m, of_base, values, differences[place], batch_tokens)
+            of_s, both = s[:, place, -own[place].tokens :], (own[place], unchanged[place])
+            found[n] = Subject(loaded, head, *both, of_m, of_base, of_s, values, differences[place], batch_tokens)
     return [found[n] for n in range(len(prompts))]
 
 
@@ -160,26 +166,29 @@ def _screen(subjects: Sequence[Subject], weights: Sequence[Tensor]) -> tuple[np.
 
 
 def patch(
-    subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], hold: np.ndarray = NOTHING
-) -> list[tuple[np.ndarray, np.ndarray]]:
+    subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], hold: np.ndarray = NOTHING, ends: bool = False
+) -> list[list[Any]]:
     """Runs copies of prompts, of which places are patched. A pass has copies of several prompts.
 
     Args:
         copies: of each prompt [prompt][copy].
         hold: places that keep the coefficients that they have without changes, unless they are patched.
+        ends: whether to return what the head reads in each copy, too.
     Returns:
-        Of each prompt, the logit difference of each copy [copy], and the coefficients that the places to be held have before they
-        are held [copy, place].
+        Of each prompt, the logit difference of each copy [copy]; the coefficients that the places to be held have before they
+        are held [copy, place]; and `ends`: a tensor [copy, d], float32.
     Raises:
         UserError: the model cannot be changed while it runs.
     """
 
-    def in_passes(keep: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        made = [(np.empty(len(own)), np.empty((len(own), len(hold)))) for own in copies]
+    def in_passes(keep: bool) -> list[list[Any]]:
+        made: list[list[Any]] = [[np.empty(len(own)), np.empty((len(own), len(hold)))] for own in copies]
+        for subject, own in zip(subjects, made if ends else ()):
+            own.append(subject.unchanged.end.new_empty(len(own[0]), len(subject.unchanged.end)))
         for parts in _passes(subjects, copies, keep):
             both = [subjects[n] for n, _ in parts], [copies[n][rows] for n, rows in parts]
             for (n, rows), *found in zip(parts, *_patch(*both, hold, keep), strict=True):
-                for whole, part in zip(made[n], found, strict=True):
+                for whole, part in zip(made[n], found):
                     whole[rows] = part[: rows.stop - rows.start]
         return made
 
@@ -205,7 +214,7 @@ def _passes(
 
 def _patch(
     subjects: Sequence[Subject], copies: Sequence[Sequence[Copy]], hold: np.ndarray, keep: bool
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, Tensor]:
     """Runs one pass. Returns what `patch` does [prompt, copy, .]; a last copy of each prompt is whole, and proves the pass."""
     (loaded, head, prompt, *_), device, values = subjects[0], subjects[0].loaded.device, subjects[0].values
     shape = len(subjects), 1 + max(map(len, copies)), prompt.tokens, subjects[0].m.shape[1]
@@ -248,9 +257,9 @@ def _patch(
     if problem or not (found[..., 0] < TOLERANCE).all():
         raise UserError(
             f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes its prediction"
-            f"{f' ({problem})' if problem else ''}. There is no graph of such a model."
+            f"{f' ({problem})' if problem else ''}. Leave `behaviours` and graphs out for this model."
         ) from problem
-    return found[..., 1], found[..., 2:][..., np.argsort(order)]
+    return found[..., 1], found[..., 2:][..., np.argsort(order)], ends.unflatten(0, shape[:2])
 
 
 def _patched(copies: Sequence[Sequence[Copy]], shape: tuple[int, ...], device: str) -> Tensor:

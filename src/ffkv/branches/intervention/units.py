@@ -22,7 +22,7 @@ from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
-from ffkv.model.effects.changes import Effects, measure_effects, predict, scaled, set_to, similar_memories
+from ffkv.model.effects.changes import Effects, measure_effects, predict, scaled, similar_memories
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
@@ -285,8 +285,8 @@ def _changes_on(
         near = similar_memories(unit.memory, m_all, model.norms, settings.similar_size, settings.similar, generator)
         directions = len(model.norms) + n * settings.directions + np.arange(settings.directions)
         labels = [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)]
-        weights = [*scaled(m, factor, settings.scales), *set_to(m, factor, float(model.mean[unit.memory]))]
-        as_long = -math.copysign(size, factor * m)  # as `as_long_as_removed`
+        weights = [*scaled(m, factor, settings.scales), factor * (float(model.mean[unit.memory]) - m)]
+        as_long = -math.copysign(size, factor * m)  # so that another value is treated as the memory's own one would be
         own += [
             kind(OWN, labels, np.full(len(labels), unit.memory), np.array(weights)),
             kind(MEMORIES, [], unit.controls, as_long / norms[unit.controls]),

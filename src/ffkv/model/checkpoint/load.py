@@ -34,7 +34,7 @@ from ffkv.model.checkpoint.readers import reader_of
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.weights import check_weights, hash_once, state_of
 from ffkv.model.experts import layout_of, record_experts
-from ffkv.model.placement import HALF, ON_CPU, Placement, arguments_of, device_of, dispatch, keep_blocks_whole, place
+from ffkv.model.placement import HALF, ON_CPU, Placement, device_of, dispatch, keep_blocks_whole, place
 from ffkv.model.tap.hooks import enough_memory
 
 NOTE = "unpacked.json"  # what the folder was made from, and the remarks about it
@@ -91,6 +91,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     packed = refuse_unreadable(settings, commit)
     source = local_model(commit, choose_files_of(settings.gguf))
     loaded: Any  # a tuple, which the library's types do not say
+    where = {"device_map": placement.device_map, "offload_folder": placement.offload_folder or None}
     try:
         with listening("transformers", "accelerate"), replaced(ALL_NAMES_TOLD):
             loaded = AutoModelForCausalLM.from_pretrained(
@@ -101,7 +102,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
                 dtype=settings.dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # `check_weights` refuses them by name
-                **arguments_of(placement),
+                **(where if placement != ON_CPU else {}),
             )
     except torch.OutOfMemoryError:  # see `ffkv.base.fault`
         raise

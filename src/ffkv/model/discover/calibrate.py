@@ -137,24 +137,24 @@ def _second_matrix(block: _Block, matrix: str, scaling: replay.Scaling) -> Secon
             experts=layout.experts,
             **to_sum,
         )
-    first, kind, gate, columns = find_first_matrices(block.module, matrix, block.intact, block.arguments)
+    first, kind, gate, columns = _first_matrices(block, matrix)
     names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
     return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)
 
 
-def find_first_matrices(
-    block: nn.Module, matrix: str, intact: replay.BlockTrace, arguments: replay.Arguments
-) -> tuple[list[str], str, str, str]:
+def _first_matrices(block: _Block, matrix: str) -> tuple[list[str], str, str, str]:
     """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
-    Names of matrices are those inside the block. `intact` is the trace of the unchanged block on `arguments`. Returns the
-    names of these matrices; and kind, gate and gate columns, see `anatomy.SecondMatrix`. Raises UserError if none reads
-    the residual stream, or m at a token depends on other tokens.
+    Names of matrices are those inside the block. Returns the names of these matrices; and kind, gate and gate columns, see
+    `anatomy.SecondMatrix`. Raises UserError if none reads the residual stream, or m at a token depends on other tokens.
     """
+    intact, arguments = block.intact, block.arguments
     m, width = intact.inputs[matrix], intact.output.shape[-1]
     sizes = (m.shape[-1], 2 * m.shape[-1])
     order = list(intact.outputs)
-    earlier = [n for n in order[: order.index(matrix)] if is_matrix(block.get_submodule(n)) and n in intact.inputs]
+    earlier = [
+        n for n in order[: order.index(matrix)] if is_matrix(block.module.get_submodule(n)) and n in intact.inputs
+    ]
     feeding = [
         name
         for name in earlier
@@ -166,7 +166,7 @@ def find_first_matrices(
         raise UserError(f"{matrix}: no matrix that reads the residual stream and feeds it was found")
     x = intact.inputs[feeding[-1]]
     same_input = [name for name in earlier if torch.equal(intact.inputs[name], x)]
-    reversed_m = replay.replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
+    reversed_m = replay.replay(block.module, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
     if not relative_error(reversed_m, replay.reverse(m, arguments)) < replay.TOLERANCE:
         raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is not a feed-forward layer")
     names = [name for name in feeding if name in same_input]
@@ -174,19 +174,17 @@ def find_first_matrices(
     if len(names) == 1 and not fused:
         return names, "plain", "", ""
     factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(name, "all") for name in names]
-    gate = _find_gate(block, matrix, factors, intact, arguments)
+    gate = _find_gate(block, matrix, factors)
     return names, "gated, fused" if fused else "gated", *gate
 
 
-def _find_gate(
-    block: nn.Module, matrix: str, factors: list[Factor], intact: replay.BlockTrace, arguments: replay.Arguments
-) -> Factor:
+def _find_gate(block: _Block, matrix: str, factors: list[Factor]) -> Factor:
     """Finds the factor that goes through the activation: m changes its sign if the other factor does.
 
     ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m.
     """
-    m = intact.inputs[matrix]
-    first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
+    m = block.intact.inputs[matrix]
+    first, second = (columns_of(block.intact.outputs[name], columns) for name, columns in factors)
     if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
         return "", ""
     for (other, columns), gate in zip(factors, reversed(factors), strict=True):
@@ -195,7 +193,7 @@ def _find_gate(
             columns_of(negated := output.clone(), columns).neg_()
             return negated
 
-        negated_m = replay.replay(block, arguments, {other: negate}).inputs[matrix]
+        negated_m = replay.replay(block.module, block.arguments, {other: negate}).inputs[matrix]
         if relative_error(negated_m, -m) < replay.TOLERANCE:
             return gate
     return "", ""

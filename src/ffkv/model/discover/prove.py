@@ -1,6 +1,6 @@
 """The proof that runs on every model before any analysis: the identities of the decomposition, on real tokens."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,12 +18,10 @@ from ffkv.model.head.head import Head
 from ffkv.model.identities import IDENTITIES, TOLERANCE
 from ffkv.model.keys_and_values import in_residual, values
 from ffkv.model.tap.hooks import after, blocks_beside, by_name, forward, known_state, relative_error, tried, type_name
-from ffkv.model.tap.tap import Quantity, tap
+from ffkv.model.tap.tap import States, observe
 
 REMEDY = "Use model.dtype float32."
-PROVEN_QUANTITIES = "mbsyo"
 SAME_DIRECTION = 1e-2  # relative error up to which logits count as equal whatever the length of the vector
-States = dict[str, Tensor]  # of one layer, by quantity
 
 
 class Decomposition(NamedTuple):
@@ -63,7 +61,7 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     last = layers[-1]
     if last_block != last.block or (last.sum_module and not last.post_norm):
         layers[-1] = replace(last, readout_block=last_block)
-    states = observe(model, layers, second, PROVEN_QUANTITIES)
+    states = observe(model, layers, second)
     for layer, found in zip(layers, _layer_errors(model, layers, states, second), strict=True):
         for identity, error in found.items():
             if identity == "prefix" and error >= TOLERANCE[type_name(model)]:
@@ -185,20 +183,6 @@ def prove_head(head: Head, decomposition: Decomposition) -> tuple[float, bool]:
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)
     _require("head", error, decomposition.dtype)
     return error, relative_error(longer, long) < SAME_DIRECTION
-
-
-def observe(
-    model: nn.Module, layers: list[Layer], ids: Tensor, quantities: Collection[str] = PROVEN_QUANTITIES
-) -> list[States]:
-    """Copies of some quantities of every layer on ids [sentence, token], in float32."""
-    states: list[States] = [{} for _ in layers]
-
-    def copy(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
-        states[layer.index][quantity] = tensor.float().clone()
-
-    with tap(model, layers, quantities) as run:
-        run(ids, copy)
-    return states
 
 
 def _last_block(model: nn.Module, layers: list[Layer], ids: Tensor) -> tuple[str, int, Tensor, Tensor]:

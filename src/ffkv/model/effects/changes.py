@@ -4,7 +4,6 @@ A memory contributes s m_i v_i to the residual stream, with the factor s of a no
 changes of one token are rows of one array [change, d]. Direct and total effects are read out in the same way.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,20 +19,6 @@ from ffkv.model.head.head import Head
 def scaled(m: float, factor: float, scales: Sequence[float]) -> np.ndarray:
     """m_i := c m_i: by which multiple of v_i o changes, for each scale c [scale]. `m`: the coefficient m_i. `factor`: s."""
     return (np.array(scales) - 1) * (factor * m)
-
-
-def set_to(m: float, factor: float, new: float) -> np.ndarray:
-    """m_i := `new`: by which multiple of v_i o changes [1]. Other arguments: see `scaled`."""
-    return np.array([factor * (new - m)])
-
-
-def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
-    """Removes, in place of a contribution s m_i v_i, one of equal length along other vectors [direction, d].
-
-    It has the sign of m_i, so that another memory's value is treated as the memory's own value would be. `m`: s m_i. `size`:
-    |s m_i| ‖v_i‖. `directions`: vectors of any length, but not 0 [direction, d].
-    """
-    return -math.copysign(size, m) * directions / directions.norm(dim=1, keepdim=True)
 
 
 def similar_memories(

@@ -29,7 +29,7 @@ from ffkv.model.head.head_file import load_head
 from ffkv.model.placement import running_in_float32
 from ffkv.model.tap.change import resumed, with_output
 from ffkv.model.tap.hooks import tried
-from ffkv.model.tap.tap import tap
+from ffkv.model.tap.tap import observe, tap
 
 # How many times o changes by a change at each of the last tokens of some prefixes [prefix][change, token]; None: once, at the
 # last token alone.
@@ -133,7 +133,7 @@ def read_on(
     begins = [each_keeps * (layer.index + (not layer.sum_module)) for layer in layers]
     ids, arguments = behind(bases, states.shape[1], begins)
     with resumed(loaded.model, loaded.anatomy.layers, layers, states, bases[0].returns):
-        ends = _ends(loaded, ids, **arguments)
+        ends = read_ends(loaded, ids, **arguments)
     return [end[: count + 1] for end, count in zip(ends, counts, strict=True)]
 
 
@@ -144,7 +144,7 @@ def row_by_row(
     (base,), (own,) = bases, changes
     states = _changed(base.o, own, along[0] if along else None)
     with resumed(loaded.model, loaded.anatomy.layers, [layer] * len(states), states, base.returns):
-        return [_ends(loaded, base.ids.expand(len(states), -1))[:, -1]]
+        return [read_ends(loaded, base.ids.expand(len(states), -1))[:, -1]]
 
 
 def from_the_start(
@@ -158,7 +158,7 @@ def from_the_start(
         return _changed(o.reshape(copies, -1, o.shape[-1])[0], own, along[0] if along else None).reshape(o.shape)
 
     with with_output(loaded.model, layer, change):
-        return [_ends(loaded, base.ids.expand(copies, -1))[:, -1]]
+        return [read_ends(loaded, base.ids.expand(copies, -1))[:, -1]]
 
 
 def _changed(o: Tensor, changes: Tensor, along: Tensor | None = None) -> Tensor:
@@ -170,16 +170,10 @@ def _changed(o: Tensor, changes: Tensor, along: Tensor | None = None) -> Tensor:
     return states
 
 
-def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
+def read_ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
     """Runs tokens; returns what the head reads [sentence, token, d], float32."""
-    found: list[Tensor] = []
-
-    def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        found.append(tensor.float().clone())
-
-    with tap(loaded.model, loaded.anatomy.layers[-1:], loaded.anatomy.end) as run:
-        run(ids, on_tensor, **arguments)
-    return found[0]
+    (found,) = observe(loaded.model, loaded.anatomy.layers[-1:], ids, loaded.anatomy.end, **arguments)
+    return found[loaded.anatomy.end]
 
 
 class Running(NamedTuple):

@@ -161,12 +161,6 @@ class Head(Lens):
         found = [logits[:, 0] for _, logits in self._of_tokens(vectors, torch.tensor([token]), layer)]
         return torch.cat(found) if found else vectors.new_zeros(0)
 
-    def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
-        """Returns the gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
-        one = self._one_row_suffices(vector[None], layer)
-        with torch.enable_grad(), self._rows(torch.tensor([token])) if one else contextlib.nullcontext():
-            return self.gradient(vector[None], layer, lambda logits: logits[0, 0 if one else token])[0]
-
     def gradient(self, vectors: Tensor, layer: int | None, number: Callable[[Tensor], Tensor]) -> Tensor:
         """Returns the gradient of a number of logits [n, vocabulary] with respect to the vectors [n, d] that are read out."""
         with torch.enable_grad():

@@ -28,14 +28,15 @@ class Quantity(StrEnum):
     FF_INPUT = "x"  # [sentence, token, d]
     GATE = "g"  # whether the gate of each memory is positive [sentence, token, d_m]; gated layers only
     COEFFICIENTS = "m"  # [sentence, token, d_m]
-    BIAS = "b"  # what the layer adds beside its memories, before a norm or map hooks.after it [sentence, token, d]
-    FACTOR = "s"  # by which a norm hooks.after the layer scales each token [sentence, token, 1]; only with such a norm
+    BIAS = "b"  # what the layer adds beside its memories, before a norm or map after it [sentence, token, d]
+    FACTOR = "s"  # by which a norm after the layer scales each token [sentence, token, 1]; only with such a norm
     FF_OUTPUT = "y"  # as it is added to the residual [sentence, token, d]
     BLOCK_OUTPUT = "o"  # [sentence, token, d]
     END = "e"  # what the head reads [sentence, token, d]; only for a last layer whose o is something else
 
 
 OnTensor = Callable[[Layer, Quantity, Tensor], None]
+States = dict[str, Tensor]  # of one layer, by quantity
 OF_MATRICES = {Quantity.GATE, Quantity.COEFFICIENTS, Quantity.BIAS, Quantity.FACTOR, Quantity.FF_OUTPUT}
 
 
@@ -53,9 +54,9 @@ def tap(
         model: a proven model whose experts keep records (`record_experts`).
         layers: the layers to read, in order of execution.
         quantities: members of `Quantity`, or their letters in a string, such as "xmyo".
-        whole: do not stop hooks.after the last wanted quantity.
+        whole: do not stop after the last wanted quantity.
     Yields:
-        A function run(ids, on_tensor): one forward pass over ids [sentence, token] that stops hooks.after the last wanted
+        A function run(ids, on_tensor): one forward pass over ids [sentence, token] that stops after the last wanted
         quantity and returns None; if it is to be `whole`, it returns what the model returns. Named arguments go to the
         model. `on_tensor` is called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be
         the model's own memory: use or copy it before `on_tensor` returns.
@@ -87,6 +88,20 @@ def tap(
                 own = partial(hooks.in_own_repeat, layer, repeats, hook)
                 stack.enter_context(when((model.get_submodule(name), own)))
         yield run
+
+
+def observe(
+    model: nn.Module, layers: Sequence[Layer], ids: Tensor, quantities: Collection[str] = "mbsyo", **arguments: Any
+) -> list[States]:
+    """Copies of some quantities of layers on ids [sentence, token], in float32, from one pass. Arguments go to the model."""
+    states: dict[int, States] = {layer.index: {} for layer in layers}
+
+    def copy(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
+        states[layer.index][quantity] = tensor.float().clone()
+
+    with tap(model, layers, quantities) as run:
+        run(ids, copy, **arguments)
+    return [*states.values()]
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:

@@ -20,10 +20,11 @@ from ffkv.base.settings import documents, section
 from ffkv.corpus.corpus_file import NONE
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.effects.rerun import read_ends
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.topk import highest
-from ffkv.model.tap.change import Place
+from ffkv.model.tap.change import Place, scaled
 from ffkv.model.tap.tap import tap
 from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.indexes import token_texts
@@ -32,7 +33,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
 from ffkv.run.trace.prompt import Text, check_texts, index_of, pieces, read_changes, read_texts
 from ffkv.run.trace.settings import Changes
-from ffkv.run.trace.states import check_finite, read_end
+from ffkv.run.trace.states import check_finite
 
 PIECE_BYTES = 2**27  # of coefficients that are computed at a time
 PIECE_TOKENS = 2**14  # that are sorted into batches together
@@ -242,7 +243,10 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
         read = torch.arange(ids.shape[1]) >= first
         read = read & (torch.arange(ids.shape[1]) < torch.from_numpy(first + counts[numbers])[:, None])
         places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
-        ends = [read_end(model, ids, changed)[read.to(model.device)] for changed in passes]
+        ends = []
+        for changed in passes:
+            with scaled(model.model, model.anatomy.layers, changed):
+                ends.append(read_ends(model, ids)[read.to(model.device)])
         check_finite(model, ends[:1])
         for chunk, logits in model.head.chunks(ends[0], model.anatomy.read_as):
             after = [model.head.logits(end[chunk], model.anatomy.read_as) for end in ends[1:]]

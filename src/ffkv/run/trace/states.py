@@ -1,8 +1,9 @@
 """What the layers do on one prompt: m, y, o, the vector that the head reads, and the model's own logits."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,25 +18,21 @@ from ffkv.model.tap.hooks import relative_error
 from ffkv.model.tap.tap import tap
 
 
-@dataclass
-class States:
+class States(NamedTuple):
     """The states of all layers on one prompt, in float32, each on its layer's device."""
 
     position: int  # the chosen token
     factors: Mapping[Place, float]  # of the coefficients that are changed
     token: int | None  # the only token at which they are changed, as a position; None: every token
-    m: list[Tensor] = field(default_factory=list)  # coefficients at the chosen token [layer][memory]
+    m: list[Tensor]  # coefficients at the chosen token [layer][memory]
     # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
-    b: list[Tensor] = field(default_factory=list)
-    # factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm
-    s: list[Tensor] = field(default_factory=list)
-    y: list[Tensor] = field(default_factory=list)  # FF outputs [layer][token, d]
-    o: list[Tensor] = field(default_factory=list)  # block outputs [layer][token, d]
-    # of each block's call, by block and repeat
-    arguments: dict[tuple[str, int], Arguments] = field(default_factory=dict)
-    end: Tensor = field(default_factory=lambda: torch.zeros(0))  # what the head reads at the chosen token [d]
-    # the model's own logits at the chosen token [vocabulary]
-    logits: Tensor = field(default_factory=lambda: torch.zeros(0))
+    b: list[Tensor]
+    s: list[Tensor]  # factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm
+    y: list[Tensor]  # FF outputs [layer][token, d]
+    o: list[Tensor]  # block outputs [layer][token, d]
+    arguments: dict[tuple[str, int], Arguments]  # of each block's call, by block and repeat
+    end: Tensor  # what the head reads at the chosen token [d]
+    logits: Tensor  # the model's own logits at the chosen token [vocabulary]
 
 
 def run_prompt(
@@ -50,49 +47,22 @@ def run_prompt(
     `factors`, `token`: of coefficients that are changed meanwhile, see `scaled`. Raises UserError if states overflow, or the memory
     does not suffice.
     """
-    states = States(position, factors, token)
-    factor: Tensor | None = None
+    model, layers, seen = loaded.model, loaded.anatomy.layers, dict[tuple[int, str], Tensor]()
 
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        nonlocal factor
-        match quantity:
-            case "m" | "b":
-                getattr(states, quantity).append(tensor[0, position].float().clone())
-            case "s":  # comes before y
-                factor = tensor[0, position].float().clone()
-            case "y":
-                states.s.append(tensor.new_ones(1).float() if factor is None else factor)
-                states.y.append(tensor[0].float().clone())
-                factor = None
-            case "o":
-                states.o.append(tensor[0].float().clone())
-            case "e":
-                states.end = tensor[0, position].float().clone()
+        seen[layer.index, quantity] = tensor[0, slice(None) if quantity in "yo" else position].float().clone()
 
-    model, layers = loaded.model, loaded.anatomy.layers
     with (
         scaled(model, layers, factors, token),
-        capturing(model, [layer.block for layer in layers]) as states.arguments,
+        capturing(model, [layer.block for layer in layers]) as arguments,
         tap(model, layers, "mbsyoe", whole=True) as run,
     ):
         output = run(ids, on_tensor)
-    states.logits = output.logits[0, position].float().clone()
-    if loaded.anatomy.end == "o":
-        states.end = states.o[-1][position]
-    check_finite(loaded, [*states.m, *states.y, *states.o, states.logits], changed=bool(factors))
-    return states
-
-
-def read_end(loaded: LoadedModel, ids: Tensor, factors: Mapping[Place, float]) -> Tensor:
-    """Returns what the head reads [sentence, token, d] when some coefficients are multiplied by factors at every token.
-
-    `ids`: [sentence, token]. `factors`: see `scaled`.
-    """
-    layers = loaded.anatomy.layers
-    ends: list[Tensor] = []
-    with scaled(loaded.model, layers, factors), tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
-        run(ids, lambda layer, quantity, tensor: ends.append(tensor.float().clone()))
-    return ends[0]
+    m, b, y, o = ([seen[layer.index, quantity] for layer in layers] for quantity in "mbyo")
+    s = [seen.get((number, "s"), own.new_ones(1)) for number, own in enumerate(y)]
+    end, logits = seen.get((len(layers) - 1, "e"), o[-1][position]), output.logits[0, position].float().clone()
+    check_finite(loaded, [*m, *y, *o, logits], changed=bool(factors))
+    return States(position, factors, token, m, b, s, y, o, arguments, end, logits)
 
 
 def check_finite(loaded: LoadedModel, states: Iterable[Tensor], changed: bool = False) -> None:

@@ -95,7 +95,7 @@ def split_layers(
     Listed are those with the largest size, and those with the largest effect on the logit of `token` to first order, `memories` of each
     per layer; and those that `changed`.
     """
-    gradient = model.head.token_gradient(states.end, token, model.anatomy.read_as)
+    (gradient,) = model.head.gradient(states.end[None], model.anatomy.read_as, lambda logits: logits[0, token])
     own = [[memory for number, memory in changed if number == layer.index] for layer in model.anatomy.layers]
     parts = []
     for at, layer in enumerate(model.anatomy.layers):
