@@ -1,7 +1,6 @@
 """The application: which address shows what, and what an error looks like."""
 
 import inspect
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,11 +30,15 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     """Creates the explorer of the runs on a shelf, for the user who has the secrets of a guard."""
     routes = [Route(path, partial(_answer, shelf, page), methods=["GET"]) for path, page in PAGES.items()]
     routes += [Route(path, partial(_keep, shelf, keep), methods=["POST"]) for path, keep in KEEPING.items()]
-    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=re.compile(KEEPS))
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page)
     # Level 4 takes a third of the time of 9, and its answers are a tenth larger.
     packed = Middleware(GZipMiddleware, minimum_size=PACKED, compresslevel=4)
 
-    def no_page(*_: Any) -> Response:  # made for each request: its links have the secret part of the address
+    def no_page(
+        request: Request, error: Any
+    ) -> Response:  # of each request: its links have the secret part of the address
+        if error.status_code == 405:
+            return error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
         return error_page(404, "There is no such page", "Start at the list of runs.")
 
     return Starlette(routes=routes, middleware=[guarded, packed], exception_handlers={HTTPException: no_page})
@@ -89,11 +92,9 @@ KEEPING: dict[str, Callable[..., Response]] = {
     "/r/{run}/behaviours": page_behaviours.ask,
     "/r/{run}/behaviours/{key}": page_behaviours.change,
 }
-KEEPS = r"/r/[^/]+/(collections|traces|behaviours|behaviours/[^/]+)"  # the paths of these, as a regular expression
 if sheets := judging():
     PAGES |= sheets.PAGES
     KEEPING |= sheets.KEEPING
-    KEEPS += f"|{sheets.KEEPS}"
 
 
 def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sent: Any) -> Response:
@@ -101,14 +102,16 @@ def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sen
     try:
         given = {"shelf": shelf, "query": request.query_params, **request.path_params, **sent}
         if "run" in given:
-            given["held"] = _held(shelf, request)
+            given["held"] = held = _held(shelf, request)
+            if (data := request.query_params.get("data", held.data)) != held.data:
+                rest = {name: value for name, value in request.query_params.items() if name != "data"}
+                address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
+                return render("other_data.html", held=held, status=409, asked=data, address=address)
         if "layer" in given:
             given |= _memory_of(**given)
         return page(**{name: given[name] for name in inspect.signature(page).parameters if name in given})
     except NoSuch as error:
         return _problem(request, 404, "There is no such page", str(error))
-    except _OtherData as error:
-        return error.args[0]
     except UserError as error:
         return _problem(request, 500, "This cannot be shown", str(error))
     except Exception as error:
@@ -131,19 +134,11 @@ def _problem(request: Request, status: int, heading: str, text: str) -> Response
     return error_page(status, heading, text)
 
 
-class _OtherData(Exception):
-    """The address is about other data than the run of its name. Its argument is the page that says so."""
-
-
 def _held(shelf: Shelf, request: Request) -> Held:
     """Returns the run that an address names, in the reading that it asks for. Raises NoSuch if one of them is not there."""
     held = shelf.run(request.path_params["run"])
     if (reading := request.query_params.get("reading", "head")) != "head":
         held = held.read_as(plain(reading))
-    if (data := request.query_params.get("data", held.data)) != held.data:
-        rest = {name: value for name, value in request.query_params.items() if name != "data"}
-        address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
-        raise _OtherData(render("other_data.html", held=held, status=409, asked=data, address=address))
     return held
 
 

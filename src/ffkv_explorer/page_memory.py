@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,19 +49,13 @@ TOKEN = Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>')  # of 
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
 
 
-class Strengths(NamedTuple):
-    """Texts of all strengths of one memory."""
+def strengths(held: Held, memory: Memory) -> dict[str, Any]:
+    """Texts of all strengths, by the memory's coefficients on the prefixes of `Held.sample`. They need no model.
 
-    # a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text, last_token,
-    # next_token
-    quantiles: list[Any]
-    random: list[Any]  # some prefixes: rows of the same without `quantile`
-    prefixes: int  # number of prefixes in the sample
-    nonzero: int  # number of those whose coefficient is not 0
-
-
-def strengths(held: Held, memory: Memory) -> Strengths:
-    """Texts at quantiles of the memory's coefficients on the prefixes of `Held.sample`, and random ones. They need no model."""
+    Returns `quantiles`, a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text,
+    last_token, next_token; `random`, some prefixes: rows of the same without `quantile`; the numbers of `prefixes` in the
+    sample, and of those that are `nonzero`.
+    """
     sample = held.sample(memory.layer)
     m = sample.m[:, memory.memory]
     order = np.argsort(m, kind="stable")
@@ -81,7 +75,7 @@ def strengths(held: Held, memory: Memory) -> Strengths:
 
     quantiles: Columns = {"quantile": [quantile for quantile, _ in shown.values()]}
     at_quantiles = rows_of(quantiles | texts(np.array([row for _, row in shown.values()], int)))
-    return Strengths(at_quantiles, rows_of(texts(drawn)), len(m), len(order))
+    return {"quantiles": at_quantiles, "random": rows_of(texts(drawn)), "prefixes": len(m), "nonzero": len(order)}
 
 
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:

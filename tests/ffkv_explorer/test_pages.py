@@ -137,12 +137,12 @@ def test_texts_of_all_strengths_are_those_of_the_sample(visitor):
     for layer, index in ((0, 0), (0, 1), (1, 0), (1, 1)):
         found = strengths(held, held.run.memory(layer, index))
         m = coefficients()[:, 3 * layer + index]
-        shown = [row.coefficient for row in found.quantiles]
+        shown = [row.coefficient for row in found["quantiles"]]
         assert shown[0] == m.max() and shown[-1] == m.min()
         assert shown == sorted(shown, reverse=True)
-        assert {row.coefficient for row in found.random} <= {*m.tolist()}
-        assert (found.prefixes, found.nonzero) == (4, 4)
-    assert strengths(held, held.run.memory(1, 1)).random == found.random
+        assert {row.coefficient for row in found["random"]} <= {*m.tolist()}
+        assert (found["prefixes"], found["nonzero"]) == (4, 4)
+    assert strengths(held, held.run.memory(1, 1))["random"] == found["random"]
 
 
 def test_what_does_not_exist_is_said(visitor, subtests):
