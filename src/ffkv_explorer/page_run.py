@@ -316,13 +316,9 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     columns = min(FINEST, max(COARSEST, CELLS // len(held.sizes)))
     size = -(-largest // columns)
 
-    def cut() -> list[list[Cell]]:
-        layers = np.split(quantity_of(held.run.files, quantity), held.run.anatomy.layer_offset[1:-1])
-        if order == "number":
-            return [cut_by_number(layer, size) for layer in layers]
-        return [cut_by_value(layer, columns) for layer in layers]
-
-    cells = held.maps.get((quantity, order), cut)
+    layers = np.split(quantity_of(held.run.files, quantity), held.run.anatomy.layer_offset[1:-1])
+    by_number = order == "number"
+    cells = [cut_by_number(layer, size) if by_number else cut_by_value(layer, columns) for layer in layers]
     colours = shades((cell.mean for row in cells for cell in row), quantity == "effect")
     looks = {colours.look(cell.mean) for row in cells for cell in row}
     short = percent if about.write is percent else lambda mean: f"{mean:.3g}".replace("-", MINUS)
@@ -340,7 +336,7 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "asked_order": asked_order,
-        "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
+        "columns": -(-largest // size) if by_number else columns, "size": size, "write": about.write,
         "rows": rows,
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
         "legend": [(look, short(mean)) for mean in colours.legend if (look := colours.look(mean)) in looks],

@@ -95,7 +95,7 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
-    # Cells of maps, by quantity and order; pages with them, by what these asked; the drawings of the claims.
+    # Pages of the run with its maps, by what these asked; the drawings of the claims.
     maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
     answers: dict[str, LruCache] = field(default_factory=_answers)
