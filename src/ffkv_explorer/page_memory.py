@@ -25,7 +25,7 @@ from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, rows_of
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.text import decimals, signed, visible
-from ffkv_explorer import page_collections, page_run
+from ffkv_explorer import page_run, page_search
 from ffkv_explorer.pages import LIVE, Exported, Live, render, step, write
 from ffkv_explorer.shelf import Held, NoSuch, Shelf, import_model_code, import_page_code
 
@@ -143,7 +143,7 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     shown = values(held, layer, index, LIVE, coloured_by, "all" in query, sought)
     if shown["card"].sought is None and not shown["memory"].sampled:
         held.prepare_to_seek()
-    kept: dict[str, Any] = {"kept": page_collections.read(held), "person": person()}  # whose notes can be changed
+    kept: dict[str, Any] = {"kept": page_search.read_lists(held), "person": person()}  # whose notes can be changed
     return render("memory.html", held=held, sends=True, runs=[*shelf.runs], **kept, **shown)
 
 

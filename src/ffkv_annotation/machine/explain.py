@@ -25,8 +25,7 @@ from ffkv.run.annotation_tables import BY_LAYER, LABELS, MACHINE_FILES, SCORES
 from ffkv.run.results.run import Run
 from ffkv_annotation.machine import questions as wording
 from ffkv_annotation.machine import texts as chosen
-from ffkv_annotation.machine.asking import Answered, Asker, Cost
-from ffkv_annotation.machine.endpoint import Endpoint, Ledger, read_key
+from ffkv_annotation.machine.asking import Answered, Asker, Cost, Endpoint, Ledger, read_key
 from ffkv_annotation.machine.texts import Example, Place, Texts, shuffled
 from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Sheet, read_sheet

@@ -8,8 +8,7 @@ import pytest
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.run import open
-from ffkv_annotation.machine.asking import Asker
-from ffkv_annotation.machine.endpoint import Endpoint, Ledger
+from ffkv_annotation.machine.asking import Asker, Endpoint, Ledger
 from ffkv_annotation.machine.explain import estimate, explain, judge, other_labels
 from ffkv_annotation.machine.texts import choose_memories
 from ffkv_annotation.records import MarkedPattern, read_records
