@@ -108,7 +108,7 @@ def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sen
                 address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
                 return render("other_data.html", held=held, status=409, asked=data, address=address)
         if "layer" in given:
-            given |= _memory_of(**given)
+            given["layer"], given["index"] = held.place(f"L{given['layer']}.{given['index']}")
         return page(**{name: given[name] for name in inspect.signature(page).parameters if name in given})
     except NoSuch as error:
         return _problem(request, 404, "There is no such page", str(error))
@@ -140,10 +140,3 @@ def _held(shelf: Shelf, request: Request) -> Held:
     if (reading := request.query_params.get("reading", "head")) != "head":
         held = held.read_as(plain(reading))
     return held
-
-
-def _memory_of(held: Held, layer: str, index: str, **others: Any) -> dict[str, int]:
-    """Returns the layer and the memory that an address names. Raises NoSuch if there is no such memory."""
-    if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
-        raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
-    return dict(zip(("layer", "index"), held.place(f"L{layer}.{index}")))
