@@ -211,10 +211,8 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
     """
     from scipy.optimize import linear_sum_assignment  # half a second, which the explorer need not wait for
 
-    if not first and not second:
-        return float("nan")
     if not first or not second:
-        return 0.0
+        return 0.0 if first or second else float("nan")
     scores = np.array([[jaccard(a, b) for b in second] for a in first])
     return float(scores[linear_sum_assignment(scores, maximize=True)].sum() / max(scores.shape))
 

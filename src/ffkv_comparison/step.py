@@ -187,11 +187,8 @@ def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
     differences = x - y
     if not len(differences):
         return Difference(np.nan, np.nan, np.nan)
-    if np.isin([x, y], [0, 1]).all():
-        low, high = paired_interval(differences)
-    else:
-        low, high = mean_interval(differences)
-    return Difference(differences.mean(), low, high, len(differences))
+    interval = paired_interval if np.isin([x, y], [0, 1]).all() else mean_interval
+    return Difference(differences.mean(), *interval(differences), len(differences))
 
 
 def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np.random.Generator) -> Difference:

@@ -3,6 +3,7 @@
 The map has a row per layer with its memories in cells, from pale to dark, that lead to memories.
 """
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -65,20 +66,13 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
     for results in sorted({folder.parent for folder in opened}):
         # Not `find`: a comparison that somebody else may not read blocks no page.
         for file in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
-            name = file.parents[1].name
-            runs = [opened.get(results / run) for run in _runs_of(file)]
+            name, runs = file.parents[1].name, []
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `ffkv comparison report` tells it
+                runs = [opened.get(results / run) for run in read_json(file)["settings"]["runs"]]
             page = results.parent / "reports/comparisons" / name / "index.html"
             if runs and runs[0] is not None and runs[-1] is not None and is_file(page):
                 found.setdefault(name, (page, runs[0], runs[-1]))
     return found
-
-
-def _runs_of(file: Path) -> list[str]:
-    """Returns the runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
-    try:
-        return list(read_json(file)["settings"]["runs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def comparison(shelf: Shelf, name: str) -> Response:

@@ -165,12 +165,6 @@ class Held:
 
         return self.samples.get(layer, read)
 
-    def read_samples(self) -> None:
-        """Reads the samples of the first layers, as many as are kept."""
-        sizes = accumulate(4 * SAMPLED * memories for memories in self.sizes)
-        for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):
-            self.sample(layer)
-
     def load_in_background(self) -> None:
         """Begins to load the model, once, so that the first trace need not."""
 
@@ -256,7 +250,9 @@ def prepare_in_background(shelf: Shelf) -> None:
         for held in shelf.runs.values():
             with contextlib.suppress(UserError):
                 held.prepare()
-                held.read_samples()
+                sizes = accumulate(4 * SAMPLED * memories for memories in held.sizes)
+                for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):  # as many as are kept
+                    held.sample(layer)
         import_model_code()
         import_page_code()
 

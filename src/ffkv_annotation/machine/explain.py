@@ -145,14 +145,13 @@ def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
     """
     texts = _texts(run, task)
     questions = [wording.ask_label(each.shown) for each in texts.values()]
+    settled = dict(zip(texts, map(asker.settle, questions)))
     costs = []
     for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, wording.LONGEST_LABEL)):
-        labels = {}
-        for number, (place, question) in enumerate(zip(texts, questions)):
-            answered = asker.settle(question)
-            stand_in = character * (length - len(str(number))) + str(number)  # each its own, as labels mostly are
-            if answered is None or answered.value is not None:
-                labels[place] = stand_in if answered is None else answered.value
+        # Each stand-in is another one, as labels mostly are.
+        labels = {place: character * (length - len(str(number))) + str(number) for number, place in enumerate(texts)}
+        labels |= {place: answered.value for place, answered in settled.items() if answered}
+        labels = {place: label for place, label in labels.items() if label is not None}
         by_kind: dict[str, list[wording.Question]] = {"label": questions}
         for each in _scored(texts, labels, task):
             by_kind.setdefault(each.question.kind, []).append(each.question)
