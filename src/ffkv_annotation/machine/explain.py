@@ -243,19 +243,19 @@ def score(kind: str, truth: Sequence[Any], said: Sequence[Any]) -> tuple[int, fl
     were not).
     """
     if kind == "intruder":
-        return len(truth), _share(np.equal(truth, said)), math.nan, math.nan
+        return len(truth), _mean(np.equal(truth, said)), math.nan, math.nan
     form = float if kind == "simulation" else bool
     true, named = (np.array([item for of_question in each for item in of_question], form) for each in (truth, said))
     if kind == "simulation":
         varies = len(true) > 2 and np.ptp(true) > 0 and np.ptp(named) > 0
         value = float(np.clip(np.corrcoef(true, named)[0, 1], -1, 1)) if varies else math.nan
         return len(true), value, math.nan, math.nan
-    sensitivity, specificity = _share(named[true]), _share(~named[~true])
+    sensitivity, specificity = _mean(named[true]), _mean(~named[~true])
     return len(true), (sensitivity + specificity) / 2, sensitivity, specificity
 
 
-def _share(flags: np.ndarray) -> float:
-    return float(flags.mean()) if len(flags) else math.nan
+def _mean(numbers: np.ndarray) -> float:
+    return float(numbers.mean()) if len(numbers) else math.nan
 
 
 def summarize(by_memory: pd.DataFrame) -> pd.DataFrame:
@@ -283,6 +283,5 @@ def summarize(by_memory: pd.DataFrame) -> pd.DataFrame:
 def _row(layer: int, score: str, label: str, values: pd.Series, limits: tuple[float, float]) -> dict[str, Any]:
     known = values.dropna().to_numpy(float)
     low, high = mean_interval(known, *limits)
-    mean = float(known.mean()) if len(known) else math.nan
-    place = {"layer": int(layer), "score": score, "label": label}
-    return {**place, "memories": len(known), "mean": mean, "low": low, "high": high}
+    place = {"layer": int(layer), "score": score, "label": label, "memories": len(known)}
+    return {**place, "mean": _mean(known), "low": low, "high": high}
