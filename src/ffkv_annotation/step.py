@@ -1,5 +1,6 @@
 """Chooses which keys and changes a sheet has, which controls are among them, and who judges what; takes what people wrote, and compares them."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -113,8 +114,8 @@ def choose_keys(
     analysed = by_prefix[by_prefix["sample"] == "trigger"].sort_values(["layer", "memory", "rank"])
     chosen = []
     for layer, of_layer in analysed.groupby("layer"):
-        keys = [(int(memory), ranks.tolist()) for memory, ranks in of_layer.groupby("memory")["rank"]]
-        keys = [key for key in keys if len(key[1]) >= minimum]
+        of_keys = of_layer.groupby("memory")["rank"]
+        keys = [(int(memory), ranks.tolist()) for memory, ranks in of_keys if len(ranks) >= minimum]
         for number in np.sort(generator.permutation(len(keys))[:per_layer]).tolist():
             chosen.append((int(layer), *keys[number]))
     return chosen
@@ -169,13 +170,12 @@ def deal(
     others are dealt out in turn.
     """
     hands: dict[str, list[int]] = {annotator: [] for annotator in annotators}
-    first = turn = 0
+    turns, first = itertools.cycle(hands.values()), 0
     for count in samples:
         numbers = (first + generator.permutation(count)).tolist()
         for_all = _at_least(shared, count)
         for number in sorted(numbers[for_all:]):  # in the order of the layers, so that everybody gets all layers
-            hands[annotators[turn % len(annotators)]].append(number)
-            turn += 1
+            next(turns).append(number)
         for hand in hands.values():
             hand += numbers[:for_all]
         first += count

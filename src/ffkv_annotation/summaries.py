@@ -170,7 +170,7 @@ def alpha(counts: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Krippendorff's alpha, from `coincidences` [..., a, b].
 
     It is 1 - D_o / D_e: the observed disagreement over the one of ratings that are dealt out at random. It is NaN if
-    all ratings are of one category. `distance`: how far apart two categories are [a, b]: `nominal` or `masi`.
+    all ratings are of one category. `distance`: how far apart two categories are [a, b], such as `masi`.
     """
     of_category = counts.sum(-1)  # number of ratings that can be paired
     total = of_category.sum(-1)
@@ -185,11 +185,6 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     above, below = np.asarray(above, float), np.asarray(below, float)
     defined = below > 1e-12
     return np.where(defined, above / np.where(defined, below, 1), np.nan)
-
-
-def nominal(categories: int) -> np.ndarray:
-    """Returns the distance between categories that are only equal or different [a, b]."""
-    return 1 - np.eye(categories)
 
 
 def masi(sets: Sequence[frozenset]) -> np.ndarray:
@@ -216,10 +211,8 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
     """
     from scipy.optimize import linear_sum_assignment  # half a second, which the explorer need not wait for
 
-    if not first and not second:
-        return float("nan")
     if not first or not second:
-        return 0.0
+        return 0.0 if first or second else float("nan")
     scores = np.array([[jaccard(a, b) for b in second] for a in first])
     return float(scores[linear_sum_assignment(scores, maximize=True)].sum() / max(scores.shape))
 
@@ -245,11 +238,11 @@ def with_interval(
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]
 OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3}  # place in SETS
 RELATED = {"true": 0, "false": 1, "unsure": 2}
-# Of each unit that is compared: how far apart two of its categories are.
+# Of each unit that is compared: how far apart two of its categories are. Some are only equal or different.
 DISTANCES = {
-    "prefix": {"alpha": nominal(len(SETS)), "alpha_masi": masi(SETS)},
-    "key": {"alpha": nominal(2)},
-    "change": {"alpha": nominal(len(RELATED))},
+    "prefix": {"alpha": 1 - np.eye(len(SETS)), "alpha_masi": masi(SETS)},
+    "key": {"alpha": 1 - np.eye(2)},
+    "change": {"alpha": 1 - np.eye(len(RELATED))},
 }
 PEOPLE = "people"  # all people together
 KEY = ["layer", "memory"]

@@ -31,8 +31,7 @@ from ffkv.run.report.page_tables import FACTS
 from ffkv.run.report.wording import rows
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
-from ffkv.run.results.run import open as open_run
-from ffkv_comparison.tables import BEHAVIOUR_MEMORIES, BEHAVIOUR_OVERLAPS, BEHAVIOURS, TABLES
+from ffkv_comparison.tables import BEHAVIOUR_MEMORIES, OF_BEHAVIOURS, TABLES
 
 
 @dataclass(frozen=True)
@@ -79,21 +78,6 @@ class Compared:
         if self.settings.memories == "auto":
             return "by_number" if alike and not random else "by_correlation"
         return self.settings.memories
-
-
-def open_compared(
-    folders: Sequence[Path | str], settings: Comparison, name: str = "comparison", trust_remote_code: bool = False
-) -> Compared:
-    """Opens the runs of a comparison. Their folders are in the order of `settings.runs`, whose names they have.
-
-    Raises UserError if a folder holds no finished run, or the folders are not those of the runs in the settings.
-    """
-    runs = [open_run(folder, trust_remote_code=trust_remote_code) for folder in folders]
-    if (names := [run.name for run in runs]) != settings.runs:
-        raise UserError(
-            f"The folders are of the runs {', '.join(names)}, not of {', '.join(settings.runs)} as in the settings."
-        )
-    return Compared(name, settings, runs)
 
 
 def same_text(a: Run, b: Run, split: str) -> bool:
@@ -188,11 +172,10 @@ def read_comparison(folder: Path | str) -> Measured:
 LOST = {"lost": BY_SCREEN, "random_lost": RANDOM, "all_lost": ALL}  # the choice of sets that each share is of
 
 
-def compare_behaviours(compared: Compared) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def compare_behaviours(compared: Compared) -> dict[str, pd.DataFrame]:
     """Gathers the behaviours that several runs have by the same name. A run without a behaviour is left out.
 
-    Returns the tables `BEHAVIOURS`, `BEHAVIOUR_MEMORIES` and `BEHAVIOUR_OVERLAPS`. The last two have no rows unless memories
-    are found by number. Raises UserError if a file is missing or damaged.
+    Returns the tables `OF_BEHAVIOURS` by their names. The last two have no rows unless memories are found by number. Raises UserError if a file is missing or damaged.
     """
     having = Counter(name for run in compared.runs for name in run.settings.behaviours)
     places = compared.settings.values or [math.nan] * len(compared.runs)
@@ -207,11 +190,9 @@ def compare_behaviours(compared: Compared) -> tuple[pd.DataFrame, pd.DataFrame, 
             memories += own
             for before, after in itertools.pairwise(own):
                 overlaps.append(overlap_of(before, after, np.diff(runs[0].anatomy.layer_offset).tolist()))
-    return (
-        BEHAVIOURS.frame(found),
-        BEHAVIOUR_MEMORIES.frame(pd.concat(memories) if memories else []).reset_index(drop=True),
-        BEHAVIOUR_OVERLAPS.frame(overlaps),
-    )
+    candidates_of = pd.concat(memories, ignore_index=True) if memories else []
+    gathered = zip(OF_BEHAVIOURS, (found, candidates_of, overlaps), strict=True)
+    return {table.name: table.frame(rows) for table, rows in gathered}
 
 
 def describe(run: Run, name: str, first: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ffkv.base.errors import UserError
 from ffkv.base.intervals import difference_of_intervals, mean_interval, paired_interval
 from ffkv.base.settings import Comparison
 from ffkv.base.streams import Purpose, random_stream
@@ -16,7 +17,8 @@ from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.section import open_control
 from ffkv.run.results.depth import pair_layers, relative_depth
 from ffkv.run.results.run import Run
-from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, open_compared, same_prefixes
+from ffkv.run.results.run import open as open_run
+from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, same_prefixes
 from ffkv_comparison.same_memories import follow_memories, match_memories
 from ffkv_comparison.tables import APART, CLAIMS, CURVES, DIFFERENCES, ENDS
 
@@ -48,13 +50,16 @@ def compare_runs(
         True
     """
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
-    compared = open_compared(folders, settings, name, trust_remote_code)
-    by_memory = by_layer = matches = pd.DataFrame()
+    runs = [open_run(folder, trust_remote_code=trust_remote_code) for folder in folders]
+    if (names := [run.name for run in runs]) != settings.runs:
+        wanted = ", ".join(settings.runs)
+        raise UserError(f"The folders are of the runs {', '.join(names)}, not of {wanted} as in the settings.")
+    compared = Compared(name, settings, runs)
+    of_memories = dict.fromkeys(("by_memory", "by_layer", "matches"), pd.DataFrame())
     if compared.memories == "by_number":
-        by_memory, by_layer = follow_memories(compared, seed)
+        of_memories["by_memory"], of_memories["by_layer"] = follow_memories(compared, seed)
     elif compared.memories == "by_correlation":
-        matches = match_memories(compared, seed)
-    behaviours, behaviour_memories, behaviour_overlaps = compare_behaviours(compared)
+        of_memories["matches"] = match_memories(compared, seed)
     facts = [
         {
             "run": run.name,
@@ -67,7 +72,7 @@ def compare_runs(
             "model_hash": run.anatomy.model_hash,
             "corpus_hash": run.files.corpora["train"]["corpus_hash"],
         }
-        for run, label in zip(compared.runs, compared.labels, strict=True)
+        for run, label in zip(runs, compared.labels, strict=True)
     ]
     return Measured(
         name=name,
@@ -77,12 +82,8 @@ def compare_runs(
         claims=compare_claims(compared),
         curves=gather_curves(compared),
         differences=measure_differences(compared, seed),
-        by_memory=by_memory,
-        by_layer=by_layer,
-        matches=matches,
-        behaviours=behaviours,
-        behaviour_memories=behaviour_memories,
-        behaviour_overlaps=behaviour_overlaps,
+        **of_memories,
+        **compare_behaviours(compared),
     )
 
 
@@ -186,11 +187,8 @@ def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
     differences = x - y
     if not len(differences):
         return Difference(np.nan, np.nan, np.nan)
-    if np.isin([x, y], [0, 1]).all():
-        low, high = paired_interval(differences)
-    else:
-        low, high = mean_interval(differences)
-    return Difference(differences.mean(), low, high, len(differences))
+    interval = paired_interval if np.isin([x, y], [0, 1]).all() else mean_interval
+    return Difference(differences.mean(), *interval(differences), len(differences))
 
 
 def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np.random.Generator) -> Difference:

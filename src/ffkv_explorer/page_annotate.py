@@ -18,7 +18,6 @@ from ffkv_explorer.pages import LIVE, read_form, render, with_query
 from ffkv_explorer.shelf import Held, NoSuch, Shelf
 
 SLOTS = 3  # patterns that a page has room for at first
-KEEPS = r"/r/[^/]+/annotate/[^/]+/[^/]+/\d{1,6}"  # the paths that take what a page sends
 
 
 def address(held: Held, *parts: str | int) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,15 @@ from starlette.responses import JSONResponse, Response
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.run.report.cards import Card, choose, pattern_numbers
+from ffkv.run.report.cards import Card, choose
 from ffkv.run.results import indexes
 from ffkv.run.results.collections import expand, person
 from ffkv.run.results.depth import pair_layers
 from ffkv.run.results.memory import Memory
-from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
+from ffkv.run.results.memory_columns import Columns, rows_of
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.text import decimals, signed, visible
-from ffkv_explorer import page_collections, page_run
+from ffkv_explorer import page_run, page_search
 from ffkv_explorer.pages import LIVE, Exported, Live, render, step, write
 from ffkv_explorer.shelf import Held, NoSuch, Shelf, import_model_code, import_page_code
 
@@ -49,19 +49,13 @@ TOKEN = Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>')  # of 
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
 
 
-class Strengths(NamedTuple):
-    """Texts of all strengths of one memory."""
+def strengths(held: Held, memory: Memory) -> dict[str, Any]:
+    """Texts of all strengths, by the memory's coefficients on the prefixes of `Held.sample`. They need no model.
 
-    # a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text, last_token,
-    # next_token
-    quantiles: list[Any]
-    random: list[Any]  # some prefixes: rows of the same without `quantile`
-    prefixes: int  # number of prefixes in the sample
-    nonzero: int  # number of those whose coefficient is not 0
-
-
-def strengths(held: Held, memory: Memory) -> Strengths:
-    """Texts at quantiles of the memory's coefficients on the prefixes of `Held.sample`, and random ones. They need no model."""
+    Returns `quantiles`, a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text,
+    last_token, next_token; `random`, some prefixes: rows of the same without `quantile`; the numbers of `prefixes` in the
+    sample, and of those that are `nonzero`.
+    """
     sample = held.sample(memory.layer)
     m = sample.m[:, memory.memory]
     order = np.argsort(m, kind="stable")
@@ -81,29 +75,23 @@ def strengths(held: Held, memory: Memory) -> Strengths:
 
     quantiles: Columns = {"quantile": [quantile for quantile, _ in shown.values()]}
     at_quantiles = rows_of(quantiles | texts(np.array([row for _, row in shown.values()], int)))
-    return Strengths(at_quantiles, rows_of(texts(drawn)), len(m), len(order))
+    return {"quantiles": at_quantiles, "random": rows_of(texts(drawn)), "prefixes": len(m), "nonzero": len(order)}
 
 
-def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
-    """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
+def side_of(held: Held, card: Card, name: str, coloured_by: Shelf | None) -> dict[str, Any]:
+    """Returns the trigger examples of one sign, as the page shows them: name, rows (of the card), total (how many there are).
 
-    `source`: how the names of all their documents without a title begin. The rows are those of `Memory.triggers`; also `numbers`, of the patterns
-    that each has, and `coloured`, the sentence with a colour per token, or None. `every`: whether all examples are shown, or the first ones; `coloured_by`: the
-    open runs, if each token is coloured.
+    `source`: how the names of all their documents without a title begin. `coloured`: of each row the sentence with a colour per
+    token, or None. `coloured_by`: the open runs, if each token is coloured.
     """
-    memory = card.memory
-    columns = example_columns(held.run.files, memory.layer, memory.memory, name, None if every else EXAMPLES)
-    patterns = card.patterns if name == "positive" else []  # none are sought in the others
-    coloured: list[Markup | None] = [None] * len(columns["rank"])
+    rows, memory = card.triggers if name == "positive" else card.negative, card.memory
+    coloured: list[Markup | None] = [None] * len(rows)
     if coloured_by:
-        sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
-        m = colours_of(held, coloured_by, memory, name, sentences)
+        m = colours_of(held, coloured_by, memory, name, [row.sentence for row in rows])
         largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
-        coloured = [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
-    added: Columns = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
-    untitled = (name for name, title in zip(columns["document"], columns["title"]) if not title)
-    sources = {str(name).rpartition(":")[0] for name in untitled}  # "file:line"
-    found = {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
+        coloured = [colour_sentence(held, row.sentence, row.position, each, largest) for row, each in zip(rows, m)]
+    sources = {row.document.rpartition(":")[0] for row in rows if not row.title}  # "file:line"
+    found = {"name": name, "rows": rows, "coloured": coloured, "total": int(memory.statistics[TOTAL[name]])}
     return found | {"source": f"{next(iter(sources))}:" if len(sources) == 1 and sources != {""} else ""}
 
 
@@ -155,7 +143,7 @@ def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str,
     shown = values(held, layer, index, LIVE, coloured_by, "all" in query, sought)
     if shown["card"].sought is None and not shown["memory"].sampled:
         held.prepare_to_seek()
-    kept: dict[str, Any] = {"kept": page_collections.read(held), "person": person()}  # whose notes can be changed
+    kept: dict[str, Any] = {"kept": page_search.read_lists(held), "person": person()}  # whose notes can be changed
     return render("memory.html", held=held, sends=True, runs=[*shelf.runs], **kept, **shown)
 
 
@@ -168,23 +156,20 @@ def values(
     every: bool = False,
     sought: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Returns what the template of a memory shows. `sought`: patterns just sought; else those that are kept are shown. The
-    other arguments are those of `side_of`."""
+    """Returns what the template of a memory shows. `sought`: patterns just sought; else those that are kept are shown.
+    `every`: whether all examples are shown, or the first ones; `coloured_by`: see `side_of`."""
     memory = held.run.memory(layer, index)
     if sought is None and memory.patterns.empty and not memory.sampled:
         sought = memory.sought
-    card = Card(held.run, memory, sought)
+    shown_examples = held.run.settings.triggers.per_key if every else EXAMPLES
+    card = Card(held.run, memory, sought, shown_examples, PREDICTIONS)
     rows = {name: _rows(memory, name) for name in ("labels", "explanations", "effects", "behaviours")}
     reading = f".read_as({held.run.files.reading!r})" if held.asks else ""
     opened = f"ffkv.open({str(held.run.folder)!r}){reading}"
-    tokens = {
-        end: rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held)))
-        for end in ("top", "bottom")
-    }
     shown = {"memory": memory, "card": card, "numbers": facts(card), "strengths": strengths(held, memory)}
-    shown |= {"coloured": coloured_by is not None, "every": every, **tokens, **rows}
+    shown |= {"coloured": coloured_by is not None, "every": every, **rows}
     shown["reads"] = memory.reads.to_dict("records")
-    shown["sides"] = [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]]
+    shown["sides"] = [side_of(held, card, name, coloured_by) for name in list(TOTAL)[: 1 + card.signed]]
     shown["neighbours"] = neighbours(held, layer, index, links)
     shown["explanations"] = [(row["annotator"], row["label"], scores_of(row)) for row in rows["explanations"]]
     return shown | {"python": f"import ffkv\n\nmemory = {opened}.memory({memory.name!r})"}
@@ -196,11 +181,6 @@ def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
     table = indexes.effects_by_memory(files) if name == "effects" else getattr(indexes, name)(files)
     own = (table["layer"].to_numpy() == memory.layer) & (table["memory"].to_numpy() == memory.memory)
     return getattr(memory, name).to_dict("records") if own.any() else []
-
-
-def _predictions(held: Held) -> int:
-    """Returns how many tokens are shown at each end of a value's prediction."""
-    return min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
 
 
 def facts(card: Card) -> list[tuple[str, Any, str]]:
@@ -276,7 +256,8 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     memory = held.run.memory(layer, index)
     names = ("triggers", "negative_triggers", "promotes", "demotes", "patterns", "labels", "explanations")
     asked = {name: getattr(memory, name) for name in names}
-    tables = {name: table(_predictions(held)) if callable(table) else table for name, table in asked.items()}
+    shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
+    tables = {name: table(shown) if callable(table) else table for name, table in asked.items()}
     tables["histogram"] = memory.histogram.replace([np.inf, -np.inf], np.nan)
     found: dict[str, Any] = {"run": held.name, **held.asks, "data": held.data, "name": memory.name}
     found |= {"layer": layer, "memory": index, "unit": memory.unit}
@@ -310,7 +291,7 @@ def compare(shelf: Shelf, query: Mapping[str, str]) -> Response:
             columns.append({"held": held} | values(held, *place))
     if len(columns) == 2:
         for one, other in (columns, columns[::-1]):
-            one["also"] = {row.token for row in other["top"]} | {row.label for row in other["card"].patterns}
+            one["also"] = {row.token for row in other["card"].top} | {row.label for row in other["card"].patterns}
     tables = [page_run.layers(held).set_index("layer", drop=False).to_dict("index") for held in runs]
     pairs = pair_layers(*(len(held.sizes) for held in runs))  # at the same relative depth
     depths: list[dict[str, Any]] = [

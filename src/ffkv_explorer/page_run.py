@@ -3,6 +3,7 @@
 The map has a row per layer with its memories in cells, from pale to dark, that lead to memories.
 """
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -65,20 +66,13 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
     for results in sorted({folder.parent for folder in opened}):
         # Not `find`: a comparison that somebody else may not read blocks no page.
         for file in sorted(results.glob(f"comparisons/*/tables/{FACTS}")):
-            name = file.parents[1].name
-            runs = [opened.get(results / run) for run in _runs_of(file)]
+            name, runs = file.parents[1].name, []
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `ffkv comparison report` tells it
+                runs = [opened.get(results / run) for run in read_json(file)["settings"]["runs"]]
             page = results.parent / "reports/comparisons" / name / "index.html"
             if runs and runs[0] is not None and runs[-1] is not None and is_file(page):
                 found.setdefault(name, (page, runs[0], runs[-1]))
     return found
-
-
-def _runs_of(file: Path) -> list[str]:
-    """Returns the runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
-    try:
-        return list(read_json(file)["settings"]["runs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def comparison(shelf: Shelf, name: str) -> Response:
@@ -316,13 +310,9 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     columns = min(FINEST, max(COARSEST, CELLS // len(held.sizes)))
     size = -(-largest // columns)
 
-    def cut() -> list[list[Cell]]:
-        layers = np.split(quantity_of(held.run.files, quantity), held.run.anatomy.layer_offset[1:-1])
-        if order == "number":
-            return [cut_by_number(layer, size) for layer in layers]
-        return [cut_by_value(layer, columns) for layer in layers]
-
-    cells = held.maps.get((quantity, order), cut)
+    layers = np.split(quantity_of(held.run.files, quantity), held.run.anatomy.layer_offset[1:-1])
+    by_number = order == "number"
+    cells = [cut_by_number(layer, size) if by_number else cut_by_value(layer, columns) for layer in layers]
     colours = shades((cell.mean for row in cells for cell in row), quantity == "effect")
     looks = {colours.look(cell.mean) for row in cells for cell in row}
     short = percent if about.write is percent else lambda mean: f"{mean:.3g}".replace("-", MINUS)
@@ -340,7 +330,7 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     return {
         "quantity": quantity, "order": order, "about": about, "quantities": QUANTITIES, "orders": ORDERS,
         "asked_order": asked_order,
-        "columns": -(-largest // size) if order == "number" else columns, "size": size, "write": about.write,
+        "columns": -(-largest // size) if by_number else columns, "size": size, "write": about.write,
         "rows": rows,
         "known": sum(cell.known for row in cells for cell in row), "memories": sum(held.sizes),
         "legend": [(look, short(mean)) for mean in colours.legend if (look := colours.look(mean)) in looks],

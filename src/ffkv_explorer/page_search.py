@@ -1,4 +1,7 @@
-"""Search over all memories: a page, and the same list as JSON and CSV."""
+"""Search over all memories: a page, and the same list as JSON and CSV; and what people keep: lists of memories, and notes.
+
+Other pages show lists and notes beside a memory.
+"""
 
 import itertools
 import json
@@ -7,18 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.stored import Damaged, Foreign
 from ffkv.base.terminal import safe_text
 from ffkv.run.results import indexes, tokens
-from ffkv.run.results.collections import BEHAVIOUR
+from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
 from ffkv.run.results.memory_name import NAME, memory_name
 from ffkv.run.results.search import Found, Search, find
-from ffkv_explorer import page_collections
-from ffkv_explorer.pages import LIVE, check_query, real, render, token_of, whole
+from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
 from ffkv_explorer.shelf import Held
 
 PER_PAGE = 50
@@ -91,7 +93,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
     numbers = [] if found is None else [name for name in found.added.select_dtypes("number") if name in FOUND]
-    statistics, kept = indexes.statistics(held.run.files), page_collections.read(held)
+    statistics, kept = indexes.statistics(held.run.files), read_lists(held)
     if len(rows) and kept.lists:
         rows.insert(0, "lists", [", ".join(kept.of(name)) for name in rows["name"]])
     if "added" in rows:
@@ -191,3 +193,51 @@ def complete(held: Held, query: Mapping[str, str]) -> Response:
 def exported(held: Held, page: str) -> Response:
     """Sends a link of the report, which names an exported page, to the live page. Raises NoSuch as `go`."""
     return RedirectResponse(LIVE.memory(held, *held.place(page.removesuffix(".html"))), 303)
+
+
+def read_lists(held: Held) -> Kept:
+    """Reads what people keep of a run: the stars first, then lists by name.
+
+    What cannot be read is among the lines that are `torn`, and no error: the page shows all else.
+    """
+    try:
+        kept = read_kept(held.run.files)
+    except UserError as error:
+        return Kept({}, {}, [str(error)])
+    lists = {name: kept.lists[name] for name in sorted(kept.lists, key=lambda name: (name != STARRED, name))}
+    return kept._replace(lists=lists)
+
+
+def lists(held: Held) -> HTMLResponse:
+    """Returns the page of all lists and notes of a run."""
+    return render("collections.html", held=held, sends=True, kept=read_lists(held))
+
+
+def keep(held: Held, body: bytes) -> Response:
+    """Keeps what a form sends, and leads to the page that shows it.
+
+    The field `action` says what to do: "add" memories to the list `collection` or "remove" them, "delete" the list,
+    "rename" it, or keep the `text` of a "note". `back` is the page to go back to: a memory, or "" for the lists.
+    """
+    files = held.run.files
+    try:
+        sent = read_form(body)
+        action, collection = sent.get("action", ""), sent.get("collection", "").strip()
+        named = [memory_name(*held.place(name)) for name in sent.getlist("memory")]
+        if action == "delete":
+            append_event(files, "remove", collection=collection, memories=[*members(files, collection)])
+        elif action == "rename":
+            append_event(files, "rename", collection=collection, to=sent.get("to", "").strip())
+        elif not named:
+            raise UserError("No memory is ticked. Go back, and tick those that you want to keep.")
+        elif action == "note":
+            append_event(files, "note", memories=named, text=sent.get("text", ""))
+        else:
+            append_event(files, action, collection=collection, memories=named)
+    except (UserError, ValueError) as error:
+        return error_page(400, "This cannot be kept", str(error))
+    if back := sent.get("back"):
+        return RedirectResponse(LIVE.memory(held, *held.place(back)) + "#lists", 303)
+    if action == "add":
+        return RedirectResponse(LIVE.run(held, "memories", collection=collection), 303)
+    return RedirectResponse(LIVE.run(held, "collections"), 303)

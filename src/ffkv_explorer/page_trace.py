@@ -94,8 +94,7 @@ def remember(held: Held, asked: dict[str, str] | None) -> tuple[list[Traced], st
     and why the history cannot be read or written; "" if it can.
     """
     folder = held.run.files.annotations / FOLDER
-    found: list[Traced] = []
-    problem = ""
+    found, problem = list[Traced](), ""
     try:
         found = [entry for _, entry in read_shared(folder, Traced, writer=person())[0]]
         if asked is not None and (not found or found[-1].asked != asked):

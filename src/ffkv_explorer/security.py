@@ -55,12 +55,11 @@ class Guard:
 
 @dataclass(frozen=True)
 class Guarded:
-    """An application that answers only the user, and only questions, but for what its own pages ask it to keep."""
+    """An application that answers only the user, and what others send only if its own pages ask it to."""
 
     application: ASGIApp  # what answers the user
     guard: Guard
     error_page: Callable[..., Response]  # makes a page of a status, a heading, a text and perhaps a script
-    keeps: re.Pattern[str]  # the paths that take what a page sends with POST
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses a request, or passes it on and adds the headers."""
@@ -89,14 +88,10 @@ class Guarded:
         if not HOST.fullmatch(host):
             remedy = "Open it at 127.0.0.1 or localhost, with the port that it printed."
             return self.error_page(403, "This is not the explorer's address", remedy)
-        if scope["method"] in ("GET", "HEAD"):
+        if scope["method"] in ("GET", "HEAD") or headers.get("origin") == f"http://{host}":
             return None
-        if headers.get("origin") != f"http://{host}":
-            told = "The explorer answers its own pages only."
-            return self.error_page(403, "This request comes from another site", told)
-        if scope["method"] == "POST" and self.keeps.fullmatch(scope["path"].removeprefix(self.guard.base)):
-            return None
-        return self.error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
+        told = "The explorer answers its own pages only."
+        return self.error_page(403, "This request comes from another site", told)
 
     def _exchange(self, scope: Scope) -> Response | None:
         """Answers the first visit: the token becomes a cookie, and leaves the address."""

@@ -95,7 +95,7 @@ class Held:
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
-    # Cells of maps, by quantity and order; pages with them, by what these asked; the drawings of the claims.
+    # Pages of the run with its maps, by what these asked; the drawings of the claims.
     maps: LruCache = field(default_factory=lambda: LruCache(32))
     # By the function of ffkv that gives them, answers by what was asked: traces, graphs, and texts that the model wrote.
     answers: dict[str, LruCache] = field(default_factory=_answers)
@@ -164,12 +164,6 @@ class Held:
                 return Sample(file["m"][chosen, start:stop], *rest)
 
         return self.samples.get(layer, read)
-
-    def read_samples(self) -> None:
-        """Reads the samples of the first layers, as many as are kept."""
-        sizes = accumulate(4 * SAMPLED * memories for memories in self.sizes)
-        for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):
-            self.sample(layer)
 
     def load_in_background(self) -> None:
         """Begins to load the model, once, so that the first trace need not."""
@@ -256,7 +250,9 @@ def prepare_in_background(shelf: Shelf) -> None:
         for held in shelf.runs.values():
             with contextlib.suppress(UserError):
                 held.prepare()
-                held.read_samples()
+                sizes = accumulate(4 * SAMPLED * memories for memories in held.sizes)
+                for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):  # as many as are kept
+                    held.sample(layer)
         import_model_code()
         import_page_code()
 

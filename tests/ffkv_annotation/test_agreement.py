@@ -8,7 +8,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from ffkv.base.intervals import mean_interval
 from ffkv_annotation import summaries
-from ffkv_annotation.summaries import MISSING, alpha, coincidences, confusion, kappa, masi, nominal, raw_agreement
+from ffkv_annotation.summaries import MISSING, alpha, coincidences, confusion, kappa, masi, raw_agreement
 
 NONE = np.nan
 # Krippendorff 2011, page 5; the docstring of krippendorff.alpha (krippendorff 0.9.0) and its sample.py.
@@ -30,6 +30,11 @@ def codes(rows) -> np.ndarray:
     """From categories that count from 1."""
     rows = np.array(rows, float)
     return np.where(np.isnan(rows), MISSING, rows - 1).astype(int)
+
+
+def nominal(categories: int) -> np.ndarray:
+    """The distance of categories that are only equal or different."""
+    return 1 - np.eye(categories)
 
 
 def squares(categories: int) -> np.ndarray:

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from ffkv.base.settings import Comparison
-from ffkv_comparison.comparison_file import Compared, open_compared
+from ffkv.run.results.run import open as open_run
+from ffkv_comparison.comparison_file import Compared
+
+
+def opened(folders: list[Path], settings: Comparison) -> Compared:
+    """The runs of a comparison."""
+    return Compared("by hand", settings, [open_run(folder) for folder in folders])
 
 
 @pytest.fixture(scope="module")
@@ -22,4 +28,4 @@ def folders(tiny, tmp_path_factory) -> list[Path]:
 def pair(folders, monkeypatch) -> Compared:
     """Both runs, opened."""
     monkeypatch.chdir(folders[0].parents[1])
-    return open_compared(folders, Comparison(runs=["tiny", "again"], permutations=2), "twice")
+    return opened(folders, Comparison(runs=["tiny", "again"], permutations=2))

@@ -20,12 +20,12 @@ from ffkv_comparison.comparison_file import (
     Measured,
     compare_behaviours,
     jaccard_by_chance,
-    open_compared,
     read_comparison,
     write_comparison,
 )
 from ffkv_comparison.page import behaviour_tables, draw_all_behaviours, note_behaviours, render, summarize
 from ffkv_comparison.tables import RUNS as TABLE
+from tests.ffkv_comparison.conftest import opened
 from tests.run.results.conftest import write_small_run
 
 RUNS = ["early", "middle", "late"]
@@ -87,9 +87,9 @@ def folders(tmp_path):
 
 def measure(folders, **options) -> Measured:
     settings = Comparison(runs=RUNS, memories="by_number", **options)
-    compared = open_compared(folders, settings, "by hand")
+    compared = opened(folders, settings)
     runs = pd.DataFrame(dict.fromkeys(TABLE.names, "x") | {"run": RUNS, "label": compared.labels, "layers": 2})
-    found = dict(zip(("behaviours", "behaviour_memories", "behaviour_overlaps"), compare_behaviours(compared)))
+    found = compare_behaviours(compared)
     nothing = {
         name: pd.DataFrame(columns=["figure", "curve"])
         for name in ("claims", "curves", "differences", "by_memory", "by_layer", "matches")
@@ -175,8 +175,8 @@ def test_runs_without_the_behaviour_are_named_and_left_out(folders):
     ]
     assert "number: accuracy, and share that is lost when all memories are patched: 40\u00a0% and – in early, 100\u00a0% and 150\u00a0% in late." in summarize(measured)  # fmt: skip
     alone = [folders[1], folders[2]]
-    found = compare_behaviours(open_compared(alone, Comparison(runs=RUNS[1:])))
-    assert [len(each) for each in found] == [0, 0, 0]  # only one run has it
+    found = compare_behaviours(opened(alone, Comparison(runs=RUNS[1:])))
+    assert [len(each) for each in found.values()] == [0, 0, 0]  # only one run has it
 
 
 @pytest.mark.parametrize("options", [{}, {"axis": "step", "values": [0, 5, 20]}])

@@ -11,7 +11,6 @@ from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import q_values
 from ffkv.base.settings import Comparison
 from ffkv_comparison import same_memories
-from ffkv_comparison.comparison_file import open_compared
 from ffkv_comparison.same_memories import (
     NONE,
     block_size,
@@ -22,6 +21,7 @@ from ffkv_comparison.same_memories import (
     rank_biased_overlap,
     standardise,
 )
+from tests.ffkv_comparison.conftest import opened
 
 EXACT = 1e-12  # the same sums of the same numbers, in another order
 
@@ -118,9 +118,7 @@ def test_random_layers_that_read_the_same_have_no_partners(activation):
 
 def test_matching_a_run_with_itself_finds_each_memory(folders, monkeypatch):
     monkeypatch.chdir(folders[0].parents[1])
-    compared = open_compared(
-        folders, Comparison(runs=["tiny", "again"], memories="by_correlation", sampled_memories=40)
-    )
+    compared = opened(folders, Comparison(runs=["tiny", "again"], memories="by_correlation", sampled_memories=40))
     found = match_memories(compared)
     assert len(found) > 20 and (found["correlation"] > 1 - 1e-4).all()  # float32
     own = (found["layer"] == found["matched_layer"]) & (found["memory"] == found["matched_memory"])

@@ -18,7 +18,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
 from ffkv.run.report.wording import make_environment
 from ffkv.run.results.memory_columns import example_columns
-from ffkv_explorer import application, page_memory
+from ffkv_explorer import application
 from ffkv_explorer.application import create_application
 from ffkv_explorer.commands import explore
 from ffkv_explorer.page_memory import strengths
@@ -103,7 +103,7 @@ def test_a_trigger_example_tells_its_place_and_not_the_same_path_in_each_row(
         columns = example_columns(*given, **others)
         return {**columns, "document": (names * 5)[: len(columns["rank"])]}
 
-    monkeypatch.setattr(page_memory, "example_columns", described)
+    monkeypatch.setattr("ffkv.run.report.cards.example_columns", described)
     page = visitor.get("/r/small/m/0/0").partition('class="triggers"')[2].partition("</section>")[0]
     assert text_of(page).count(shown) >= 1
     assert text_of(page).count(source or "From: ") == bool(source)
@@ -137,12 +137,12 @@ def test_texts_of_all_strengths_are_those_of_the_sample(visitor):
     for layer, index in ((0, 0), (0, 1), (1, 0), (1, 1)):
         found = strengths(held, held.run.memory(layer, index))
         m = coefficients()[:, 3 * layer + index]
-        shown = [row.coefficient for row in found.quantiles]
+        shown = [row.coefficient for row in found["quantiles"]]
         assert shown[0] == m.max() and shown[-1] == m.min()
         assert shown == sorted(shown, reverse=True)
-        assert {row.coefficient for row in found.random} <= {*m.tolist()}
-        assert (found.prefixes, found.nonzero) == (4, 4)
-    assert strengths(held, held.run.memory(1, 1)).random == found.random
+        assert {row.coefficient for row in found["random"]} <= {*m.tolist()}
+        assert (found["prefixes"], found["nonzero"]) == (4, 4)
+    assert strengths(held, held.run.memory(1, 1))["random"] == found["random"]
 
 
 def test_what_does_not_exist_is_said(visitor, subtests):

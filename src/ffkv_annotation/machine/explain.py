@@ -25,8 +25,7 @@ from ffkv.run.annotation_tables import BY_LAYER, LABELS, MACHINE_FILES, SCORES
 from ffkv.run.results.run import Run
 from ffkv_annotation.machine import questions as wording
 from ffkv_annotation.machine import texts as chosen
-from ffkv_annotation.machine.asking import Answered, Asker, Cost
-from ffkv_annotation.machine.endpoint import Endpoint, Ledger, read_key
+from ffkv_annotation.machine.asking import Answered, Asker, Cost, Endpoint, Ledger, read_key
 from ffkv_annotation.machine.texts import Example, Place, Texts, shuffled
 from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Sheet, read_sheet
@@ -96,18 +95,18 @@ def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, 
 
 def _explain(run: Run, asker: Asker, task: Task) -> None:
     """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
-    annotation, folder, machine = explain(run, asker, task), asker.ledger.path.parent, asker.machine
-    for name, table in zip(MACHINE_FILES, annotation, strict=True):
+    found, folder, machine = explain(run, asker, task), asker.ledger.path.parent, asker.machine
+    for name, table in found.items():
         tables.write(table, folder / name)
     about: dict[str, Any] = {"run": run.name, **run.files.identity("train"), "shown": SHOWN, "per_set": PER_SET}
     about |= task.model_dump(include={"seed", "pairs", "per_question", "baseline"}) | {"measured": task.pairs}
     about |= {"model": machine.model, "parameters": machine.sent, "forms": machine.forms}
     with atomic(folder / SETTINGS) as temporary:
         temporary.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
-    of_all = annotation.by_layer.query("layer == -1").drop(columns="layer")
+    labels, _, by_layer = found.values()
+    of_all = by_layer.query("layer == -1").drop(columns="layer")
     say(of_all.to_string(index=False, float_format="%.2f"))
-    refused = int((annotation.labels["refusal"] != "").sum())
-    say(f"{len(annotation.labels)} memories, {refused} labels refused: {folder}")
+    say(f"{len(labels)} memories, {(labels['refusal'] != '').sum()} labels refused: {folder}")
 
 
 class Asked(NamedTuple):
@@ -119,18 +118,10 @@ class Asked(NamedTuple):
     truth: Any  # whether each text is a trigger example; or the coefficient of each text; or the place of the intruder
 
 
-class Annotation(NamedTuple):
-    """What a machine says about memories, and how good it is: tables of `ffkv.run.annotation_tables`, without annotator."""
-
-    labels: pd.DataFrame  # `LABELS`
-    by_memory: pd.DataFrame  # `SCORES`
-    by_layer: pd.DataFrame  # `BY_LAYER`
-
-
-def explain(run: Run, asker: Asker, task: Task) -> Annotation:
+def explain(run: Run, asker: Asker, task: Task) -> dict[str, pd.DataFrame]:
     """Explains memories from some of their trigger examples, and scores the explanations on the others.
 
-    Raises UserError if no memory has enough trigger examples; and see `Asker.ask`.
+    Returns the tables of `MACHINE_FILES`, without annotator, by the names of their files. Raises UserError if no memory has enough trigger examples; and see `Asker.ask`.
     """
     texts = _texts(run, task)
     answers = asker.ask([wording.ask_label(each.shown) for each in texts.values()], "labels")
@@ -142,7 +133,8 @@ def explain(run: Run, asker: Asker, task: Task) -> Annotation:
     for place, each in texts.items():
         counts = map(len, (each.shown, each.held_out, each.silent))
         rows.append((*place, found[place].value or "", found[place].refusal, *counts, each.threshold))
-    return Annotation(pd.DataFrame(rows, columns=LABELS.names[1:]), by_memory, summarize(by_memory))
+    found_labels = pd.DataFrame(rows, columns=LABELS.names[1:])
+    return dict(zip(MACHINE_FILES, (found_labels, by_memory, summarize(by_memory)), strict=True))
 
 
 def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
@@ -153,14 +145,13 @@ def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
     """
     texts = _texts(run, task)
     questions = [wording.ask_label(each.shown) for each in texts.values()]
+    settled = dict(zip(texts, map(asker.settle, questions)))
     costs = []
     for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, wording.LONGEST_LABEL)):
-        labels = {}
-        for number, (place, question) in enumerate(zip(texts, questions)):
-            answered = asker.settle(question)
-            stand_in = character * (length - len(str(number))) + str(number)  # each its own, as labels mostly are
-            if answered is None or answered.value is not None:
-                labels[place] = stand_in if answered is None else answered.value
+        # Each stand-in is another one, as labels mostly are.
+        labels = {place: character * (length - len(str(number))) + str(number) for number, place in enumerate(texts)}
+        labels |= {place: answered.value for place, answered in settled.items() if answered}
+        labels = {place: label for place, label in labels.items() if label is not None}
         by_kind: dict[str, list[wording.Question]] = {"label": questions}
         for each in _scored(texts, labels, task):
             by_kind.setdefault(each.question.kind, []).append(each.question)
@@ -237,56 +228,34 @@ def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFr
     rows = []
     for (place, kind, label), of_group in groups.items():
         known = [(each.truth, answered.value) for each, answered in of_group if answered.value is not None]
-        score = _score(kind, [truth for truth, _ in known], [said for _, said in known])
+        found = score(kind, [truth for truth, _ in known], [said for _, said in known])
         chance = {"intruder": 1 / PER_SET, "simulation": 0.0}.get(kind, 0.5)
-        rows.append((*place, kind, label, len(of_group), len(known), len(of_group) - len(known), *score, chance))
+        rows.append((*place, kind, label, len(of_group), len(known), len(of_group) - len(known), *found, chance))
     return pd.DataFrame(rows, columns=SCORES.names[1:])
 
 
-def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[int, float, float, float]:
-    """Returns the number of texts that were judged (sets of the intruder test), value, sensitivity and specificity."""
+def score(kind: str, truth: Sequence[Any], said: Sequence[Any]) -> tuple[int, float, float, float]:
+    """Scores what was said in answer to the questions of one kind about a memory.
+
+    `truth`, `said`: per question the place of the intruder; or per text of each question whether it is a trigger example,
+    or, in a simulation, the coefficient. Returns the number of texts that were judged (sets of the intruder test), the
+    value, and of the others the sensitivity (share of triggers that were named) and the specificity (share of other texts that
+    were not).
+    """
     if kind == "intruder":
-        return len(truth), intruder_accuracy(truth, said), math.nan, math.nan
-    true = [item for of_question in truth for item in of_question]
-    named = [item for of_question in said for item in of_question]
+        return len(truth), _mean(np.equal(truth, said)), math.nan, math.nan
+    form = float if kind == "simulation" else bool
+    true, named = (np.array([item for of_question in each for item in of_question], form) for each in (truth, said))
     if kind == "simulation":
-        return len(true), correlation(true, named), math.nan, math.nan
-    return len(true), balanced_accuracy(true, named), *rates(true, named)
+        varies = len(true) > 2 and np.ptp(true) > 0 and np.ptp(named) > 0
+        value = float(np.clip(np.corrcoef(true, named)[0, 1], -1, 1)) if varies else math.nan
+        return len(true), value, math.nan, math.nan
+    sensitivity, specificity = _mean(named[true]), _mean(~named[~true])
+    return len(true), (sensitivity + specificity) / 2, sensitivity, specificity
 
 
-def balanced_accuracy(trigger: Sequence[bool], said: Sequence[bool]) -> float:
-    """Computes the mean of the two `rates`. Guessing gives 0.5, whatever the share of trigger examples."""
-    sensitivity, specificity = rates(trigger, said)
-    return (sensitivity + specificity) / 2
-
-
-def rates(trigger: Sequence[bool], said: Sequence[bool]) -> tuple[float, float]:
-    """Computes the sensitivity (share of triggers that were named) and the specificity (share of others that were not).
-
-    `trigger`: whether each text is a trigger example; `said`: whether the annotator named it.
-    """
-    truth, named = np.asarray(trigger, bool), np.asarray(said, bool)
-    return _share(named[truth]), _share(~named[~truth])
-
-
-def _share(flags: np.ndarray) -> float:
-    return float(flags.mean()) if len(flags) else math.nan
-
-
-def correlation(true: Sequence[float], simulated: Sequence[float]) -> float:
-    """Computes Pearson's correlation of true and simulated coefficients, over all texts of a memory together.
-
-    It is NaN if one of them does not vary, or of fewer than 3 texts.
-    """
-    a, b = np.asarray(true, float), np.asarray(simulated, float)
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return math.nan
-    return float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
-
-
-def intruder_accuracy(places: Sequence[int], said: Sequence[int]) -> float:
-    """Computes the share of sets in which the annotator named the intruder's place. Guessing gives 1 / texts per set."""
-    return _share(np.asarray(places, int) == np.asarray(said, int))
+def _mean(numbers: np.ndarray) -> float:
+    return float(numbers.mean()) if len(numbers) else math.nan
 
 
 def summarize(by_memory: pd.DataFrame) -> pd.DataFrame:
@@ -314,6 +283,5 @@ def summarize(by_memory: pd.DataFrame) -> pd.DataFrame:
 def _row(layer: int, score: str, label: str, values: pd.Series, limits: tuple[float, float]) -> dict[str, Any]:
     known = values.dropna().to_numpy(float)
     low, high = mean_interval(known, *limits)
-    mean = float(known.mean()) if len(known) else math.nan
-    place = {"layer": int(layer), "score": score, "label": label}
-    return {**place, "memories": len(known), "mean": mean, "low": low, "high": high}
+    place = {"layer": int(layer), "score": score, "label": label, "memories": len(known)}
+    return {**place, "mean": _mean(known), "low": low, "high": high}

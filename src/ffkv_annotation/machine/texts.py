@@ -71,40 +71,29 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
 def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
     """Reads the texts about memories, given in their order: `shown` trigger examples of each are explained."""
-    corpus, offsets = run.corpus("validation"), run.anatomy.layer_offset
+    validation, offsets = run.corpus("validation"), run.anatomy.layer_offset
     with run.files.open_sampled_prefixes() as file:
         sentence, position = file["sentence"][...], file["position"][...]
-    parts = zip(*corpus.prefix_texts(sentence, position), position.tolist(), sentence.tolist(), strict=True)
-    prefixes = [_example(corpus, *each, math.nan) for each in parts]
+    parts = zip(*validation.prefix_texts(sentence, position), position.tolist(), sentence.tolist(), strict=True)
+    prefixes = [_example(validation, *each, math.nan) for each in parts]
+
+    def measured(m: np.ndarray, numbers: np.ndarray) -> list[Example]:
+        return distinct([replace(prefixes[number], coefficient=float(m[number])) for number in numbers[:MOST_SILENT]])
+
     for layer, of_layer in groupby(places, key=lambda place: place[0]):
         memories = [memory for _, memory in of_layer]
         with run.files.open_sampled_prefixes() as file:
             m = file["m"][:, offsets[layer] : offsets[layer + 1]][:, memories]
         for column, memory in enumerate(memories):
-            generator = random_stream(seed, Purpose.MACHINE_TEXTS, layer, memory, 1)
-            yield (layer, memory), _texts(run, (layer, memory), prefixes, m[:, column], shown, generator)
-
-
-def _texts(
-    run: Run, place: Place, prefixes: list[Example], m: np.ndarray, shown: int, generator: np.random.Generator
-) -> Texts:
-    corpus, triggers = run.corpus("train"), run.memory(*place).triggers  # the highest coefficient first
-    examples = [
-        _example(corpus, row.text, row.last_token, int(row.position), int(row.sentence), float(row.coefficient))
-        for row in triggers.itertuples()
-    ]
-    chosen, held_out = split_examples(examples, shown, generator)
-    typical = np.mean([example.coefficient for example in examples]) if examples else 0.0
-    threshold = float(run.settings.intervention.silent_below * typical)
-    order = generator.permutation(len(prefixes))
-    silent = order[np.abs(m[order]) <= threshold][:MOST_SILENT].tolist() if examples else []
-    return Texts(
-        shown=chosen,
-        held_out=held_out,
-        silent=distinct([replace(prefixes[number], coefficient=float(m[number])) for number in silent]),
-        measured=distinct([replace(prefixes[number], coefficient=float(m[number])) for number in order[:MOST_SILENT]]),
-        threshold=threshold,
-    )
+            generator, own = random_stream(seed, Purpose.MACHINE_TEXTS, layer, memory, 1), m[:, column]
+            rows = run.memory(layer, memory).triggers[["text", "last_token", "position", "sentence", "coefficient"]]
+            examples = [_example(run.corpus("train"), *row) for row in rows.itertuples(index=False)]
+            explained, held_out = split_examples(examples, shown, generator)
+            typical = np.mean([example.coefficient for example in examples]) if examples else 0.0
+            threshold = float(run.settings.intervention.silent_below * typical)
+            order = generator.permutation(len(prefixes))
+            silent = order[np.abs(own[order]) <= threshold] if examples else order[:0]
+            yield (layer, memory), Texts(explained, held_out, measured(own, silent), measured(own, order), threshold)
 
 
 def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:

@@ -11,8 +11,7 @@ from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
 from ffkv.base.files import datasets, hdf5, tables
 from ffkv.branches.keys.tables import BY_PREFIX
-from ffkv_annotation.machine.asking import Asker
-from ffkv_annotation.machine.endpoint import Endpoint, Ledger
+from ffkv_annotation.machine.asking import Asker, Endpoint, Ledger
 from ffkv_annotation.settings import Machine
 from tests.ffkv_annotation.conftest import write_beginning, write_split
 from tests.ffkv_annotation.machine.stub import WAR, Stub

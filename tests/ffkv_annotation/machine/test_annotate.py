@@ -8,8 +8,7 @@ import pytest
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.run import open
-from ffkv_annotation.machine.asking import Asker
-from ffkv_annotation.machine.endpoint import Endpoint, Ledger
+from ffkv_annotation.machine.asking import Asker, Endpoint, Ledger
 from ffkv_annotation.machine.explain import estimate, explain, judge, other_labels
 from ffkv_annotation.machine.texts import choose_memories
 from ffkv_annotation.records import MarkedPattern, read_records
@@ -41,12 +40,12 @@ def perfect(results, tmp_path_factory):
 
 
 def over_all(annotation):
-    return annotation.by_layer.query("layer == -1").set_index(["score", "label"])["mean"]
+    return annotation["scores.csv"].query("layer == -1").set_index(["score", "label"])["mean"]
 
 
 def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(perfect):
     annotation, _, _ = perfect
-    labels = annotation.labels.set_index(["layer", "memory"])["label"]
+    labels = annotation["labels.csv"].set_index(["layer", "memory"])["label"]
     assert labels.to_dict() == {(0, 0): PRESS, (0, 1): ABOUT_WAR, (1, 1): YEAR}
     means = over_all(annotation)
     for score in ("detection", "detection of the same word", "fuzzing"):
@@ -54,14 +53,14 @@ def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(p
         assert means[score, "other"] < 0.75
     assert means["intruder", "none"] == 1
     assert means["simulation", "own"] > 0.8 > means["simulation", "other"]
-    assert (annotation.by_memory["refused"] == 0).all()
-    assert (annotation.by_memory["asked"] == annotation.by_memory["answered"]).all()
+    assert (annotation["scores_by_memory.csv"]["refused"] == 0).all()
+    assert (annotation["scores_by_memory.csv"]["asked"] == annotation["scores_by_memory.csv"]["answered"]).all()
 
 
 def test_the_last_smaller_question_counts(run, stub, asker):
     """The last question holds fewer texts. delphi lost such questions without a word."""
     annotation = explain(run, asker(stub().address), task(memories=["L0.1"], per_question=5, baseline=False))
-    row = annotation.by_memory.query("score == 'detection'").iloc[0]
+    row = annotation["scores_by_memory.csv"].query("score == 'detection'").iloc[0]
     assert row["texts"] % 5 and row["asked"] == math.ceil(row["texts"] / 5) == row["answered"]
 
 
@@ -72,7 +71,7 @@ def test_who_guesses_scores_chance(run, stub, asker):
         return (200, {}, completion(json.dumps({"texts": texts}))) if "label" in data else None
 
     annotation = explain(run, asker(stub(everything).address), TASK)
-    table = annotation.by_memory.set_index("score")
+    table = annotation["scores_by_memory.csv"].set_index("score")
     assert (table.loc["detection", "value"] == 0.5).all() and (table.loc["detection", "sensitivity"] == 1).all()
     assert (table.loc["simulation", "answered"] == 0).all()  # another form than asked for
     assert table.loc["simulation", "value"].isna().all()
@@ -123,7 +122,7 @@ def test_who_obeys_the_text_only_answers_wrong(run, stub, asker):
     annotation = explain(run, asker(stub(obedient).address), TASK)
     means = over_all(annotation)
     assert 0 <= means["detection", "own"] < 1
-    simulated = annotation.by_memory.query("score == 'simulation'")
+    simulated = annotation["scores_by_memory.csv"].query("score == 'simulation'")
     assert (simulated["refused"] > 0).any()
     assert (simulated["asked"] == simulated["answered"] + simulated["refused"]).all()
 
@@ -135,11 +134,11 @@ def test_a_refused_label_has_no_scores_but_counts(run, stub, asker):
         return None
 
     annotation = explain(run, asker(stub(broken_labels).address, forms=2), TASK)
-    refused = annotation.labels.query("refusal != ''")
+    refused = annotation["labels.csv"].query("refusal != ''")
     assert len(refused) >= 1 and (refused["label"] == "").all() and refused["refusal"].str.contains("not JSON").all()
-    own = annotation.by_memory.query("label == 'own'")
+    own = annotation["scores_by_memory.csv"].query("label == 'own'")
     assert set(zip(own["layer"], own["memory"])).isdisjoint(zip(refused["layer"], refused["memory"]))
-    intruder = annotation.by_memory.query("score == 'intruder'")
+    intruder = annotation["scores_by_memory.csv"].query("score == 'intruder'")
     assert len(intruder) == 3  # it needs no label
 
 
@@ -150,7 +149,7 @@ def test_the_same_questions_are_not_asked_again_and_replay_gives_the_same_tables
     third = explain(run, asker(None), TASK)
     assert endpoint.requests == []
     for other in (second, third):
-        for one, two in zip(first, other, strict=True):
+        for one, two in zip(first.values(), other.values(), strict=True):
             assert one.to_csv() == two.to_csv()
 
 
@@ -158,7 +157,7 @@ def test_several_connections_give_the_same_tables(run, stub, asker, perfect):
     with pytest.raises(UserError, match="3 of 3 questions have no kept answer"):
         explain(run, asker(None), TASK)
     second = explain(run, asker(stub(delay=0.002).address, connections=8), TASK)
-    assert perfect[0].by_memory.to_csv() == second.by_memory.to_csv()
+    assert perfect[0]["scores_by_memory.csv"].to_csv() == second["scores_by_memory.csv"].to_csv()
 
 
 def test_an_estimate_asks_nothing_and_bounds_what_is_spent(run, stub, asker):

@@ -15,7 +15,7 @@ import pytest
 
 from ffkv.base.errors import UserError
 from ffkv_annotation.machine import asking
-from ffkv_annotation.machine.endpoint import Again, Endpoint, Ledger, chat_address, read_key, request_key, retry_after
+from ffkv_annotation.machine.asking import Again, Endpoint, Ledger, chat_address, read_key, request_key, retry_after
 from ffkv_annotation.machine.questions import Question, read_label
 from tests.ffkv_annotation.machine.stub import completion
 
@@ -62,7 +62,7 @@ def test_a_limit_of_requests_is_waited_for(stub, ask):
 
 
 def test_retry_after_is_a_number_or_a_date():
-    assert retry_after("2.5") == 2.5 and retry_after(None) is None and retry_after("soon") is None
+    assert retry_after("2.5") == 2.5 and retry_after("") is None and retry_after("soon") is None
     assert retry_after("-1") == 0 and retry_after("1e9") == 600 and retry_after("nan") is None
     assert 55 < retry_after(formatdate(time.time() + 60, usegmt=True)) <= 61
     assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0

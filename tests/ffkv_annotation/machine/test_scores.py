@@ -9,28 +9,38 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv_annotation.machine.explain import balanced_accuracy, correlation, intruder_accuracy, rates, summarize
+from ffkv_annotation.machine.explain import score, summarize
 from ffkv_annotation.machine.questions import marked, strength
 from ffkv_annotation.machine.texts import Example, intruder_sets, pair_by_length, pair_by_word, split_examples
 
 
+def named(trigger, said):
+    """The score of one question of the kind "detection"."""
+    return score("detection", [trigger], [said])
+
+
+def correlation(true, simulated):
+    """The value of two questions of the kind "simulation", of which the first holds one text."""
+    return score("simulation", [true[:1], true[1:]], [simulated[:1], simulated[1:]])[1]
+
+
 def test_scores_by_hand():
     trigger, said = [True, True, True, True, False, False], [True, True, True, False, True, False]
-    assert rates(trigger, said) == (0.75, 0.5) and balanced_accuracy(trigger, said) == 0.625
+    assert named(trigger, said) == (6, 0.625, 0.75, 0.5)
     # deviations (-1, 0, 1) and (-2, 1, 1): 3 / sqrt(2 * 6)
     assert correlation([1, 2, 3], [0, 3, 3]) == pytest.approx(3 / math.sqrt(12), rel=1e-12)  # rounding of float64
     assert correlation([1, 2, 3], [9, 6, 3]) == pytest.approx(-1, rel=1e-12)
-    assert intruder_accuracy([0, 4, 2, 2], [0, 1, 2, 3]) == 0.5
+    assert score("intruder", [0, 4, 2, 2], [0, 1, 2, 3])[:2] == (4, 0.5)
 
 
 def test_guessing_gives_one_half_whatever_the_share_of_triggers():
     trigger = [True] * 9 + [False]
-    assert balanced_accuracy(trigger, [True] * 10) == balanced_accuracy(trigger, [False] * 10) == 0.5
+    assert named(trigger, [True] * 10)[1] == named(trigger, [False] * 10)[1] == 0.5
 
 
 def test_where_a_score_is_not_defined_it_is_nan():
     """Of one class alone, of what does not vary or has fewer than three texts, and of no set."""
-    undefined = [balanced_accuracy([True, True], [True, False]), balanced_accuracy([], []), intruder_accuracy([], [])]
+    undefined = [named([True, True], [True, False])[1], named([], [])[1], score("intruder", [], [])[1]]
     undefined += [correlation(*each) for each in (([1, 2, 3], [5, 5, 5]), ([0, 0, 0], [1, 5, 2]), ([0, 1], [0, 10]))]
     assert all(map(math.isnan, undefined))
 

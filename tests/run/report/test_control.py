@@ -50,11 +50,11 @@ def test_every_figure_shows_its_control(subtests, pair):
             before = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
             assert draw_control(drawn, figure.curves, control)
             found = [line for axes in drawn.axes for line in grey_lines(axes)]
-            expected = sorted(lines(figure.curves, control), key=lambda line: line.panel)
+            expected = sorted(lines(figure.curves, control), key=lambda line: line[0].panel)
             assert len(found) == len(expected) > 0
-            for (x, y), line in zip(found, expected, strict=True):
-                np.testing.assert_allclose(x, line.x)
-                np.testing.assert_allclose(y, line.y)
+            for (x, y), (_, its_x, its_y) in zip(found, expected, strict=True):
+                np.testing.assert_allclose(x, its_x)
+                np.testing.assert_allclose(y, its_y)
             after = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
             assert sorted(after) == sorted([*before, "control: demo-random"])
     assert "control: demo-random" in draw_exhibits(run, control, only="refinement")["figure_9"].svg
@@ -63,13 +63,13 @@ def test_every_figure_shows_its_control(subtests, pair):
 def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
     control = pair[1]
     figure = load_figure("figure_9")
-    (line,) = lines(figure.curves, control)
-    assert line.x.tolist() == list(range(6)) and line.y.tolist() == [0.5] * 6
-    edges = lines(load_figure("figure_11").curves, control)
+    ((_, x, y),) = lines(figure.curves, control)
+    assert x.tolist() == list(range(6)) and y.tolist() == [0.5] * 6
+    edges = [y for _, _, y in lines(load_figure("figure_11").curves, control)]
     breakdown = control.table("figure_11_breakdown").pivot(index="layer", columns="case", values="share")
-    np.testing.assert_allclose(edges[0].y, breakdown["residual"])
-    np.testing.assert_allclose(edges[1].y, breakdown["residual"] + breakdown["agreement"])
-    assert (edges[-1].y <= 1).all() and len(edges) == breakdown.shape[1] - 1
+    np.testing.assert_allclose(edges[0], breakdown["residual"])
+    np.testing.assert_allclose(edges[1], breakdown["residual"] + breakdown["agreement"])
+    assert (edges[-1] <= 1).all() and len(edges) == breakdown.shape[1] - 1
 
 
 def test_translated_figures_show_the_control_translated(pair):
@@ -89,9 +89,9 @@ def test_translated_figures_show_the_control_translated(pair):
     for name, curves in expected.items():
         found = lines(load_figure(name).curves, control)
         both = [(reading, *curve) for curve in curves for reading in ("translated", "jacobian")]
-        for line, (reading, table, value, which) in zip(found, both, strict=True):
+        for (_, _, y), (reading, table, value, which) in zip(found, both, strict=True):
             own = control.table(table).query(" and ".join(filter(None, [f"reading == '{reading}'", which])))
-            np.testing.assert_array_equal(line.y, own.sort_values("layer")[value])
+            np.testing.assert_array_equal(y, own.sort_values("layer")[value])
     table = control.table("translation_differences")
     lower = (table["half"] == "lower") & (table["compared"] == "translated - head")
     other = ChangedRun(control, {"translation_differences": table.assign(mean=table["mean"].mask(lower, 0.123))})

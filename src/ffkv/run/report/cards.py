@@ -69,7 +69,7 @@ class Card:
         most = self.shown or self.run.settings.report.card_triggers
         return example_columns(self.run.files, self.memory.layer, self.memory.memory, side, most)
 
-    @property
+    @functools.cached_property
     def top(self) -> list[Any]:
         """Tokens with the highest logits of the value: rows of `Memory.promotes`."""
         return self._predictions("top")
@@ -80,7 +80,7 @@ class Card:
         return self._predictions("bottom")
 
     def _predictions(self, end: str) -> list[Any]:
-        count = min(self.predicted, self.run.settings.values.top_tokens)
+        count = min(self.predicted, self.run.settings.values.top_tokens, self.run.anatomy.vocabulary)
         return rows_of(prediction_columns(self.run.files, self.memory.layer, self.memory.memory, end, count))
 
     @property

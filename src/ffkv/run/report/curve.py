@@ -170,17 +170,11 @@ class Panel:
         axes.set_ylabel(self.axis)
 
 
-class DrawnLine(NamedTuple):
-    """A line of another run in a figure."""
+def lines(curves: Sequence[Curve], run: Run) -> list[tuple[Curve, np.ndarray, np.ndarray]]:
+    """Returns the curves that a run has, each with the x and y [point] that a figure shows.
 
-    panel: int  # number of the panel, from 0
-    x: np.ndarray  # [point]
-    y: np.ndarray  # [point]
-    label: str  # what it shows
-
-
-def lines(curves: Sequence[Curve], run: Run) -> list[DrawnLine]:
-    """Returns the curves of a run as a figure has them. A stacked one is an edge of bars, on top of those before."""
+    A stacked one is an edge of bars, on top of those before.
+    """
     found, below = [], np.zeros(1)
     for curve in curves:
         points = curve.points(run)
@@ -188,20 +182,20 @@ def lines(curves: Sequence[Curve], run: Run) -> list[DrawnLine]:
             y = points["value"].to_numpy(float)
             if curve.stacked:
                 y = below = below + np.nan_to_num(y)
-            found.append(DrawnLine(curve.panel, points["x"].to_numpy(), y, curve.label))
+            found.append((curve, points["x"].to_numpy(), y))
     return found
 
 
 def draw_control(figure: Drawing | drawing.OfReader, curves: Sequence[Curve], control: Run) -> bool:
     """Draws the curves of a control run over a figure. Returns whether it has any."""
     panels = figure.axes
-    shown = [line for line in lines(curves, control) if line.panel < len(panels)]
+    shown = [line for line in lines(curves, control) if line[0].panel < len(panels)]
     if not shown:
         return False
-    drawn = [panels[line.panel].plot(line.x, line.y, label=f"control: {line.label}", **LOOK)[0] for line in shown]
-    for line in shown:
-        low, high = panels[line.panel].get_ylim()
-        panels[line.panel].set_ylim(np.nanmin([low, *line.y]), np.nanmax([high, *line.y]))
+    drawn = [panels[curve.panel].plot(x, y, label=f"control: {curve.label}", **LOOK)[0] for curve, x, y in shown]
+    for curve, _, y in shown:
+        low, high = panels[curve.panel].get_ylim()
+        panels[curve.panel].set_ylim(np.nanmin([low, *y]), np.nanmax([high, *y]))
     handles: list[Any] = drawn[:1]
     labels = [f"control: {control.name}"]
     side = "left" if len(figure.legends) > 1 else ""  # two legends stand side by side

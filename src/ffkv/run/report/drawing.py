@@ -50,14 +50,6 @@ class OfReader:
     def __init__(self, axes: Sequence[Axes] = ()):
         self.axes, self.legends = [*axes], list[Any]()
 
-    def take(self, count: int) -> np.ndarray:
-        """Returns the panels. Raises UserError if the figure of the report needs another number of them."""
-        if len(self.axes) != count:
-            raise UserError(
-                f"This figure needs {count} Axes, and ax has {len(self.axes)}. Give {count}, such as plt.subplots(1, {count})[1]."
-            )
-        return np.array(self.axes, object)
-
 
 _READER: ContextVar[OfReader | None] = ContextVar("READER", default=None)
 
@@ -96,10 +88,16 @@ def colours(count: int) -> list[tuple[float, float, float]]:
 def canvas(
     across: int = 1, down: int = 1, height: float = HEIGHT, panels: int = 0, **options: Any
 ) -> tuple[Any, np.ndarray]:
-    """Returns an empty figure of the report's width, and its panels [panel], row by row; or those of the reader. Options: of `subplots`."""
-    reader = _READER.get()
+    """Returns an empty figure of the report's width, and its panels [panel], row by row; or those of the reader. Options: of `subplots`.
+
+    Raises UserError if the reader gives another number of panels than the figure has.
+    """
+    reader, count = _READER.get(), panels or across * down
     if reader is not None and reader.axes:
-        return reader, reader.take(panels or across * down)
+        if len(reader.axes) != count:
+            needed = f"Give {count}, such as plt.subplots(1, {count})[1]."
+            raise UserError(f"This figure needs {count} Axes, and ax has {len(reader.axes)}. {needed}")
+        return reader, np.array(reader.axes, object)
     figure = Figure(figsize=(8.4, height) if reader is None else None, layout="constrained")
     return figure, figure.subplots(down, across, squeeze=False, **options).ravel()
 

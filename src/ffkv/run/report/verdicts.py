@@ -161,10 +161,6 @@ class Rule:
         ends = [self.sign * (end - self.threshold) for end in (low, high)]
         return min(ends), max(ends)
 
-    def still(self, value: float, low: float, high: float) -> bool:
-        """Whether a trend without one layer is one: it is beyond the limit, and its interval beyond 0."""
-        return min(self.sign * (value - self.threshold), self.sign * low, self.sign * high) > 0
-
     def words(self, own: Estimate) -> str:
         """Says where an interval is, without a full stop."""
         least, most = self.margins(own.low, own.high)
@@ -203,7 +199,9 @@ def judge(rule: Rule, own: Estimate, control: Estimate | None = None, untrained:
     reason = rule.words(own)
     if least <= 0:
         return (FAILS if most < 0 else UNKNOWN), f"{reason}."
-    if alone := [(rule.sign * found[0], layer) for layer, found in own.without if not rule.still(*found)]:
+    # A trend without one layer is one if it is beyond the limit, and its interval beyond 0.
+    apart = [(rule.sign * np.array([found[0] - rule.threshold, *found[1:]]), layer) for layer, found in own.without]
+    if alone := [(ends[0], layer) for ends, layer in apart if min(ends) <= 0]:
         return UNKNOWN, f"{reason}, but not without layer {min(alone)[1]}."
     if control is None and untrained:
         return UNKNOWN, f"{reason}. {untrained} Not compared with an untrained model."
