@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, initialization
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutput
@@ -245,6 +245,12 @@ class FairseqForCausalLM(PreTrainedModel):
         super().__init__(config)
         self.decoder = Decoder(config)
         self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Also draws projections of their own: transformers knows only its own kinds of modules."""
+        super()._init_weights(module)
+        if isinstance(module, Projection) and not (self.config.tie_words and self.config.tie_projections):
+            initialization.normal_(module.weight, std=0.02)  # as transformers draws matrices
 
     def get_input_embeddings(self) -> AdaptiveInput:
         """Returns the adaptive input. Its `weight` has a shape and nothing else."""

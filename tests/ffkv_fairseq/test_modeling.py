@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import layer_norm, relu
 
 from ffkv.base.settings import Model
+from ffkv_fairseq import modeling
 from ffkv_fairseq.checkpoint import load_model, read_checkpoint
-from ffkv_fairseq.modeling import AdaptiveInput, AdaptiveSoftmax, FairseqConfig, positions
+from ffkv_fairseq.modeling import AdaptiveInput, AdaptiveSoftmax, FairseqConfig, FairseqForCausalLM, positions
 
 
 def load(folder):
@@ -222,3 +223,30 @@ def test_a_gradient_is_that_of_the_definition():
     torch.testing.assert_close(head(states), expected)
     (found,) = torch.autograd.grad((weights * head(states)).sum(), states)
     torch.testing.assert_close(found, *torch.autograd.grad((weights * expected).sum(), states))
+
+
+@pytest.mark.parametrize("tied", [{"tie_projections": False}, {"tie_words": False}, {}], ids=str)
+def test_random_weights_are_drawn_all_of_them(tied):
+    """As a control has them: what memory held before is in none. Matrices have the deviation of 0.02."""
+    sizes = {
+        "vocab_size": 90,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = FairseqConfig(**sizes, input_bands=[(30, 16), (90, 4)], output_bands=[(30, 16), (90, 4)], **tied)
+
+    def made(filled: float) -> dict[str, torch.Tensor]:
+        def empty(*size, **options):
+            return torch.full(size[0] if isinstance(size[0], tuple) else size, filled, **options)
+
+        torch.manual_seed(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(modeling.torch, "empty", empty)
+            return FairseqForCausalLM(config).state_dict()
+
+    one, other = made(7.0), made(8.0)
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+    assert 0.01 < one["decoder.adaptive_softmax.tail.0.0.weight"].std() < 0.03

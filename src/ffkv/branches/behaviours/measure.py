@@ -152,7 +152,8 @@ def measure_candidates(
         places = offset[layer.index] + np.array([each.memory for each in own])
         changes = torch.cat([_changes(values, each) for each in own])
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
-        removed = [each.s[layer.index] * (each.m - each.base)[:, places] for each in subjects]  # [token, candidate]
+        moves = (((each.m - each.base)[:, places].to(each.s.device), each.s[layer.index]) for each in subjects)
+        removed = [s * move for move, s in moves]  # [token, candidate]
         along = [of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed]
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
         for reach, of_prompts in ends.items():

@@ -40,7 +40,7 @@ class Subject(NamedTuple):
     unchanged: Unchanged
     m: Tensor  # coefficients of all memories at the tokens that are patched [token, memory]
     base: Tensor  # what they become [token, memory]
-    s: Tensor  # the factor of a norm after each layer there [layer, token, 1]
+    s: Tensor  # the factor of a norm after each layer there [layer, token, 1], on the model's device
     values: Sequence[Tensor]  # [layer][memory, d]
     difference: float  # logit of the answer minus that of the wrong answer
     room: int  # tokens in a pass
@@ -89,11 +89,11 @@ def read_prompts(
                 run_states(loaded, patched)
                 base = patched.all_m()
             (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
-        m, s, ends = states.all_m(), states.s.cpu(), torch.stack([each.end for each in unchanged])
+        m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
             of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
-            of_s, both = s[:, place, -own[place].tokens :], (own[place], unchanged[place])
+            of_s, both = states.s[:, place, -own[place].tokens :], (own[place], unchanged[place])
             found[n] = Subject(loaded, head, *both, of_m, of_base, of_s, values, differences[place], batch_tokens)
     return [found[n] for n in range(len(prompts))]
 

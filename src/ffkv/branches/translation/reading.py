@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, tokens_seen
 from ffkv.base.files import datasets, hdf5, tables
-from ffkv.base.intervals import box
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
 from ffkv.branches.translation.jacobian import FIXED_POINT, KIND, Sums, embeddings_of
@@ -67,12 +66,12 @@ def read_tokens(
     return table, tables.frame(READ_BY_LAYER, summarize_reading(table), given.train_identity)
 
 
-def summarize_reading(table: pd.DataFrame) -> list[dict[str, Any]]:
+def summarize_reading(table: pd.DataFrame) -> list[tuple]:
     """Returns the rows of `READ_BY_LAYER`, from those of `READ_TOKENS`."""
     long = table.melt(["layer", "factor"], [*READINGS_OF_KEYS], "column", "value").dropna()
     groups = long.groupby(["layer", "factor", "column"], sort=False)["value"]
     return [
-        {"layer": layer, "factor": factor, "reading": READINGS_OF_KEYS[column], "keys": len(auc), **box(auc)}
+        (layer, factor, READINGS_OF_KEYS[column], len(auc), *auc.quantile([0.25, 0.5, 0.75]))
         for (layer, factor, column), auc in groups
     ]
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ffkv.base.files.columns import (
-    BOX,
     LAYER,
     MEMORY,
     Column,
@@ -167,7 +166,9 @@ READ_BY_LAYER = table(
         *READINGS_OF_KEYS.values(),
     ),
     count("keys", "keys with a trigger example"),
-    *BOX,
+    share("q1", "first quartile over keys"),
+    share("median", "median"),
+    share("q3", "third quartile"),
     only="if what keys read is measured",
     applies=has_reading,
 )
