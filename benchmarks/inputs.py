@@ -14,7 +14,7 @@ from ffkv.base.batching import pad
 from ffkv.base.process.runtime import configure, torch_with
 from ffkv.base.settings import Model
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
-from ffkv.corpus.encode import Encoded
+from ffkv.corpus.encode import Encoded, Rows
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.step import prove
 
@@ -133,8 +133,8 @@ def make_corpora(scratch: Path, model: Path, sentences: int = WARM, length: int 
             path.parent.mkdir(parents=True, exist_ok=True)
             ids = draw_sentences(count, anatomy.vocabulary, length)
             encoded = Encoded(
-                ids=ids,
-                ends=[np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids],
+                ids=Rows(ids),
+                ends=Rows(np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids),
                 text=["x" * len(sentence) for sentence in ids],
                 document=list(range(count)),
                 multiplicity=[1] * count,

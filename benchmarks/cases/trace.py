@@ -12,7 +12,7 @@ from benchmarks.made_up_run import write_table
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
 from ffkv.branches.settings import Settings
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
-from ffkv.corpus.encode import Encoded
+from ffkv.corpus.encode import Encoded, Rows
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.run.results.run import Run
@@ -51,8 +51,8 @@ def make_run(model: Path) -> Run:
     if not (folder / "settings.json").exists():
         identity = {**anatomy.identity, "settings": {}, "beginning": "w0 precedes every sentence."}
         for split in ("train", "validation"):
-            ids = [np.array([1, 2], np.int32)] * 2
-            encoded = Encoded(ids, [np.array([1, 2], np.int32)] * 2, ["xx"] * 2, [0] * 2, [1] * 2, ["one"])
+            ids = Rows([np.array([1, 2], np.int32)] * 2)
+            encoded = Encoded(ids, ids, ["xx"] * 2, [0] * 2, [1] * 2, ["one"])
             (folder / "corpus").mkdir(exist_ok=True)
             write_corpus(folder / f"corpus/{split}.h5", encoded, [0], True, identity)
         counts = [layer.memories for layer in anatomy.layers]

@@ -136,8 +136,9 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
     """Draws the figures with a curve per run; and, where the comparison has an axis, over the axis."""
     exhibits = []
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
-        curves, heading = load_figure(name).curves, heading_of(name)
         frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
+        curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
+        heading = heading_of(name)
         tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
         drawn = drawings.draw_curves(measured, name, curves)
         exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))

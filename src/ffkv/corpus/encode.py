@@ -50,11 +50,13 @@ COUNTS = (
 class Rows(Sequence[np.ndarray]):
     """Arrays of int32. A list of them would take twice the memory where rows are as short as sentences."""
 
-    def __init__(self) -> None:
-        """No rows yet."""
+    def __init__(self, rows: Iterable[np.ndarray] = ()) -> None:
+        """`rows`: the first ones."""
         self._blocks: list[np.ndarray] = []
         self._latest = array("i")
         self._ends = array("q", [0])
+        for row in rows:
+            self.append(row)
 
     def append(self, row: np.ndarray) -> None:
         """Adds a row. Raises TypeError for another type."""

@@ -12,7 +12,7 @@ from ffkv.branches.settings import Keys
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
-from ffkv.corpus.encode import Encoded
+from ffkv.corpus.encode import Encoded, Rows
 
 FUNCTION_WORDS = "the of and to in is that for it with as was on be at by from or an which"
 TOPICS, TOPIC_WORDS = 5, 120
@@ -33,8 +33,8 @@ def write_corpus(tmp_path_factory):
         numbers = {word: None for _, words in sentences for word in words}
         numbers = {word: number for number, word in enumerate(numbers)}
         encoded = Encoded(
-            ids=[np.array([numbers[word] for word in words], np.int32) for _, words in sentences],
-            ends=[np.cumsum([len(word) + 1 for word in words]).astype(np.int32) - 1 for _, words in sentences],
+            ids=Rows(np.array([numbers[word] for word in words], np.int32) for _, words in sentences),
+            ends=Rows(np.cumsum([len(word) + 1 for word in words]).astype(np.int32) - 1 for _, words in sentences),
             text=[" ".join(words) for _, words in sentences],
             document=[number for number, _ in sentences],
             multiplicity=[1] * len(sentences),

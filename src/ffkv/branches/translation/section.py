@@ -11,6 +11,7 @@ from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure_of_lines
 from ffkv.run.report.verdicts import FLAT, Estimate, Rule, judge
 from ffkv.run.report.wording import course, goes, note, rows
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, rounded
 from ffkv.run.results.text import points as in_points
@@ -156,12 +157,6 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     return [question.format(HOW[reading], answer(run, untrained, reading)) for reading in maps_of(run)]
 
 
-def reads_keys(run: Run) -> bool:
-    """Tells whether a run has measured what its keys read."""
-    asked = run.settings.translation
-    return "jacobian" in maps_of(run) and not asked.lens and asked.reading_texts > 0
-
-
 def _reading_line(factor: str, reading: str, label: str) -> Line:
     curve = f"{factor}, median AUC" if reading == "derivative" else ""
     of = {"factor": factor, "reading": reading}
@@ -199,7 +194,8 @@ OF_KEYS = [
 ]
 KEYS = figure_of_lines([Panel(OF_KEYS, "AUC of the last token")], caption(__package__, "key_reading", _of_keys))
 SECTION = Section(
-    {name: _figure(name, **its) for name, its in FIGURES.items()} | {"key_reading": replace(KEYS, applies=reads_keys)},
+    {name: _figure(name, **its) for name, its in FIGURES.items()}
+    | {"key_reading": replace(KEYS, applies=lambda run: indexes.has_readings(run.files))},
     _numbers,
     after=_tables,
     summary=summarize,
