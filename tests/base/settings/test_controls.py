@@ -39,7 +39,7 @@ def test_a_control_has_random_weights_and_a_third_of_each_sample():
         "prefixes": {"count": 1334},
         "keys": {"per_layer": 34, "removal_triggers": 2, "precision": False},
         "intervention": {"memories": 4, "examples": 2, "top_k_prefixes": 67},
-        "translation": {"prefixes": 6667, "texts": 6},
+        "translation": {"prefixes": 6667, "texts": 6, "reading_texts": 2},
         "report": {"title": Settings().report.title, "control": "none"},
         "shards": 3,
         "layer_groups": 2,

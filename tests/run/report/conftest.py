@@ -35,7 +35,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     settings = Settings.model_validate(
         {
             "triggers": {"per_key": KEPT},
-            "values": {"readout": "both"},
+            "values": {"readout": "all"},
             "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}},
             **overrides,
         }
@@ -55,8 +55,10 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_behaviour_graph(folder, BEHAVIOUR, layers, generator)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
     for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
-        if table.path.endswith(".csv") and table.applies(settings) and not (folder / table.path).exists():
-            tables.write(made_up(table, layers, generator), folder / table.path)  # no test asks for numbers of it
+        if not table.path.startswith("keys/read_") and not table.path.endswith(".csv"):
+            continue
+        if table.applies(settings) and not (path := folder / table.path.format(group=0)).exists():
+            tables.write(made_up(table, layers, generator), path)  # no test asks for numbers of it
     return folder
 
 

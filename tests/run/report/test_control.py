@@ -85,7 +85,7 @@ def test_translated_figures_show_the_control_translated(pair):
         ],
         "translation_fit": [("translation_fit", "explained_variance", ""), ("translation_fit", "divergence", "")],
     }
-    assert {*expected} == {*BRANCHES["translation"].figures}
+    assert {*expected, "key_reading"} == {*BRANCHES["translation"].figures}  # which reads keys
     for name, curves in expected.items():
         found = lines(load_figure(name).curves, control)
         both = [(reading, *curve) for curve in curves for reading in ("translated", "jacobian")]
@@ -97,7 +97,7 @@ def test_translated_figures_show_the_control_translated(pair):
     other = ChangedRun(control, {"translation_differences": table.assign(mean=table["mean"].mask(lower, 0.123))})
     told = "the difference from the head's reading, translated (95 % interval)"
     ((own, its),) = [(own, its) for what, own, its in summary(run, other) if what == told]
-    assert its.startswith("+12") and not own.startswith("+12")
+    assert its.startswith("+12\u00a0points") and not own.startswith("+12\u00a0points")
 
 
 def test_captions_and_summary_name_the_control(pair, undrawn, tmp_path):
