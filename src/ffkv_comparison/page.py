@@ -138,6 +138,8 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
         frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
         curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
+        if not curves:  # an earlier ffkv called them otherwise
+            continue
         heading = heading_of(name)
         tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
         drawn = drawings.draw_curves(measured, name, curves)
