@@ -14,7 +14,7 @@ from ffkv.branches.translation.section import answer
 from ffkv.branches.translation.summarize import summarize_differences
 from ffkv.branches.translation.tables import ALL_READINGS, DIFFERENCES
 from ffkv.branches.values.summarize import summarize_agreement
-from ffkv_annotation.machine.explain import PER_SET, balanced_accuracy, correlation, intruder_accuracy, summarize
+from ffkv_annotation.machine.explain import PER_SET, score, summarize
 from ffkv_comparison.same_memories import Memories, compare_memories, find_partners, permute, standardise, take, unit
 
 VOCABULARY, KEYS = 2000, 512
@@ -152,11 +152,12 @@ def machines(repetitions: int, generator: np.random.Generator) -> Iterator[Case]
         rows = []
         for memory, label in itertools.product(range(10), ("own", "other")):
             said = generator.random(30) < 0.3
-            values = {
-                "detection": (balanced_accuracy(trigger, said), 0.5),
-                "intruder": (intruder_accuracy(*generator.integers(0, PER_SET, (2, 10))), 1 / PER_SET),
-                "simulation": (correlation(generator.exponential(size=10), generator.integers(0, 11, 10)), 0.0),
+            answers = {
+                "detection": ([trigger], [said], 0.5),
+                "intruder": (*generator.integers(0, PER_SET, (2, 10)), 1 / PER_SET),
+                "simulation": ([generator.exponential(size=10)], [generator.integers(0, 11, 10)], 0.0),
             }
+            values = {name: (score(name, true, told)[1], level) for name, (true, told, level) in answers.items()}
             counts = {"asked": 1, "answered": 1, "refused": 0}
             place = {"layer": 0, "memory": memory, "label": label}
             rows += [{**place, "score": name, "value": v, "chance": c, **counts} for name, (v, c) in values.items()]

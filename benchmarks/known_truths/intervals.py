@@ -113,7 +113,7 @@ def annotators(repetitions: int, generator: np.random.Generator) -> Iterator[Cas
         confusions = np.stack([agreement.confusion(first, second, 4) for first, second in answers])
         coincidences = np.stack([agreement.coincidences(each, 4) for each in answers])
         found = {name: (confusions, statistic) for name, statistic in statistics.items()}
-        found["alpha"] = (coincidences, lambda table: agreement.alpha(table, agreement.nominal(4)))
+        found["alpha"] = (coincidences, lambda table: agreement.alpha(table, 1 - np.eye(4)))
         for name, (tables, statistic) in found.items():
             value = 0.0 if not clear and name != "raw agreement" else float(statistic(tables.sum(0)))
             for keys in (15, 60):
