@@ -159,3 +159,16 @@ def test_the_step_scores_all_keys_by_the_mean_of_all_shards(kind, files, tmp_pat
     medians = table.groupby(["layer", "factor"])["auc"].median()
     found = by_layer[by_layer["reading"] == "derivative"].set_index(["layer", "factor"])["median"]
     np.testing.assert_allclose(found, medians[found.index])
+
+
+def test_embeddings_of_another_length_have_no_raw_product(files, tmp_path):
+    """E leads from the table's own length to d. k · e_w is not defined then, and its AUC is not 0.5."""
+    made, settings = files("opt-post-norm"), Translation(texts=1, tokens=10, skip=1, reading_texts=1)
+    path = tmp_path / "jacobians.h5"
+    with Given(Work("cpu"), model=made["model"], train=made["train"]) as given:
+        read_jacobians(given, settings, Batches(tokens=100))(path)
+        assert embeddings_of(given.model(), IDS).shape[1] != given.anatomy.width
+    with Given(Work("cpu"), **{name: made[name] for name in ("model", "triggers", "train")}, jacobians=[path]) as given:
+        table, by_layer = read_tokens(given, settings)
+    assert table["identity_auc"].isna().all() and table["auc"].notna().any()
+    assert {*by_layer["reading"]} == {"derivative", "permuted"}

@@ -49,8 +49,8 @@ def read_tokens(
             if not len(memory):
                 continue
             own, tokens = vectors[memory].to(e), sought[memory.to(e.device)]
-            of_token = own if own.shape[1] == e.shape[1] else torch.full((len(own), e.shape[1]), torch.nan).to(e)
-            scored, as_it_is = score(own @ through, e, tokens), score(of_token, e, tokens)
+            scored = score(own @ through, e, tokens)
+            as_it_is = score(own, e, tokens)["auc"][:, 0] if own.shape[1] == e.shape[1] else np.nan
             columns = {
                 "layer": layer,
                 "memory": memory,
@@ -59,7 +59,7 @@ def read_tokens(
                 "rank": scored["rank"],
                 "auc": scored["auc"][:, 0],
                 "permuted_auc": scored["auc"][:, 1],
-                "identity_auc": as_it_is["auc"][:, 0],
+                "identity_auc": as_it_is,
             }
             found.append(READ_TOKENS.frame(pd.DataFrame(columns)))
     table = tables.frame(READ_TOKENS, found, given.train_identity)
@@ -98,13 +98,12 @@ def score(directions: Tensor, e: Tensor, sought: Tensor) -> dict[str, np.ndarray
     for rows, tokens in zip(*(each.split(max(1, CHUNK // len(e))) for each in (directions, sought)), strict=True):
         scores = rows @ e.T
         own = scores.gather(1, tokens.clamp(min=0))
-        above, below = (
-            torch.stack([side(scores, each[:, None]).sum(1) for each in own.T], 1) for side in (torch.gt, torch.lt)
-        )
+        ascending, order = scores.sort(1)
+        below = torch.searchsorted(ascending, own)
+        above = len(e) - torch.searchsorted(ascending, own, right=True)
         share = (below - above).double() / (2 * max(1, len(e) - 1)) + 0.5
         share[tokens == NONE] = torch.nan
         auc = share.view(len(rows), 2, -1).nanmean(2)
-        top = scores.topk(min(TOKENS, len(e))).indices
-        parts.append((top, torch.where(tokens[:, 0] == NONE, NONE, above[:, 0]), auc))
+        parts.append((order[:, -TOKENS:].flip(1), torch.where(tokens[:, 0] == NONE, NONE, above[:, 0]), auc))
     joined = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
     return dict(zip(("tokens", "rank", "auc"), joined, strict=True))

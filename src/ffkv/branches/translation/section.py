@@ -177,7 +177,7 @@ def _of_keys(run: Run) -> dict[str, Any]:
 
 def _tables(run: Run) -> list[TableBlock]:
     folded = [("Agreement above permuted keys, by half of the layers", data_table(run, DIFFERENCES))]
-    if indexes.has_readings(run.files):
+    if indexes.has_read_tokens(run.files):
         folded.append(("What keys read, by layer", replace(data_table(run, READING), file=READING)))
     return [
         TableBlock("translation-tables", "Differences of readings", "Defined in docs/translation.md.", None, folded)
@@ -197,7 +197,7 @@ OF_KEYS = [
 KEYS = figure_of_lines([Panel(OF_KEYS, "AUC of the last token")], caption(__package__, "key_reading", _of_keys))
 SECTION = Section(
     {name: _figure(name, **its) for name, its in FIGURES.items()}
-    | {"key_reading": replace(KEYS, tables=(), applies=lambda run: indexes.has_readings(run.files))},
+    | {"key_reading": replace(KEYS, tables=(), applies=lambda run: indexes.has_read_tokens(run.files))},
     _numbers,
     after=_tables,
     summary=summarize,

@@ -260,7 +260,7 @@ def has_roles(files: RunFiles) -> bool:
     return _is_there(files, "roles/by_memory")
 
 
-def has_readings(files: RunFiles) -> bool:
+def has_read_tokens(files: RunFiles) -> bool:
     """Tells whether it is known which tokens the run's keys read."""
     return has_reading(files.settings) and _is_there(files, "keys/read_tokens")
 

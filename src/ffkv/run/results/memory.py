@@ -116,7 +116,7 @@ class Memory:
         Columns:
             (those that `columns.toml` has)
         """
-        if not indexes.has_readings(self.run.files):
+        if not indexes.has_read_tokens(self.run.files):
             return pd.DataFrame(columns=["factor", "token", "id", "auc", "permuted_auc"])
         found = self.run.files.memory_rows("keys/read_tokens", self.layer, self.memory).explode("tokens")
         found["token"] = indexes.token_texts(found["tokens"].to_numpy(int), self.run.vocabulary)
