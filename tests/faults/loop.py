@@ -125,7 +125,8 @@ class Loop:
         else:
             found += self.problems_told(done, fault, self.expected.keys() - made.keys())
         # What is in the way of a removal leaves what was to go, for the next start: ".old." is a folder that has a successor.
-        may_stay = killed or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir"))
+        # Of a name below an open folder only a removal of folders asks: fstatat.
+        may_stay = killed or fault == FAULTS["dead disk"] or done.failed.startswith(("unlink", "rmdir", "fstatat"))
         may_stay = may_stay or ".old." in done.failed or re.search(r"/tmp/tmp\w+$", done.failed) is not None
         for path, content in made.items():
             if path in self.expected or not unfinished(path):
