@@ -32,6 +32,7 @@ STUDIES = (
     prompts.tests,
     prompts.intervals,
     chance.lenses,
+    models.lenses,
 )
 
 

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,14 @@ from ffkv.branches.intervention.measure import measure_interventions
 from ffkv.branches.keys.key_sample import random_examples
 from ffkv.branches.keys.patterns import detect_patterns, prepare_detector
 from ffkv.branches.keys.topics import place_prefixes, topic_p_values
-from ffkv.branches.settings import Batches, Corpus, Intervention, Keys, Model, Prefixes, Triggers, Values
+from ffkv.branches.settings import Batches, Corpus, Intervention, Keys, Model, Prefixes, Translation, Triggers, Values
+from ffkv.branches.translation.average import average_jacobians
+from ffkv.branches.translation.jacobian import read_jacobians
+from ffkv.branches.translation.maps import write_maps
+from ffkv.branches.translation.measure import measure_jacobian
+from ffkv.branches.translation.section import answer
+from ffkv.branches.translation.summarize import summarize_differences, summarize_values
+from ffkv.branches.translation.tables import AGREEMENT
 from ffkv.branches.values.project import project_values
 from ffkv.branches.values.projections import write_projections
 from ffkv.corpus.competing import CompetingPrefixes
@@ -137,12 +145,39 @@ def _make_inputs(folder: Path, name: str, seed: int, generator: np.random.Genera
     found = ffkv.find_triggers(model, train, Triggers(per_key=5), Batches(tokens=512), work=ffkv.Work("cpu"))
     ffkv.write_triggers(triggers, found)
     files = {"model": model, "triggers": triggers, "train": train, "validation": folder / "validation.h5"}
-    given = Given(ffkv.Work("cpu"), **files, values=folder / "values.h5")
+    files["values"] = folder / "values.h5"
+    given = Given(ffkv.Work("cpu"), **files)
     projected, _ = project_values(given, Values(top_tokens=5))
     write_projections(projections, projected)
     sampled = folder / "sampled.h5"
     ffkv.sample_prefixes(model, files["validation"], sampled, Prefixes(count=10), work=ffkv.Work("cpu"))
     return files | {"projections": projections, "prefixes": sampled}
+
+
+def lenses(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
+    """Values of random models, read through their own Jacobians, and through these of random directions."""
+    models = max(repetitions // 50, 3)
+    yes, above, layers = 0, 0, 0
+    for name in (tuple(CONFIGS) * models)[:models]:
+        with tempfile.TemporaryDirectory() as folder:
+            files = _make_inputs(Path(folder), name, int(generator.integers(2**31)), generator)
+            given = Given(ffkv.Work("cpu"), **files)
+            sums, maps = Path(folder) / "sums.h5", Path(folder) / "maps.h5"
+            settings = Translation(texts=8, tokens=10, skip=2, reading_texts=0)
+            read_jacobians(given, settings)(sums)
+            seed = int(generator.integers(2**31))
+            write_maps(maps, average_jacobians(Given(ffkv.Work("cpu"), **files, jacobians=[sums]), settings, seed)[0])
+            by_memory = measure_jacobian(Given(ffkv.Work("cpu"), **files, jacobian_maps=maps))[1]
+            unigram = given.competing.count_next_tokens(WORDS)
+        table = summarize_differences(by_memory, 3)
+        run = SimpleNamespace(table=lambda name, table=table: table, anatomy=SimpleNamespace(weights="checkpoint"))
+        yes += answer(run, None, "jacobian").startswith("Yes")
+        rates = summarize_values(by_memory, unigram, seed)[AGREEMENT.name].query("reading == 'rotated'")
+        own, permuted = (rates[rates["source"] == source].set_index("layer") for source in ("trigger", "permuted"))
+        above, layers = above + int((own["rate"] > permuted["high"]).sum()), layers + len(own)
+    truth, size = f"{', '.join(CONFIGS)} with random weights", f"3 layers of {MEMORIES}"
+    yield Case("answer, jacobian: yes", truth, size, yes, models, FALSE)
+    yield Case("rotated Jacobian (figure 4): a layer above permuted keys", truth, size, above, layers, FALSE)
 
 
 def patterns(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:

@@ -1,13 +1,18 @@
 """Jacobians of texts: finite differences on every kind of layer, random signs, and sums that neither shards nor kills change."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support import LAYER_KINDS
+from torch import nn
 
+from ffkv.base.errors import UserError
 from ffkv.branches.translation.average import variants
-from ffkv.branches.translation.jacobian import jacobian_of
+from ffkv.branches.translation.jacobian import jacobian_of, prove_derivative
+from ffkv.model.effects.edges import edges
 from ffkv.model.effects.gradient import link
+from ffkv.model.keys_and_values import values
 from ffkv.model.tap.change import with_output
 from ffkv.model.tap.tap import tap
 
@@ -59,6 +64,23 @@ def test_a_jacobian_is_finite_differences_summed_over_later_positions(kind, load
     if loaded.anatomy.end == "o":
         np.testing.assert_allclose(states[-1], end, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[-1], np.eye(len(end)), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+def test_models_move_as_their_derivatives_say(kind, load_kind):
+    prove_derivative(load_kind(kind), IDS, COUNTED)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_a_part_without_a_gradient_is_found(kind, load_kind):
+    """The second layer computes as before, and hands back no gradient."""
+    loaded = load_kind(kind)
+    block = loaded.model.get_submodule(loaded.anatomy.layers[1].block)
+    block.register_forward_pre_hook(
+        lambda module, args: (args[0].detach() + 0.5 * (args[0] - args[0].detach()), *args[1:])
+    )
+    with pytest.raises(UserError, match="is not how it moves"):
+        prove_derivative(loaded, IDS, COUNTED)
 
 
 def test_the_mean_over_all_signs_is_the_same_position_alone(load_kind):
@@ -127,3 +149,30 @@ def test_on_its_prompts_a_behaviour_is_screened_by_the_same_numbers(load_kind):
         screened.append(torch.stack([gradient[0, last] for gradient in gradients]))
     found = torch.stack(screened).mean(0).numpy()
     np.testing.assert_allclose(u.numpy() @ means, found, atol=1e-5 * np.abs(found).max())
+
+
+def test_direct_and_the_paths_through_all_later_memories_are_the_same_number(load_kind):
+    """u J c = u c + the sum over later memories of how much of their coefficients is gone without c, times u v.
+
+    True to the last digit where memories alone pass on what they read, in proportion: no attention, no norm, no bend.
+    """
+    loaded = load_kind("gpt2")
+    for block in loaded.model.transformer.h:
+        block.ln_2, block.mlp.act = nn.Identity(), nn.Identity()
+        nn.init.zeros_(block.attn.c_proj.weight)
+    loaded.model.transformer.ln_f = nn.Identity()
+    position, layers, u = 2, loaded.anatomy.layers, torch.randn(loaded.anatomy.width).double().numpy()
+    j = jacobian_of(loaded, IDS, slice(position, position + 1), 16)[0]
+    v = [values(loaded.model, layer)[0].double().numpy() for layer in layers]
+    sources = pd.DataFrame({"layer": 0, "memory": [1, 7, 40], "position": position})
+    later = [(layer.index, memory, position) for layer in layers[1:] for memory in range(layer.memories)]
+    targets = pd.DataFrame(later, columns=["layer", "memory", "position"])
+    found = edges(loaded, IDS[None], sources, targets).edges
+    m = []
+    with tap(loaded.model, layers[:1], "m") as run:
+        run(IDS[None], lambda layer, quantity, tensor: m.append(tensor[0, position].double().numpy()))
+    writes = found["total_m"] * (np.concatenate(v[1:]) @ u)[found["target"]]
+    paths = writes.groupby(found["source"]).sum().to_numpy()
+    contributions = m[0][sources["memory"], None] * v[0][sources["memory"]]
+    assert np.abs(paths).max() > 0.1 * np.abs(contributions @ u).max()
+    np.testing.assert_allclose(contributions @ u + paths, contributions @ j[0].T @ u, rtol=1e-4, atol=1e-6)

@@ -31,6 +31,7 @@ from ffkv.branches.given import Given
 from ffkv.branches.translation.settings import LEAST_TOKENS, Translation
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.encode import tokenize
+from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.effects.gradient import differentiate, link
@@ -41,6 +42,9 @@ from ffkv.model.tap.tap import tap
 KIND = "sums of Jacobians"
 FIXED_POINT = 2.0**-30  # what the sums count in: rounding is far below that of float32
 LARGEST = 2.0**32  # a sum that surely fits
+# Of a change that proves derivatives, relative to the states: large ones change experts, small ones are rounded.
+STEPS = 1e-3, 1e-4, 1e-5
+TOLERANCE = 0.05  # relative, of that proof
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,36 @@ def jacobian_of(
                 own = gradient[: len(weights), counted] * weights.to(gradient)[..., None]
                 found[layer, rows] = (own.sum(1) / number).double().cpu().numpy()
     return found, np.stack(states), end
+
+
+def prove_derivative(loaded: LoadedModel, ids: Tensor, counted: slice) -> None:
+    """Proves that what the head reads moves as the derivative says, if o of the first layer moves along the gradient.
+
+    Some models pass on no gradient through a part of what they compute. `ids`, `counted`: see `jacobian_of`.
+
+    Raises:
+        UserError: it does not; or the model cannot be differentiated.
+    """
+    states: list[Tensor] = []
+    linked = link(loaded, ids[None], lambda layer, quantity, tensor: states.append(tensor), "o")
+    along = torch.zeros(linked.end.shape)
+    along[0, counted] = torch.from_numpy(np.random.default_rng(0).normal(size=along[0, counted].shape)).float()
+    gradient = linked.gradients(linked.end, along)[0]
+    length, found = float(gradient.double().norm()), []
+    for step in STEPS:
+        change = step * float(states[0].double().norm()) * gradient / length
+
+        def both_ways(layer: Layer, m: Tensor, s: Tensor, change: Tensor = change) -> Tensor:
+            return torch.cat([change, -change]) * (layer.index == 0)
+
+        ends = link(loaded, ids.expand(2, -1), edit=both_ways).end.detach().double().cpu()
+        found.append(float((along[0] * (ends[0] - ends[1])).sum() / (2 * change.double().norm())))
+    if not min(abs(moved - length) for moved in found) <= TOLERANCE * length:
+        raise UserError(
+            f"The derivative of {loaded.anatomy.checkpoint} is not how it moves: {length:.3g} along the gradient of the first layer,"
+            f" and {found[-1]:.3g} when the layer is changed. A part of the model passes on no gradient. Set translation.fit to ridge"
+            " or divergence, and values.readout to both."
+        )
 
 
 def _unit_vectors(like: Tensor, counted: slice, signs: np.ndarray | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -253,6 +287,8 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
         stoppable() as stopped,
         progress(len(own), "texts", "Jacobians", done) as bar,
     ):
+        if own[done:]:
+            prove_derivative(loaded, torch.from_numpy(texts[0]).to(loaded.device), slice(skip, len(texts[0]) - 1))
         for place, number in enumerate(own[done:], done):
             ids = texts[number]
             sums.positions[place] = len(ids) - 1 - skip
