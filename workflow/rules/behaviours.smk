@@ -123,6 +123,7 @@ rule behaviours_measure:
     output:
         effects="results/{run}/behaviours/{behaviour}/effects/{shard}.parquet",
         sets="results/{run}/behaviours/{behaviour}/sets/{shard}.parquet",
+        parts="results/{run}/behaviours/{behaviour}/parts/{shard}.parquet",
         side_effects="results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet",
     log:
         "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
@@ -155,6 +156,7 @@ rule behaviours_measure:
             --threads {threads} \
             --output-effects {output.effects:q} \
             --output-sets {output.sets:q} \
+            --output-parts {output.parts:q} \
             --output-side-effects {output.side_effects:q} \
             >{log:q} 2>&1
         """
@@ -215,6 +217,7 @@ rule behaviours_summarize:
             "results/{run}/behaviours/{behaviour}/effects/{shard}.parquet"
         ),
         sets=runs.every("results/{run}/behaviours/{behaviour}/sets/{shard}.parquet"),
+        parts=runs.every("results/{run}/behaviours/{behaviour}/parts/{shard}.parquet"),
         side_effects=runs.every(
             "results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet"
         ),
@@ -246,6 +249,7 @@ rule behaviours_summarize:
         stability=repeated("stability"),
         effects=repeated("effects"),
         sets=repeated("sets"),
+        parts=repeated("parts"),
         side_effects=repeated("side_effects"),
         graph_sets=repeated("graph_sets"),
         graph_nodes=repeated("graph_nodes"),
@@ -260,7 +264,7 @@ rule behaviours_summarize:
         """
         ffkv behaviours summarize {params.options} \
             {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
-            {params.effects:q} {params.sets:q} {params.side_effects:q} \
+            {params.effects:q} {params.sets:q} {params.parts:q} {params.side_effects:q} \
             {params.graph_sets:q} {params.graph_nodes:q} {params.graph_edges:q} {params.graph_paths:q} \
             {params.projections:q} \
             --model {input.model:q} \

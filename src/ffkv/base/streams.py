@@ -54,6 +54,8 @@ class Purpose(IntEnum):
     ROTATIONS = 60
     READING_SIGNS = 61
     PERMUTED_READINGS = 62
+    MISSED = 63
+    SHUFFLED_MEMORIES = 64
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -35,6 +35,11 @@ class _Asked(Run):
         self.settings = run.settings.model_copy(update={BRANCH: {name: its}, "report": report})
         self.files, self._found = copy.copy(run.files), found
 
+    @property
+    def tables(self) -> list[str]:
+        """See `Run.tables`."""
+        return sorted({*super().tables, *self._found})
+
     def table(self, name: str) -> pd.DataFrame:
         """See `Run.table`."""
         return self._found[name].copy() if name in self._found else super().table(name)

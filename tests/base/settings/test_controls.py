@@ -57,6 +57,7 @@ def test_the_control_measures_the_behaviours_of_its_run():
         "effect_prompts": 17,
         "random_sets": 4,
         "side_effect_prefixes": 17,
+        "missed": 94,
         "bootstraps": 67,
         "graph_prompts": 0,
     }

@@ -27,6 +27,7 @@ class Made(NamedTuple):
     stability: pd.DataFrame
     effects: pd.DataFrame
     sets: pd.DataFrame
+    parts: pd.DataFrame
     side_effects: pd.DataFrame
     summaries: dict[str, pd.DataFrame]
     states: list[Path]
@@ -58,16 +59,16 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         write_states(path, take("read", number))
     chosen = take("choose")
     files |= {name: write(name, table) for name, table in zip(("memories", "answers", "stability"), chosen)}
-    measured = ("effects", "sets", "side_effects")
+    measured = ("effects", "sets", "parts", "side_effects")
     of_shards = [take("measure", number) for number in range(shards)]
-    effects, sets, side = (
+    effects, sets, parts, side = (
         [write(f"{name}-{number}", made[at]) for number, made in enumerate(of_shards)]
         for at, name in enumerate(measured)
     )
     graph = take("graph")
     of_all = ("model", "encode", "memories", "answers", "stability")
     files = {name: files[name] for name in of_all} | {"projections": [files["projections"]]}
-    files |= {"effects": effects, "sets": sets, "side_effects": side}
+    files |= {"effects": effects, "sets": sets, "parts": parts, "side_effects": side}
     files |= {each.name: write(each.name, table) for each, table in zip(GRAPHS, graph, strict=True)}
     summaries = take("summarize")
     return Made(
@@ -75,6 +76,7 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         *chosen,
         tables.read_all(effects),
         tables.read_all(sets),
+        tables.read_all(parts),
         tables.read_all(side),
         summaries,
         states,

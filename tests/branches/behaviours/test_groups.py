@@ -226,7 +226,15 @@ def test_groups_are_drawn_again_as_a_whole():
     assert (drawn[:, [0, 2, 5]].sum(1) == 3).all() and len(np.unique(drawn, axis=0)) > 5
 
 
-FEW = {"candidates": 2, "controls": 2, "directions": 0, "sets": [1], "random_sets": 1, "side_effect_prefixes": 2}
+FEW = {
+    "candidates": 2,
+    "controls": 2,
+    "directions": 0,
+    "sets": [1],
+    "random_sets": 1,
+    "missed": 14,
+    "side_effect_prefixes": 2,
+}
 
 
 def test_pairs_that_all_differ_in_the_same_words_are_one_group(planted_inputs, tmp_path):

@@ -285,6 +285,7 @@ def test_every_table_of_a_behaviour():
         "memories": MEMORIES,
         "effects": EFFECTS,
         "sets": SETS,
+        "parts": frame("choice prompt share kept"),
         "side_effects": frame("choice size prefix divergence loss memories", ("screen", 1, 3, 1.0, 0.0, 1)),
         "stability": frame("ranking compared memories jaccard overlap", ("screen", "halves", 5, 0.5, 0.25)),
     }

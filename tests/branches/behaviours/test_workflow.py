@@ -83,7 +83,7 @@ def test_a_file_of_prompts_that_is_not_there(tiny, tmp_path):
 
 SHUFFLES = 5
 FEW = {"candidates": 3, "controls": 5, "directions": 0, "effect_prompts": 5, "sets": [5], "random_sets": 5}
-FEW |= {"side_effect_prefixes": 2, "bootstraps": 10, "flips": 2000, "minimum_accuracy": 0}
+FEW |= {"missed": 28, "side_effect_prefixes": 2, "bootstraps": 10, "flips": 2000, "minimum_accuracy": 0}
 
 
 @pytest.fixture(scope="module")

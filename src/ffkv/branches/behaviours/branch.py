@@ -8,6 +8,7 @@ from ffkv.branches.branch import Branch
 
 PACKAGE = "ffkv.branches.behaviours"
 TOKENS = 20  # of a prompt, for plans
+PARTS = 30  # first memories of three rankings, for CPR and CMD
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
 STATES = File("behaviours/{behaviour}/states/{shard}.h5", f"{PACKAGE}.stored:write_states")
 RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
@@ -24,9 +25,9 @@ def _measured(run: Any) -> tuple[float, float]:
     """Returns the operations of the blocks after candidates, of sets and of the head; and rows."""
     total = 0.0
     for its in run.settings.behaviours.values():
-        changes = 2 * its.candidates * (1 + its.controls + its.directions) * its.effect_prompts
-        sets = len(its.sets) * (1 + its.random_sets) + 1
-        copies = sets * (2 * its.effect_prompts + its.side_effect_prefixes)
+        changes = (2 * its.candidates * (1 + its.controls + its.directions) + its.missed) * its.effect_prompts
+        sets = len(its.sets) * (2 + its.random_sets) + 1
+        copies = sets * (2 * its.effect_prompts + its.side_effect_prefixes) + PARTS * its.effect_prompts
         whole = TOKENS if its.positions == "all" else 1  # every copy reads its whole prompt
         total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
         total += copies * (whole * 2 * run.shape.body + run.shape.head)
@@ -50,7 +51,14 @@ BRANCH = Branch(
     settings=f"{PACKAGE}.settings:BEHAVIOURS",
     section=f"{PACKAGE}.section:SECTION",
     # A control has the run's own prompts, so that accuracies and counts of memories can be compared.
-    samples={"candidates": 5, "effect_prompts": 15, "random_sets": 3, "side_effect_prefixes": 10, "bootstraps": 20},
+    samples={
+        "candidates": 5,
+        "effect_prompts": 15,
+        "random_sets": 3,
+        "missed": 70,
+        "side_effect_prefixes": 10,
+        "bootstraps": 20,
+    },
     of_control={"graph_prompts": 0},
     steps={
         "encode": Step(
@@ -82,7 +90,7 @@ BRANCH = Branch(
             "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
             reads=("model", "encode", "memories", "answers", "triggers", "prefixes", "validation"),
             settings=("behaviours", "seed", *RUNS_MODEL),
-            writes=(tables.EFFECTS, tables.SETS, tables.SIDE_EFFECTS),
+            writes=(tables.EFFECTS, tables.SETS, tables.PARTS, tables.SIDE_EFFECTS),
             imports="model",
             amount=_measured,
         ),
@@ -106,6 +114,7 @@ BRANCH = Branch(
                 "stability*",
                 "effects*",
                 "sets*",
+                "parts*",
                 "side_effects*",
                 *(f"{each.name}*" for each in tables.GRAPHS),
                 "projections*",

@@ -19,17 +19,42 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choosing import Asked, Subjects
 from ffkv.branches.behaviours.encode import SAMPLED, draw_prefixes
+from ffkv.branches.behaviours.missed import draw_outside
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
-from ffkv.branches.behaviours.tables import EFFECTS, SETS, SIDE_EFFECTS
-from ffkv.branches.behaviours.words import ALL, BY_SCREEN, DIRECTIONS, ESTIMATE, MEMORIES, OWN, RANDOM
+from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS
+from ffkv.branches.behaviours.words import (
+    ALL,
+    BY_SCREEN,
+    BY_SIZE,
+    DIRECTIONS,
+    ESTIMATE,
+    MEMORIES,
+    OUTSIDE,
+    OWN,
+    RANDOM,
+    SHUFFLED,
+)
 from ffkv.branches.given import Given
 from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
+MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS)
+SHARES = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+)  # of all memories, at which MIB looks (Mueller et al. 2025)
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
 
 
@@ -45,14 +70,14 @@ def measure_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple
     """Patches candidates, and sets of memories, on prompts of the second half, beside controls of equal length.
 
     The model computes in float32. Nothing is measured of two lists, nor of a behaviour that the model does not have: its accuracy
-    is below `minimum_accuracy`. Returns the tables `EFFECTS`, `SETS` and `SIDE_EFFECTS`.
+    is below `minimum_accuracy`. Returns the tables `MEASURED`.
 
     Raises:
         UserError: the model cannot be changed while it runs.
     """
     frame = stored.used(given.table("encode", given.identity))
     chosen, mean = given.table("memories", given.identity), given.triggers.mean
-    made: dict[Table, list[dict]] = {EFFECTS: [], SETS: [], SIDE_EFFECTS: []}
+    made: dict[Table, list[dict]] = {each: [] for each in MEASURED}
     if stored.accuracy_of(given.table("answers", given.identity)) >= settings.minimum_accuracy:  # NaN of two lists
         frame = stored.first(frame, ESTIMATE, settings.effect_prompts).reset_index(drop=True)
         own = frame.iloc[stored.rows_of_shard(len(frame), given.work.part)]
@@ -78,7 +103,7 @@ def measure(
     seed: int,
     name: str,
 ) -> dict[Table, list[dict]]:
-    """Returns the rows of `EFFECTS`, `SETS` and `SIDE_EFFECTS`, without the behaviour.
+    """Returns the rows of the tables `MEASURED`, without the behaviour.
 
     Args:
         memories: the table `MEMORIES`.
@@ -86,11 +111,15 @@ def measure(
         mean: mean coefficients over the train split [memory].
         name: of the behaviour, for the progress.
     """
-    made: dict[Table, list[dict]] = {EFFECTS: [], SETS: [], SIDE_EFFECTS: []}
+    made: dict[Table, list[dict]] = {each: [] for each in MEASURED}
     screen, sizes = (memories[column].to_numpy(np.float64) for column in ("screen", "size"))
     generator = random_stream(seed, Purpose.RANDOM_SETS)
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
+    parts = choose_parts(screen, sizes, random_stream(seed, Purpose.SHUFFLED_MEMORIES))
     candidates = _candidates(running, memories, settings, seed)
+    drawn = memories.iloc[draw_outside(memories, settings.missed, random_stream(seed, Purpose.MISSED))]
+    alone = np.zeros(0, int), torch.zeros(0, running.loaded.anatomy.width)  # without controls
+    outside = {layer: [Candidate(n, *alone) for n in own] for layer, own in drawn.groupby("layer")["memory"]}
     room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
         for texts in (prompts, prefixes):
@@ -99,12 +128,15 @@ def measure(
                 subjects = read_prompts(running.loaded, running.head, [texts[number] for number in own], *how)
                 if texts is prompts:
                     made[EFFECTS] += measure_candidates(running, candidates, subjects)
+                    of_outside = measure_candidates(running, outside, subjects)
+                    made[EFFECTS] += [row | {"source": OUTSIDE} for row in of_outside if row["reach"] == "total"]
                     made[SETS] += measure_sets(sets, subjects)
+                    made[PARTS] += measure_parts(parts, subjects)
                 else:
                     made[SIDE_EFFECTS] += measure_side_effects(sets, subjects)
                 bar.update(len(own))
-    for rows, column in zip(made.values(), ("prompt", "prompt", "prefix"), strict=True):
-        rows.sort(key=lambda row: row[column])
+    for table, rows in made.items():
+        rows.sort(key=lambda row: row["prefix" if table is SIDE_EFFECTS else "prompt"])
     return made
 
 
@@ -186,7 +218,7 @@ def _rows(prompt: int, layer: int, candidates: Sequence[Candidate], reach: str, 
 class MemorySet(NamedTuple):
     """A set of memories."""
 
-    choice: str  # BY_SCREEN, RANDOM or ALL
+    choice: str  # BY_SCREEN, BY_SIZE, RANDOM or ALL
     draw: int  # number of the random set, from 0
     size: int  # n; of a random set that of the set that it is compared with
     memories: np.ndarray  # their flat numbers, ascending
@@ -195,7 +227,7 @@ class MemorySet(NamedTuple):
 def choose_sets(
     screen: np.ndarray, sizes: np.ndarray, counts: Sequence[int], draws: int, generator: np.random.Generator
 ) -> list[MemorySet]:
-    """Chooses the n memories with the largest screen, for each n, and random sets of equal summed length.
+    """Chooses the n memories with the largest screen, for each n, those with the largest size, and random sets of equal summed length.
 
     A random set has other memories in random order, up to that with which their summed length is nearest to that of the set. Where all
     others together are shorter, it has all of them.
@@ -211,12 +243,35 @@ def choose_sets(
     for count in counts:
         own = ranked[:count]
         sets.append(MemorySet(BY_SCREEN, 0, count, np.sort(own)))
+        sets.append(MemorySet(BY_SIZE, 0, count, np.sort(stored.largest(sizes, count))))
         for draw in range(draws):
             order = generator.permutation(np.setdiff1d(moved, own))
             summed = np.concatenate([[0], np.cumsum(sizes[order])])
             nearest = int(np.abs(summed - sizes[own].sum()).argmin())
             sets.append(MemorySet(RANDOM, draw, count, np.sort(order[:nearest])))
     return [*sets, MemorySet(ALL, 0, len(screen), np.arange(len(screen)))]
+
+
+def choose_parts(
+    screen: np.ndarray, sizes: np.ndarray, generator: np.random.Generator
+) -> list[tuple[str, float, np.ndarray]]:
+    """Chooses the first memories by screen, by size, and in random order, of each of `SHARES` at least one.
+
+    For the arguments see `choose_sets`. Returns ranking, share, and the flat numbers of the memories, ascending.
+    """
+    n = len(screen)
+    by = {BY_SCREEN: stored.largest(screen, n), BY_SIZE: stored.largest(sizes, n), SHUFFLED: generator.permutation(n)}
+    return [(name, own, np.sort(order[: int(np.ceil(own * n))])) for name, order in by.items() for own in SHARES]
+
+
+def measure_parts(parts: Sequence[tuple[str, float, np.ndarray]], subjects: Sequence[Subject]) -> list[dict]:
+    """Patches all memories but each part on prompts; returns rows of the table `PARTS`, without the behaviour."""
+    kept = Subjects(subjects, np.arange(len(subjects))).differences([memories for *_, memories in parts])
+    return [
+        {"prompt": subject.prompt.number, "choice": choice, "share": share, "memories": len(memories), "kept": of_part}
+        for subject, of_prompt in zip(subjects, kept.tolist(), strict=True)
+        for (choice, share, memories), of_part in zip(parts, of_prompt, strict=True)
+    ]
 
 
 def measure_sets(sets: Sequence[MemorySet], subjects: Sequence[Subject]) -> list[dict]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours import told as words
 from ffkv.branches.behaviours.told import MEMORIES, POSITIONS, SETS, SUMMARY
-from ffkv.branches.behaviours.words import ALL, BY_SCREEN, RANDOM
+from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
 from ffkv.run.report import drawing
@@ -28,6 +28,8 @@ from ffkv.run.results.text import column, number, percent, rounded, visible
 
 LABEL = 0.1  # the share of a logarithmic axis that a label takes
 MORE = (  # tables below the graphs: anchor, heading, text and name
+    ("areas", "Areas", "areas", "behaviour_areas"),
+    ("missed", "What the screen missed", "missed", "behaviour_missed"),
     ("side-effects", "Side effects", "side", "behaviour_side_effects"),
     ("stability", "Stability", "stability", "behaviour_stability"),
 )
@@ -78,7 +80,11 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
     """Draws a panel per behaviour: the share that is lost when n memories are patched, beside random sets and the control."""
     (figure, panels), control = _panels(run), open_control(run)
     table = run.table(SETS)
-    styles = {BY_SCREEN: "the n memories with the largest screen", RANDOM: "random sets of equal summed length"}
+    styles = {
+        BY_SCREEN: "the n memories with the largest screen",
+        BY_SIZE: "the n memories with the longest change",
+        RANDOM: "random sets of equal summed length",
+    }
     for name, panel in panels:
         for style, (choice, label) in enumerate(styles.items()):
             own = rows(table, behaviour=name, choice=choice)
@@ -155,6 +161,7 @@ def _tables(run: Run) -> list[TableBlock]:
         *(
             TableBlock(f"behaviour-{anchor}", heading, note(__package__, text), data_table(run, table))
             for anchor, heading, text, table in MORE
+            if table in run.tables and len(run.table(table))  # earlier runs lack some
         ),
     ]
 

@@ -54,6 +54,9 @@ class Behaviour(Section):
     """Numbers n: the n memories with the largest screen are patched, or all but them are."""
     random_sets: int = Field(10, ge=1, le=1000)
     """Number of random sets beside each set. The contributions of their memories sum up to the same length."""
+    missed: Whole = Field(280, ge=0)
+    """Number of memories outside the candidates whose exact effects are measured, too: they bound how many memories with an effect the
+    screen missed. They are drawn in ten strata of its size, a fourteenth in each but the last. 0: there is no bound."""
     side_effect_prefixes: Whole = Field(50, ge=1)
     """Maximum number of sampled validation prefixes on which the sets are patched too, for their side effects."""
     bootstraps: int = Field(200, ge=10, le=1000)

@@ -9,8 +9,9 @@ from ffkv.base.files.columns import REACHES, Table
 from ffkv.base.intervals import interval_over_groups, mean_interval, wilson, without_each
 from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.behaviours import stored, summary_tables
+from ffkv.branches.behaviours.missed import STRATA, most_of, strata_of
 from ffkv.branches.behaviours.tables import GRAPHS
-from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OWN, REFERENCE
+from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OUTSIDE, OWN, REFERENCE
 from ffkv.branches.given import Given
 
 PLACE = ("behaviour", "layer", "memory")
@@ -50,6 +51,7 @@ def summarize(
     group = encoded.set_index("prompt")["group"]
     of_memories = summarize_effects(own["effects"], own["memories"], group, top_tokens)
     of_sets = summarize_sets(own["sets"], own["answers"], group) if len(own["sets"]) else pd.DataFrame()
+    areas = summarize_areas(own["parts"], own["sets"], own["answers"], group) if len(own["sets"]) else pd.DataFrame()
     row = summarize_behaviour(own["answers"], own["memories"], group, of_memories, of_sets)
     row |= {"kind": stored.kind_of(encoded), "lines": len(encoded), "grouped_by": encoded["grouped_by"].iloc[0]}
     counts = encoded["unused"].value_counts(sort=False)
@@ -59,6 +61,8 @@ def summarize(
         summary_tables.BY_LAYER: summarize_layers(own["memories"]),
         summary_tables.OF_MEMORIES: of_memories,
         summary_tables.OF_SETS: of_sets,
+        summary_tables.AREAS: areas,
+        summary_tables.MISSED: summarize_missed(own["effects"], own["memories"], of_memories),
         summary_tables.OF_SIDE_EFFECTS: summarize_side_effects(own["side_effects"]),
         summary_tables.OF_STABILITY: summarize_stability(own["stability"]),
     }
@@ -154,6 +158,54 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
             low, high = interval_over_groups(shares)
             row |= {name: shares[0], f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """Returns the rows of the table `AREAS` of one behaviour (CPR and CMD of MIB, Mueller et al. 2025).
+
+    f(C) = (m(C) - m(none)) / (m(all) - m(none)), with m(C) the mean logit difference when all memories but C are patched. There is no area
+    if m(all) is not above m(none), or the interval of that has the 0. `parts`: the table `PARTS`. For the others see `summarize_sets`.
+    """
+    none = sets[sets["choice"] == ALL].set_index("prompt")["patched"].astype(np.float64)
+    weights, clean = without_each(group.loc[none.index].to_numpy()), answers.set_index("prompt")["difference"]
+    whole = weights @ (clean.loc[none.index].to_numpy(np.float64) - none.to_numpy())
+    if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
+        whole = np.full_like(whole, np.nan)
+    rows = []
+    for choice, own in parts.groupby("choice", sort=False):
+        kept = own.pivot(index="prompt", columns="share", values="kept").loc[none.index].astype(np.float64)
+        f = weights @ (kept.to_numpy() - none.to_numpy()[:, None]) / whole[:, None]
+        row = {"choice": choice, "prompts": len(none)}
+        for name, heights in (("cpr", f), ("cmd", np.abs(1 - f))):
+            areas = np.trapezoid(heights, kept.columns.to_numpy(np.float64), axis=1)
+            low, high = interval_over_groups(areas)
+            row |= {name: areas[0], f"{name}_low": low, f"{name}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def summarize_missed(effects: pd.DataFrame, memories: pd.DataFrame, of_memories: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of the table `MISSED` of one behaviour; none if nothing was drawn. For the arguments see `summarize_effects`.
+
+    The limit is the smallest effect of a candidate with q <= 0.05; without one, nothing is counted. All bounds together hold with 95 %.
+    """
+    own = effects[effects["source"] == OUTSIDE]
+    if not len(own):
+        return pd.DataFrame()
+    measured = own.groupby(["layer", "memory"])["effect"].mean().abs()
+    limit = of_memories.query(f"reach == 'total' and effect_q <= {SIGNIFICANT}")["effect"].abs().min()
+    strata = pd.Series(strata_of(memories), memories.set_index(["layer", "memory"]).index)
+    of_measured, rows = strata.loc[measured.index], []
+    for stratum, size in strata[strata >= 0].value_counts().sort_index().items():
+        found = measured[of_measured == stratum]
+        above, drawn = int((found >= limit).sum()), len(found)
+        counted = {"above": np.nan, "estimate": np.nan, "most": np.nan}
+        if not np.isnan(limit):
+            most = most_of(above, drawn, int(size), SIGNIFICANT / STRATA)
+            counted = {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
+        row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
+        rows.append(row | counted)
     return pd.DataFrame(rows)
 
 

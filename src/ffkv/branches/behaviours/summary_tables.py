@@ -109,6 +109,39 @@ OF_SETS = table(
     number("faithfulness_low", "lower end of its interval over groups of prompts (95 %)"),
     number("faithfulness_high", "upper end"),
 )
+AREAS = table(
+    "behaviours/behaviour_areas.csv",
+    "A behaviour and a ranking of memories.",
+    tables.BEHAVIOUR,
+    tables.RANKED,
+    count("prompts", "prompts"),
+    number(
+        "cpr",
+        "area below the share of the behaviour that the first memories keep, over the share of memories; empty where the interval of the behaviour has the 0",
+    ),
+    number("cpr_low", "lower end of its interval over groups of prompts (95 %)"),
+    number("cpr_high", "upper end"),
+    number("cmd", "area between that share and 1", lowest=0),
+    number("cmd_low", "lower end of its interval over groups of prompts (95 %)"),
+    number("cmd_high", "upper end"),
+    since="fourth",
+)
+MISSED = table(
+    "behaviours/behaviour_missed.csv",
+    "A behaviour and a stratum of the memories that are no candidates. Without rows if none was measured.",
+    tables.BEHAVIOUR,
+    count("stratum", "number of the stratum, from 0: the largest screen first"),
+    count("memories", "memories in the stratum"),
+    count("measured", "memories drawn from it, whose exact total effect is measured"),
+    number("largest", "largest size of such an effect, as a mean over prompts", tables.LOGITS, lowest=0),
+    number(
+        "limit", "smallest size of the effect of a candidate with q <= 0.05; empty without one", tables.LOGITS, lowest=0
+    ),
+    number("above", "measured memories with an effect of that size or more", lowest=0),
+    number("estimate", "memories of the stratum with such an effect, if all are as those that were drawn", lowest=0),
+    number("most", "most such memories in the stratum; all strata together hold with 95 %", lowest=0),
+    since="fourth",
+)
 OF_SIDE_EFFECTS = table(
     "behaviours/behaviour_side_effects.csv",
     "A behaviour, a choice and a size of sets that are patched on other text.",
@@ -135,7 +168,7 @@ OF_STABILITY = table(
     share("jaccard", "mean share of memories in both sets among those in any"),
     share("overlap", "mean rank-biased overlap, persistence 0.9"),
 )
-SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, OF_SIDE_EFFECTS, OF_STABILITY)
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_SIDE_EFFECTS, OF_STABILITY)
 COEFFICIENT = replace(tables.COEFFICIENT, since="fourth")
 # Those of all behaviours, below each other.
 ALL_GRAPHS = tuple(

@@ -23,10 +23,18 @@ PART = word("part", "which half of the prompts it is in", words.CHOOSE, words.ES
 LOGITS = "logit"
 CHOICE = word(
     "choice",
-    "`screen`: the memories with the largest screen; `random`; `all` memories",
+    "`screen`: the memories with the largest screen; `size`: those whose patch is the longest change; `random`; `all` memories",
     words.BY_SCREEN,
+    words.BY_SIZE,
     words.RANDOM,
     "all",
+)
+RANKED = word(
+    "choice",
+    "what ranks the memories: `screen`; `size`: the length of the change by which they are patched; `shuffled`: random order",
+    words.BY_SCREEN,
+    words.BY_SIZE,
+    words.SHUFFLED,
 )
 SIZE = count("size", "n, of random sets the n of the set that they are compared with")
 OF_SET = (
@@ -175,7 +183,11 @@ EFFECTS = table(
     LAYER,
     MEMORY,
     REACH,
-    word("source", "what is changed: the memory itself, or a control of equal length", *words.SOURCES),
+    word(
+        "source",
+        "what is changed: the memory itself, or a control of equal length; `outside`: the memory itself, which is no candidate",
+        *words.SOURCES,
+    ),
     count("control", "number of the control, from 0", "int32"),
     number("effect", "by how much the logit difference falls", LOGITS, "float32"),
 )
@@ -188,7 +200,17 @@ SETS = table(
     number("patched", "logit difference when the set is patched", LOGITS, "float32"),
     number("kept", "logit difference when all memories but the set are patched", LOGITS, "float32"),
 )
-
+PARTS = table(
+    f"{OF}/parts/{{shard}}.parquet",
+    "A prompt and the first memories of a ranking.",
+    BEHAVIOUR,
+    PROMPT,
+    RANKED,
+    share("share", "share of all memories"),
+    count("memories", "memories in the part"),
+    number("kept", "logit difference when all memories but the part are patched", LOGITS, "float32"),
+    since="fourth",
+)
 SIDE_EFFECTS = table(
     f"{OF}/side_effects/{{shard}}.parquet",
     "A sampled validation prefix and a set of memories that is patched there.",

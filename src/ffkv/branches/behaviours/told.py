@@ -9,7 +9,7 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
-from ffkv.branches.behaviours.words import BY_SCREEN, LISTS, RANDOM
+from ffkv.branches.behaviours.words import BY_SCREEN, BY_SIZE, LISTS, RANDOM
 from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
 from ffkv.run.report.wording import note, rows
@@ -17,7 +17,7 @@ from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, number, percent
 
-SUMMARY, MEMORIES, SETS = "behaviours", "behaviour_memories", "behaviour_sets"
+SUMMARY, MEMORIES, SETS, MISSED = "behaviours", "behaviour_memories", "behaviour_sets", "behaviour_missed"
 SHOWN = 25  # memories of each behaviour that a page shows
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
 
@@ -92,8 +92,9 @@ def caption_layers(run: Run) -> Caption:
 
 
 def _tell_sets(run: Run, name: str) -> str:
-    own, chance = (rows(run.table(SETS), behaviour=name, choice=choice) for choice in (BY_SCREEN, RANDOM))
-    return note(__package__, "carried", own=own, chance=chance, with_interval=with_interval)
+    found = {choice: rows(run.table(SETS), behaviour=name, choice=choice) for choice in (BY_SCREEN, BY_SIZE, RANDOM)}
+    own, longest, chance = found.values()
+    return note(__package__, "carried", own=own, longest=longest, chance=chance, with_interval=with_interval)
 
 
 def caption_sets(run: Run) -> Caption:
@@ -125,6 +126,7 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     for row in asked(run).to_dict("records"):
         name = row["behaviour"]
         values = {"its": run.settings.behaviours[name], "found": candidates(run, name)[0], "few": _few_groups(row)}
+        values["missed"] = rows(run.table(MISSED), behaviour=name) if MISSED in run.tables else ()
         lacking = control.name if control and not having(control, name) else ""
         told.append(note(__package__, "told", row=row, lacking=lacking, decimals=decimals, **values))
     return told

@@ -26,8 +26,14 @@ REASONS = SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN
 )
 BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
+BY_SIZE, SHUFFLED = "size", "shuffled"
 GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside a graph
 ANSWER = -1  # stands for the answer among the targets of edges
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
-SOURCES = OWN, MEMORIES, DIRECTIONS = "own", "random_memories", "random_directions"  # what is changed
+SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = (
+    "own",
+    "random_memories",
+    "random_directions",
+    "outside",
+)  # what is changed
