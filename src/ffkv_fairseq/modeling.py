@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, initialization
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.biogpt.configuration_biogpt import BioGptConfig
+from transformers.models.biogpt.modeling_biogpt import BioGptDecoderLayer
 
 FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
 ROWS_PER_SUM = 16  # whose logits are summed at a time: few for the memory, enough for all threads
@@ -155,46 +156,19 @@ def _normalizers(logits: Tensor) -> Tensor:
     return torch.cat([rows.logsumexp(1) for rows in logits.split(ROWS_PER_SUM)])
 
 
-class Attention(nn.Module):
-    """Causal self-attention."""
-
-    def __init__(self, config: FairseqConfig, number: int):
-        super().__init__()
-        self.heads, self.number = config.num_attention_heads, number
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, states: Tensor, mask: Tensor | None = None, past: Cache | None = None) -> Tensor:
-        """Attention output [sentence, token, d], causal without a mask. Adds its keys and values to those of `past`."""
-        q, k, v = (
-            project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        if past is not None:
-            k, v = past.update(k, v, self.number)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))
-
-
-class Block(nn.Module):
-    """A pre-norm block; modules have fairseq's names."""
-
-    def __init__(self, config: FairseqConfig, number: int):
-        super().__init__()
-        self.self_attn = Attention(config, number)
-        self.self_attn_layer_norm = nn.LayerNorm(config.hidden_size)
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.final_layer_norm = nn.LayerNorm(config.hidden_size)
-        self.activation = ACT2FN[config.activation_function]
-
-    def forward(self, hidden_states: Tensor, mask: Tensor | None = None, past: Cache | None = None) -> Tensor:
-        """Returns the block output o = r + y [sentence, token, d]."""
-        r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states), mask, past)
-        x = self.final_layer_norm(r)
-        return r + self.fc2(self.activation(self.fc1(x)))
+def block(config: FairseqConfig, number: int) -> nn.Module:
+    """Makes a pre-norm block. BioGPT has that of fairseq, with the same names of modules."""
+    own = BioGptConfig(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_attention_heads=config.num_attention_heads,
+        hidden_act=config.activation_function,
+        attn_implementation="sdpa",  # causal without a mask
+    )
+    made = BioGptDecoderLayer(own, number)
+    projections = made.self_attn._modules  # in fairseq's order: random weights are drawn in it
+    made.self_attn._modules = {name: projections[name] for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    return made
 
 
 def positions(numbers: Tensor, width: int, like: Tensor) -> Tensor:
@@ -212,7 +186,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
         self.embed_tokens = AdaptiveInput(config)
-        self.layers = nn.ModuleList(Block(config, number) for number in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(block(config, number) for number in range(config.num_hidden_layers))
         self.layer_norm = nn.LayerNorm(config.hidden_size) if config.final_norm else None
         self.adaptive_softmax = AdaptiveSoftmax(config, self.embed_tokens)
 

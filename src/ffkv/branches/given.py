@@ -14,7 +14,7 @@ from ffkv.activations.trigger_file import Triggers, read_triggers
 from ffkv.base.files import hdf5, tables
 from ffkv.base.process.progress import progress
 from ffkv.base.steps import Work
-from ffkv.branches.values.projections import Projections, read_projections, read_top_tokens
+from ffkv.branches.values.projections import Projections, read_projections
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy, read_anatomy
@@ -121,7 +121,12 @@ class Given:
 
     @cached_property
     def _top_token(self) -> Mapping[tuple[int, int], int]:
-        return read_top_tokens(self.files["projections"], self.identity)
+        read = [read_projections(path, self.identity) for path in self.files["projections"]]
+        return {
+            (layer, memory): token
+            for each in read
+            for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
+        }
 
     # The train split, and what the first pass found there
 

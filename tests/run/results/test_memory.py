@@ -250,15 +250,13 @@ def test_by_coefficients_is_the_correlation(folder, run, monkeypatch, size):
     assert run.memory("L0.2").similar("coefficients").empty
 
 
-@pytest.mark.parametrize("rows", [1, 8192])
-def test_by_triggers_counts_prefixes_of_both(folder, monkeypatch, rows):
+def test_by_triggers_counts_prefixes_of_both(folder):
     # L0.1 gets both prefixes of L1.1, L1.0 one of them and one of another length.
     with hdf5.h5py.File(folder / "triggers.h5", "r+") as file:
         for row, places in ((1, [(2, 1), (1, 2)]), (3, [(2, 1), (1, 3)])):
             file["sentence"][row], file["position"][row] = np.array(places).T
             file["count"][row] = 2
     (folder / ".triggers.h5.sha256").unlink()
-    monkeypatch.setattr(module, "ROWS", rows)
     run = open(folder)
     found = run.memory("L1.1").similar("triggers")
     assert found[["name", "shared"]].to_numpy().tolist() == [["L0.1", 2], ["L1.0", 1]]

@@ -1,6 +1,6 @@
 """What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,3 @@ def read_projections(
             f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
         )
     return projections
-
-
-def read_top_tokens(paths: Iterable[Path | str], belongs_to: Mapping[str, Any]) -> dict[tuple[int, int], int]:
-    """Returns the id of the top token of each value, by layer and memory, from files of projections."""
-    read = [read_projections(path, belongs_to) for path in paths]
-    return {
-        (layer, memory): token
-        for each in read
-        for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
-    }

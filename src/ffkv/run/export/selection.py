@@ -13,7 +13,6 @@ from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 
 NONE = -1  # no sentence
-ROWS = 8192  # memories whose trigger examples are read at a time
 
 
 class Group(NamedTuple):
@@ -88,15 +87,8 @@ def _trigger_sentences(
         stored = file[f"{SIDES[side]}sentence"], file[f"{SIDES[side]}position"]
         several = not run.settings.triggers.one_prefix_per_sentence
         kept = stored[0].shape[1] if several else min(examples, stored[0].shape[1])
-        found = np.full((2, len(rows), kept), NONE, np.int32)
-        for start in range(0, len(rows), ROWS):
-            some = slice(start, min(start + ROWS, len(rows)))
-            low, high = int(rows[some][0]), int(rows[some][-1]) + 1
-            for part, dataset in zip(found, stored):
-                # Of a few memories that lie far apart only their own rows are read.
-                whole = high - low <= 2 * ROWS
-                part[some] = dataset[low:high, :kept][rows[some] - low] if whole else dataset[rows[some], :kept]
-    sentence, position = found
+        low, high = (rows[0], rows[-1] + 1) if len(rows) else (0, 0)  # they ascend
+        sentence, position = (dataset[low:high, :kept][rows - low] for dataset in stored)
     if several:
         return _strongest_of_each(sentence, position, examples)
     return sentence, np.where(sentence == NONE, 0, position)

@@ -344,14 +344,10 @@ def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     places = indexes.trigger_places(files)
     sentence, position = places.sentence[row], places.position[row]
     exists = sentence >= 0
-    shared = np.zeros(len(places.sentence), np.int64)
-    own = prefix_number(sentence[exists], position[exists])
-    for start in range(0, len(shared), ROWS):
-        block = slice(start, start + ROWS)
-        candidates = np.isin(places.sentence[block], sentence[exists])  # few are; only these are looked at closely
-        memory, rank = np.nonzero(candidates)
-        prefixes = prefix_number(places.sentence[block][memory, rank], places.position[block][memory, rank])
-        np.add.at(shared, start + memory, np.isin(prefixes, own))
+    memory, rank = np.nonzero(np.isin(places.sentence, sentence[exists]))  # few are; only these are looked at closely
+    prefixes = prefix_number(places.sentence[memory, rank], places.position[memory, rank])
+    both = np.isin(prefixes, prefix_number(sentence[exists], position[exists]))
+    shared = np.bincount(memory[both], minlength=len(places.sentence))
     return _ranked(files, row, count, "shared", shared, 0)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ffkv.base.errors import UserError
-from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, token_texts, trigger_places
+from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.readings import READINGS
 from ffkv.run.results.run_files import RunFiles
@@ -89,22 +89,13 @@ def stored_examples(
 ) -> dict[str, np.ndarray]:
     """Returns some datasets of the trigger examples of one memory, the strongest example first, each [rank].
 
-    What is in memory for all memories is not read again. `row`: of the memory in flat arrays. `side`, `most`: as for
-    `example_columns`. `names`: of the datasets in `triggers.h5`.
+    `row`: of the memory in flat arrays. `side`, `most`: as for `example_columns`. `names`: of the datasets in `triggers.h5`.
     """
-    places = trigger_places.in_memory(files) if side == "positive" else None
-    count = int(np.count_nonzero(places.sentence[row] >= 0)) if places else None
-    found = {name: getattr(places, name)[row, :count] for name in names if places and name in TriggerPlaces._fields}
-    if len(found) < len(names):
-        with files.open_triggers() as file:
-            kept = f"{SIDES[side]}count" in file
-            if count is None:
-                count = int(file[f"{SIDES[side]}count"][row]) if kept else 0
-            some = slice(0, count if most is None else min(count, most))
-            for name in names:
-                if name not in found:
-                    found[name] = file[f"{SIDES[side]}{name}"][row, some] if kept else np.zeros(0, int)
-    return {name: found[name][:most] for name in names}
+    with files.open_triggers() as file:
+        if f"{SIDES[side]}count" not in file:
+            return {name: np.zeros(0, int) for name in names}
+        some = slice(0, int(file[f"{SIDES[side]}count"][row]))
+        return {name: file[f"{SIDES[side]}{name}"][row, some][:most] for name in names}
 
 
 def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count: int) -> Columns:
@@ -113,20 +104,16 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
     Raises UserError if the run keeps fewer tokens.
     """
     row = files.anatomy.layer_offset[layer] + memory
-    kept = kept_tokens.in_memory(files, end)
-    if kept is not None:
-        stored = kept[0][row], kept[1][row]
-    else:
-        with files.open_projections(files.layer_group(layer)) as file:
-            # Files hold the memories of the layers of their group in order.
-            place = row - files.anatomy.layer_offset[files.layer_groups[files.layer_group(layer)].start]
-            layers, memories = file["layer"], file["memory"]
-            if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
-                raise UserError(
-                    f"{READINGS[files.reading].files}projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
-                    " another layer_groups. Run the workflow again."
-                )
-            stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
+    with files.open_projections(files.layer_group(layer)) as file:
+        # Files hold the memories of the layers of their group in order.
+        place = row - files.anatomy.layer_offset[files.layer_groups[files.layer_group(layer)].start]
+        layers, memories = file["layer"], file["memory"]
+        if not (place < len(layers) and (layers[place], memories[place]) == (layer, memory)):
+            raise UserError(
+                f"{READINGS[files.reading].files}projections does not hold {memory_name(layer, memory)} where it must be: it was made with"
+                " another layer_groups. Run the workflow again."
+            )
+        stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
     if not 0 < whole_number("count", count) <= len(stored[0]):
         raise UserError(
             f"The run stores {len(stored[0])} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
