@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import as_path
+from ffkv.base.version import version
 from ffkv.branches.behaviours import told
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import NONE, Behaviour
@@ -115,6 +116,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
             section=section.arrange_one(view, BRANCHES[BRANCH], exhibits),
             settings=self.settings.model_dump_json(indent=2).splitlines(),
             leads=leads,
+            version=version(),
         )
 
     def _repr_html_(self) -> Markup:

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 
+import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.behaviours.told import summarize
@@ -78,7 +79,13 @@ def test_it_saves_tables_and_the_section_of_the_report_as_a_page(run, found, tmp
     assert {*paths} == {*(tmp_path / "asked").glob("[!.]*")}
     pd.testing.assert_frame_equal(tables.read(paths[0]), found.tables[paths[0].stem], check_dtype=False, rtol=1e-9)
     page = paths[-1].read_text()
-    for text in ("Memories of agreement", "Side effects", "Where the memories of a behaviour are", "agreement.jsonl"):
+    for text in (
+        "Memories of agreement",
+        "Side effects",
+        "Where the memories of a behaviour are",
+        "agreement.jsonl",
+        ffkv.__version__,
+    ):
         assert text in page
     assert summarize(found._view)[0].split(".")[0] in page.replace("&#39;", "'")
     links = re.findall(r'href="([^"]*)"', page)
