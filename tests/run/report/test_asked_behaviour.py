@@ -72,6 +72,16 @@ def test_it_draws_figures(found):
         found.plot("behaviour_set")
 
 
+def test_without_a_measured_set_no_figure_of_sets_is_drawn(run, found, tmp_path):
+    """Lists of prompts have no answer, so no set is measured of them."""
+    other = AskedBehaviour(run, NAME, found.settings, {**found, "behaviour_sets": found.sets.iloc[:0]})
+    page = other.save(tmp_path)[-1].read_text()
+    assert 'id="behaviour_layers"' in page and 'id="behaviour_sets"' not in page
+    assert 'id="behaviour_sets"' in found.save(tmp_path)[-1].read_text()
+    with pytest.raises(UserError, match="no figure of"):
+        other.plot("behaviour_sets")
+
+
 def test_it_saves_tables_and_the_section_of_the_report_as_a_page(run, found, tmp_path):
     """The page has no link to a file that is not there, and offers the tables."""
     paths = found.save(tmp_path / "asked")
