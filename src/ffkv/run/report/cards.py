@@ -21,7 +21,7 @@ PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
 # Of memories that tables name: cards, and trigger examples and predictions of each. They keep a page of 30 gated layers, and one of 80
 # plain ones, below 25,000 nodes.
-MOST_NAMED, NAMED_TRIGGERS, NAMED_PREDICTIONS = 24, 3, 4
+MOST_NAMED, NAMED_TRIGGERS, NAMED_PREDICTIONS = 16, 3, 4
 LINE_PREDICTIONS = 2  # of a memory that has a line alone
 
 
