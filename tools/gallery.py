@@ -37,7 +37,7 @@ class Shown(NamedTuple):
     settings: str = "config.yaml"  # the settings file that makes it
     memories: str = ""  # the run whose memories have pages
     figure: tuple[str, str, int] | None = None  # a figure that another page shows: name, picture below docs/, height
-    asked: tuple[str, str] | None = None  # the run and the file of prompts of which `ffkv causes` makes the page
+    asked: tuple[str, ...] = ()  # the run, the file of prompts, and options, of which `ffkv causes` makes the page
 
 
 SHOWN = (
@@ -48,7 +48,8 @@ SHOWN = (
         "gallery/agreement.png",
         "Which memories of SmolLM2 make verbs agree",
         figure=("behaviour_layers", "behaviours.png", 560),
-        asked=("demo", "configs/prompts/agreement.jsonl"),
+        # at their defaults, candidates and prompts give five times as many exact effects
+        asked=("demo", "configs/prompts/agreement.jsonl", "--candidates", "10", "--effect-prompts", "20"),
     ),
     Shown(
         "comparisons/training",
@@ -90,8 +91,8 @@ def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> N
             call([*snakemake[:-1], *forced, "--", *pages])
     for shown in SHOWN:
         if shown.asked and not page_of(shown.name).exists():
-            run, prompts = shown.asked
-            call(["ffkv", "causes", f"results/{run}", prompts, "--output", str(page_of(shown.name).parent)])
+            run, *words = shown.asked
+            call(["ffkv", "causes", f"results/{run}", *words, "--output", str(page_of(shown.name).parent)])
 
 
 def take_picture(page: Path, picture: Path, browser: str, height: int = HEIGHT) -> None:

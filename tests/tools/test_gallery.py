@@ -38,7 +38,7 @@ def test_every_report_is_one_that_its_settings_make():
     for shown in SHOWN:
         settings = read_settings(ROOT / shown.settings)
         runs, kind, _, name = resolve(settings), *shown.name.rpartition("/")
-        run, prompts = shown.asked or (name, "config.yaml")
+        run, prompts, *_ = shown.asked or (name, "config.yaml")
         assert run in (resolve_comparisons(settings) if kind else runs) and (ROOT / prompts).is_file()
         assert shown.memories in ("", *runs)
 
@@ -69,7 +69,8 @@ def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(
 
 def test_a_behaviour_is_asked_of_a_run_that_is_there_and_once(folder):
     page_of("agreement").unlink()
-    asked = ["ffkv", "causes", "results/demo", "configs/prompts/agreement.jsonl", "--output", "reports/agreement"]
+    asked = ["ffkv", "causes", "results/demo", "configs/prompts/agreement.jsonl"]
+    asked += ["--candidates", "10", "--effect-prompts", "20", "--output", "reports/agreement"]
     assert [command for command in calls(folder) if "causes" in command] == [asked] == calls(folder)[-1:]
     page_of("agreement").write_text(PAGE)
     assert not [command for command in calls(folder) if "causes" in command]
