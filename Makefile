@@ -31,7 +31,7 @@ report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
 
-gallery: install ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Takes three times as long as `make report`.
+gallery: install ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Takes up to three times as long as `make report`.
 	python -m tools.gallery --max-threads $(HALF)
 
 explore: ## Open the run of `make report` in a browser.

@@ -37,12 +37,20 @@ class Shown(NamedTuple):
     settings: str = "config.yaml"  # the settings file that makes it
     memories: str = ""  # the run whose memories have pages
     figure: tuple[str, str, int] | None = None  # a figure that another page shows: name, picture below docs/, height
+    asked: tuple[str, ...] = ()  # the run, the file of prompts, and options, of which `ffkv causes` makes the page
 
 
 SHOWN = (
     Shown("demo", "report.png", "SmolLM2-135M-Instruct on articles of Wikipedia", memories="demo"),
     Shown("demo-untrained", "gallery/untrained.png", "Its untrained control", memories="demo-untrained"),
-    Shown("behaviours", "gallery/behaviours.png", "Two behaviours of SmolLM2", "configs/behaviours.yaml"),
+    Shown(
+        "agreement",
+        "gallery/agreement.png",
+        "Which memories of SmolLM2 make verbs agree",
+        figure=("behaviour_layers", "behaviours.png", 560),
+        # at their defaults, candidates and prompts give five times as many exact effects
+        asked=("demo", "configs/prompts/agreement.jsonl", "--candidates", "10", "--effect-prompts", "20"),
+    ),
     Shown(
         "comparisons/training",
         "gallery/training.png",
@@ -69,7 +77,7 @@ def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> N
         # Jobs of the small model gain more from each other than from threads.
         threads = "1" if "training" in settings else str(max_threads)
         snakemake = ["snakemake", "--configfile", settings, "--max-threads", threads, "--"]
-        pages = [str(page_of(shown.name)) for shown in own]
+        pages = [str(page_of(shown.name)) for shown in own if not shown.asked]
         call([*snakemake, *pages])
         new = [
             shown.memories
@@ -81,6 +89,10 @@ def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> N
         if new:
             forced = ["--forcerun", "report", *(["comparison_report"] if "training" in settings else [])]
             call([*snakemake[:-1], *forced, "--", *pages])
+    for shown in SHOWN:
+        if shown.asked and not page_of(shown.name).exists():
+            run, *words = shown.asked
+            call(["ffkv", "causes", f"results/{run}", *words, "--output", str(page_of(shown.name).parent)])
 
 
 def take_picture(page: Path, picture: Path, browser: str, height: int = HEIGHT) -> None:

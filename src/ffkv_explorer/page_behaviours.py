@@ -36,7 +36,7 @@ FIELDS = {name: Behaviour.model_fields[name] for name in OPTIONS}
 LOG, FOUND = "log.txt", "found"
 SAID = 4000  # bytes at the end of what the command has said
 STEP, BAR = re.compile(r"Step (\d+) of (\d+)"), re.compile(r"(\d+)%\|")  # of lines that tell progress
-CELL = re.compile(r"(<t[dh][^>]*>)L(\d+)\.(\d+)(?=</t)")  # of a page: a memory
+LEAD = re.compile(r'href="#L(\d+)\.(\d+)"')  # of a page: where a memory leads
 
 
 class Asked(NamedTuple):
@@ -152,7 +152,7 @@ def answer(held: Held, shelf: Shelf, key: str) -> Response:
         return render("asked.html", held=held, sends=True, asked=asked, said=said, done=done(said))
     page = (asked.folder / FOUND / "index.html").read_text(encoding="utf-8")
     links = f'<p><a href="../behaviours">Behaviours asked</a> <a href="{key}/zip">All files (zip)</a></p>\n</header>'
-    return drawn(CELL.sub(r'\1<a href="../m/\2/\3">L\2.\3</a>', page).replace("</header>", links, 1))
+    return drawn(LEAD.sub(r'href="../m/\1/\2"', page).replace("</header>", links, 1))
 
 
 def done(said: list[str]) -> float:

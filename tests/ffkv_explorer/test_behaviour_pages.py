@@ -60,7 +60,7 @@ def visitor(own_small, visit, monkeypatch):
         "while not (folder / 'go').exists(): time.sleep(0.05)\n"
         "(folder / 'found').mkdir()\n"
         "(folder / 'found/behaviours.csv').write_text('behaviour\\n')\n"
-        "(folder / 'found/index.html').write_text('<header></header><td>L1.0</td><p>L0.1</p>')\n"
+        "(folder / 'found/index.html').write_text('<header></header><td><a href=\"#L1.0\">L1.0</a></td><p>L0.1</p>')\n"
     )
 
     class Popen(subprocess.Popen):
@@ -188,6 +188,9 @@ def test_the_answer_is_that_of_the_command(own_tiny, visit, monkeypatch, forked_
     page = visitor.get(address)
     folder = visitor.shelf.runs["tiny"].run.files.annotations / "behaviours" / address.rpartition("/")[2]
     assert "Memories of is" in text_of(page), (folder / "log.txt").read_text()
+    assert (
+        re.search(r'<td><a href="../m/\d+/\d+">L\d+\.\d+</a></td>', page) and 'href="#L' not in page
+    )  # each name leads on
     found = ffkv.behaviour(
         ffkv.open("results/tiny"), folder / "is.jsonl", **{name: int(one) for name, one in options.items()}
     )

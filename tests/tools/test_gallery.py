@@ -38,7 +38,8 @@ def test_every_report_is_one_that_its_settings_make():
     for shown in SHOWN:
         settings = read_settings(ROOT / shown.settings)
         runs, kind, _, name = resolve(settings), *shown.name.rpartition("/")
-        assert name in (resolve_comparisons(settings) if kind else runs)
+        run, prompts, *_ = shown.asked or (name, "config.yaml")
+        assert run in (resolve_comparisons(settings) if kind else runs) and (ROOT / prompts).is_file()
         assert shown.memories in ("", *runs)
 
 
@@ -60,10 +61,19 @@ def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(
     again = calls(folder)
     assert {command[0] for command in again} == {"snakemake"} and not any("--forcerun" in command for command in again)
     assert {page for command in again for page in command if page.endswith(".html")} == {
-        str(page_of(shown.name)) for shown in SHOWN
+        str(page_of(shown.name)) for shown in SHOWN if not shown.asked
     }
     threads = {command[2]: command[4] for command in again}
-    assert threads == {"config.yaml": "3", "configs/behaviours.yaml": "3", "configs/training.yaml": "1"}
+    assert threads == {"config.yaml": "3", "configs/training.yaml": "1"}
+
+
+def test_a_behaviour_is_asked_of_a_run_that_is_there_and_once(folder):
+    page_of("agreement").unlink()
+    asked = ["ffkv", "causes", "results/demo", "configs/prompts/agreement.jsonl"]
+    asked += ["--candidates", "10", "--effect-prompts", "20", "--output", "reports/agreement"]
+    assert [command for command in calls(folder) if "causes" in command] == [asked] == calls(folder)[-1:]
+    page_of("agreement").write_text(PAGE)
+    assert not [command for command in calls(folder) if "causes" in command]
 
 
 def test_a_report_is_described_with_date_version_and_size(folder):
@@ -113,7 +123,8 @@ def test_the_readme_is_kept_above_its_mark_and_written_below(folder, monkeypatch
     monkeypatch.setattr(gallery.shutil, "which", lambda _: "chromium")
     monkeypatch.setattr(gallery.sys, "argv", ["gallery", "--pictures"])
     gallery.main()
-    assert taken == [*(f"docs/{shown.picture}" for shown in SHOWN), "docs/training.png"]
+    figures = {"agreement": ["docs/behaviours.png"], "comparisons/training": ["docs/training.png"]}
+    assert taken == [path for one in SHOWN for path in (f"docs/{one.picture}", *figures.get(one.name, []))]
     text = GALLERY.read_text()
     assert text.startswith(f"# Gallery\n\nWords.\n\n{MARK}\n\n## ") and "old" not in text
     assert re.findall(r"^## (.*)", text, re.M) == [shown.title for shown in SHOWN]

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,12 +12,13 @@ from matplotlib.figure import Figure
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import as_path
+from ffkv.base.version import version
 from ffkv.branches.behaviours import told
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import NONE, Behaviour
 from ffkv.run.report import section, step
+from ffkv.run.report.cards import Leads
 from ffkv.run.report.overview import model_name, read_line
-from ffkv.run.report.page_tables import linked
 from ffkv.run.report.wording import make_environment
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
@@ -112,7 +112,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
         view.files = copy.copy(view.files)
         view.files.table_files = paths
         exhibits = {name: replace(each, file="") for name, each in section.draw_exhibits(view, only=BRANCH).items()}
-        environment.filters["linked"] = partial(linked, run=self.run)
+        environment.filters["linked"] = leads = Leads(self._run)
         return environment.get_template("behaviour.html").render(
             behaviour=self,
             model=model_name(view),
@@ -120,6 +120,8 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
             summary=told.tell(view),
             section=section.arrange_one(view, BRANCHES[BRANCH], exhibits),
             settings=self.settings.model_dump_json(indent=2).splitlines(),
+            leads=leads,
+            version=version(),
         )
 
     def _repr_html_(self) -> Markup:

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 
+import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.behaviours.told import summarize
@@ -71,6 +72,16 @@ def test_it_draws_figures(found):
         found.plot("behaviour_set")
 
 
+def test_without_a_measured_set_no_figure_of_sets_is_drawn(run, found, tmp_path):
+    """Lists of prompts have no answer, so no set is measured of them."""
+    other = AskedBehaviour(run, NAME, found.settings, {**found, "behaviour_sets": found.sets.iloc[:0]})
+    page = other.save(tmp_path)[-1].read_text()
+    assert 'id="behaviour_layers"' in page and 'id="behaviour_sets"' not in page
+    assert 'id="behaviour_sets"' in found.save(tmp_path)[-1].read_text()
+    with pytest.raises(UserError, match="no figure of"):
+        other.plot("behaviour_sets")
+
+
 def test_it_saves_tables_and_the_section_of_the_report_as_a_page(run, found, tmp_path):
     """The page has no link to a file that is not there, and offers the tables."""
     paths = found.save(tmp_path / "asked")
@@ -78,7 +89,13 @@ def test_it_saves_tables_and_the_section_of_the_report_as_a_page(run, found, tmp
     assert {*paths} == {*(tmp_path / "asked").glob("[!.]*")}
     pd.testing.assert_frame_equal(tables.read(paths[0]), found.tables[paths[0].stem], check_dtype=False, rtol=1e-9)
     page = paths[-1].read_text()
-    for text in ("Memories of agreement", "Side effects", "Where the memories of a behaviour are", "agreement.jsonl"):
+    for text in (
+        "Memories of agreement",
+        "Side effects",
+        "Where the memories of a behaviour are",
+        "agreement.jsonl",
+        ffkv.__version__,
+    ):
         assert text in page
     assert summarize(found._view)[0].split(".")[0] in page.replace("&#39;", "'")
     links = re.findall(r'href="([^"]*)"', page)

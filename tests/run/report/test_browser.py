@@ -211,11 +211,15 @@ def printed_pages(browser) -> int:
 
 
 def narrow_claims(browser, size) -> None:
-    """At 390 pixels each row of the claims is a block in which everything is on the screen."""
+    """At 390 pixels each row of the claims and of the summary is a block in which everything is on the screen."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size | {"width": 390})
-    right = "return Math.max(...[...document.querySelectorAll('.claims b, .claims td')].map(each => each.getBoundingClientRect().right))"
+    right = "return Math.max(...[...document.querySelectorAll('.claims b, .claims td, .summed td')].map(each => each.getBoundingClientRect().right))"
     assert 100 < browser.execute_script(right) <= 390
-    assert style(browser, ".claims tr", "display") == "block" and style(browser, ".claims thead", "display") == "none"
+    for table in (".claims", ".summed"):
+        assert (
+            style(browser, f"{table} tr", "display") == "block"
+            and style(browser, f"{table} thead", "display") == "none"
+        )
 
 
 def emulate(driver, media: str = "", scheme: str = "light") -> None:

@@ -244,7 +244,8 @@ def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output,
 def test_a_trigger_example_shows_the_name_of_its_document_and_the_whole_on_hover(output, run):
     """A name is a text of strangers. Behind the examples of documents without one there is nothing."""
     text, examples = output.read_text(), [line for card in make_cards(run) for line in [*card.triggers, *card.negative]]
-    told = f'</bdi> <small title="{escape(plain(TITLE))}">{visible(shortened(TITLE, 30))}</small></td>'
+    shown, whole = escape(plain(shortened(TITLE, 30))), escape(plain(TITLE))
+    told = f'</bdi> <small dir="auto" title="{whole}">{shown}</small></td>'  # isolated, as <bdi> is
     named = sum(line.title == TITLE for line in examples)
     assert 0 < named < len(examples) and text.count(told) >= named
     assert text.count("<small") == text.count(told) and "" in {line.title for line in examples}

@@ -29,8 +29,9 @@ from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.section import draw_exhibits
 from ffkv.run.report.step import render, write_report
 from ffkv.run.results.expected import TABLES
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import memory_name, parse_memory_name
 from ffkv.run.results.run import open
+from ffkv.run.results.text import ending, token
 from tests.run.report.conftest import ChangedRun, write_results
 from tests.run.report.made_up_rows import made_up
 
@@ -148,7 +149,7 @@ def test_the_step_writes_the_page_and_the_figures(write, undrawn, tmp_path):
 
 
 def test_cards_and_tables_link_to_pages_that_were_exported(write, undrawn, tmp_path):
-    """A table links a memory to its card, else to its page, else it tells where the memory is shown."""
+    """A table links a memory to its card, else to its page, else to a line that tells where the memory is shown."""
     run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
     table = run.table("table_2_predictive_values")
     exported = memory_name(*table[["layer", "memory"]].iloc[-1])  # no open row names it
@@ -166,19 +167,26 @@ def test_cards_and_tables_link_to_pages_that_were_exported(write, undrawn, tmp_p
     assert carded > {card.memory.name for card in make_cards(run)}
     shown = table.head(OPEN_ROWS)
     assert carded >= {*map(memory_name, shown["layer"], shown["memory"])}
-    found = {"page": 0, "card": 0, "nowhere": 0}
+    found = {"page": 0, "card": 0, "line": 0}
     for place, (layer, memory) in enumerate(table[["layer", "memory"]].itertuples(index=False)):
         name = f"L{layer}.{memory}"
-        where = "card" if name in carded else "page" if name == exported else "nowhere"
-        address = {"page": f"memories/{name}.html", "card": f"#{name}", "nowhere": ""}[where]
+        where = "card" if name in carded else "page" if name == exported else "line"
+        address = f"memories/{name}.html" if where == "page" else f"#{name}"
         # the table of the section, and the one with all columns, of which the page has the first rows
         cells = [("", name), (' class="number"', memory)]
         for kind, text in cells[: 2 if place < 15 else 1]:
-            told = f'<span title="ffkv explore shows {name} at /r/{run.name}/m/{layer}/{memory}">{text}</span>'
-            cell = f'<a href="{address}">{text}</a>' if address else told
-            assert f"<td{kind}>{cell}</td>" in page
+            assert f'<td{kind}><a href="{address}">{text}</a></td>' in page
+        line = re.search(f'<li id="{re.escape(name)}">(.*)</li>', page)
+        assert (where == "line") == bool(line)
+        if line:
+            example, value = run.memory(name).triggers["text"].iloc[0], run.memory(name).promotes(2)["token"]
+            assert f" · {ending(example, 60)} · promotes {token(value[0])}, {token(value[1])}" in line[1]
+            assert line[1].startswith(name) and line[1].endswith(f" · /r/{run.name}/m/{layer}/{memory}")
         found[where] += 1
-    assert found["page"] == 1 and found["card"] and found["nowhere"]
+    assert found["page"] == 1 and found["card"] and found["line"]
+    lines, led = re.findall('<li id="([^"]*)">', page), {*re.findall('<a href="#(L[^"]*)">', page)}
+    assert led - carded == {*lines} and len(lines) == len({*lines} - carded)  # each name leads to one place
+    assert lines == sorted(lines, key=parse_memory_name)
 
 
 def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, undrawn, tmp_path):

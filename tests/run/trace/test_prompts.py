@@ -156,6 +156,7 @@ def test_the_options_stand_in_the_signature_and_in_the_docstring():
     assert parameters["memories"].default == TraceOptions().memories
     for name in TraceOptions.model_fields:
         assert re.search(rf"^    {name}: [A-Z]", ffkv.trace.__doc__, re.MULTILINE)
+    assert "sets: list[int] = [1, 2, 5," in str(inspect.signature(ffkv.behaviour))  # as a notebook shows it
 
 
 def test_no_memory_needs_to_be_listed(traced):

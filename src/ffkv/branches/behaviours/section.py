@@ -230,7 +230,7 @@ def _memories(
 SECTION = Section(
     {
         "behaviour_layers": Figure((MEMORIES, "behaviour_layers"), draw_layers, words.caption_layers),
-        "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets),
+        "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets, applies=lambda run: len(run.table(SETS)) > 0),
     },
     words.main_numbers,
     after=_tables,

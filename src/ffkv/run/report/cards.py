@@ -1,7 +1,7 @@
 """Cards of single memories: the trigger examples of the key, their patterns, and the prediction of the value."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.run.report.page_tables import Cell, Named
 from ffkv.run.report.wording import written
 from ffkv.run.results import indexes
 from ffkv.run.results.memory import Memory
@@ -20,7 +21,8 @@ PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
 # Of memories that tables name: cards, and trigger examples and predictions of each. They keep a page of 30 gated layers, and one of 80
 # plain ones, below 25,000 nodes.
-MOST_NAMED, NAMED_TRIGGERS, NAMED_PREDICTIONS = 24, 3, 4
+MOST_NAMED, NAMED_TRIGGERS, NAMED_PREDICTIONS = 16, 3, 4
+LINE_PREDICTIONS = 2  # of a memory that has a line alone
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,29 @@ class Card:
         )
 
 
+class Leads:
+    """Where the name of a memory leads on a page: to its card, or else to its page, or else to a line behind all tables."""
+
+    def __init__(self, run: Run, cards: Collection[str] = (), pages: Collection[str] = ()):
+        """Names of the memories that have a card, and of those with a page of their own in the folder `memories` beside this one."""
+        self._run, self._cards, self._pages = run, cards, pages
+        self._named: dict[str, None] = {}
+
+    def __call__(self, cell: Cell) -> Cell:
+        """Returns a cell as the page writes it."""
+        if not isinstance(cell, Named):
+            return cell
+        own = cell.memory in self._pages and cell.memory not in self._cards
+        if not own and cell.memory not in self._cards:
+            self._named[cell.memory] = None
+        address = f"memories/{cell.memory}.html" if own else f"#{cell.memory}"
+        return Markup('<a href="{}">{}</a>').format(address, cell.text or cell.memory)
+
+    def lines(self) -> list[Card]:
+        """Returns the memories of the cells so far that have neither card nor page, in the order of the layers."""
+        return _in_order(self._run, self._named, 1, LINE_PREDICTIONS)
+
+
 def make_cards(run: Run) -> list[Card]:
     """Makes the cards of the memories that `choose` chooses, in the order of the layers."""
     if not run.settings.report.cards:
@@ -141,9 +166,13 @@ def cards_of(run: Run, named: Iterable[str], cards: Iterable[Card]) -> list[Card
     """Makes the cards of memories that tables name and that have no card among `cards`, in the order of the layers."""
     own = {card.memory.name for card in cards}
     few = min(NAMED_TRIGGERS, run.settings.report.card_triggers)
-    found = [run.memory(name) for name in [*dict.fromkeys(name for name in named if name not in own)][:MOST_NAMED]]
-    found.sort(key=lambda memory: (memory.layer, memory.memory))
-    return [Card(run, memory, shown=few, predicted=NAMED_PREDICTIONS) for memory in found] if own else []
+    chosen = [*dict.fromkeys(name for name in named if name not in own)][:MOST_NAMED]
+    return _in_order(run, chosen, few, NAMED_PREDICTIONS) if own else []
+
+
+def _in_order(run: Run, names: Iterable[str], shown: int, predicted: int) -> list[Card]:
+    found = sorted(map(run.memory, names), key=lambda memory: (memory.layer, memory.memory))
+    return [Card(run, memory, shown=shown, predicted=predicted) for memory in found]
 
 
 def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:

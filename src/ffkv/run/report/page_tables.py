@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pandas as pd
 from markupsafe import Markup
@@ -213,24 +213,6 @@ def pushed(text: str, coefficient: float) -> Markup | str:
     """Returns the token that a memory pushes towards, and whether it is the bottom token of the value; a dash for none."""
     where = Markup(' <span class="note">bottom of the value</span>') if coefficient < 0 else ""
     return chip(text) + where if text else "–"
-
-
-def linked(cell: Cell, run: str, cards: Collection[str] = (), pages: Collection[str] = ()) -> Markup | str:
-    """Returns a cell as the page writes it. A memory leads to its card, or else to its page, or else says where it is shown.
-
-    Args:
-        run: the name of the run, which addresses of `ffkv explore` have.
-        cards: names of the memories that have a card.
-        pages: names of those that have a page of their own in the folder `memories` beside the report.
-    """
-    if not isinstance(cell, Named):
-        return cell
-    text = cell.text or cell.memory
-    if cell.memory in cards or cell.memory in pages:
-        address = f"#{cell.memory}" if cell.memory in cards else f"memories/{cell.memory}.html"
-        return Markup('<a href="{}">{}</a>').format(address, text)
-    address = f"/r/{quote(run, safe='')}/m/{cell.memory[1:].replace('.', '/')}"
-    return Markup('<span title="ffkv explore shows {} at {}">{}</span>').format(cell.memory, address, text)
 
 
 def _cells(name: str, values: pd.Series) -> list[Cell]:

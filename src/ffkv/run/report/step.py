@@ -3,7 +3,6 @@
 A notebook shows both.
 """
 
-import functools
 import importlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,11 +18,10 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import find, is_file
 from ffkv.run.report import drawing, section, svg
-from ffkv.run.report.cards import cards_of, make_cards
+from ffkv.run.report.cards import Leads, cards_of, make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims, sum_of_claims
-from ffkv.run.report.page_tables import linked
 from ffkv.run.report.registry import FIGURES, has_figure
 from ffkv.run.report.wording import make_environment, short_name
 from ffkv.run.results.expected import expected_files
@@ -38,8 +36,8 @@ def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and beside it `verdicts.csv` and each figure as an SVG file in the folder `figures`.
 
     A memory in a table leads to its card, or else to its page, if `ffkv explore --export` wrote one into the folder
-    `memories` beside the page. Any other one says at which address `ffkv explore` shows it. The control run of the setting
-    `report.control` is drawn in grey; its folder is beside that of the run.
+    `memories` beside the page, or else to a line about it. The control run of the setting `report.control` is drawn in
+    grey; its folder is beside that of the run.
 
     Args:
         run: the run, from `ffkv.open`.
@@ -87,7 +85,7 @@ def render(
     tables = [each.table for one in sections for each in one["before"] + one["after"] if each.table]
     named = cards_of(run, [name for table in tables for name in table.named], cards)
     names = {card.memory.name for card in [*cards, *named]}
-    environment.filters["linked"] = functools.partial(linked, run=run.name, cards=names, pages=pages)
+    environment.filters["linked"] = leads = Leads(run, names, pages)
     return environment.get_template("page.html").render(
         run=run,
         model=model_name(run),
@@ -103,6 +101,7 @@ def render(
         found=sum_of_claims(judged),
         cards=cards,
         named=named,
+        leads=leads,
         pages=pages,
         settings=run.settings.model_dump_json(indent=2).splitlines(),
     )
