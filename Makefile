@@ -64,7 +64,7 @@ test-cluster: slurm ## Tests on two SLURM clusters of their own, in which everyt
 	pytest -n 2 --dist loadfile -m cluster
 
 test-many: install ## Kill runs, let calls of the system fail (4 of each command, drawn by FFKV_SEED), full sizes, full numbers of cases.
-	FFKV_CASES=40 FFKV_SOAK_REQUESTS=400 FFKV_FULL=1 pytest $(SIDE_BY_SIDE) -m "kills or faults or large or many"
+	FFKV_CASES=40 FFKV_SOAK_REQUESTS=400 FFKV_FULL=1 pytest $(SIDE_BY_SIDE) --durations=30 -m "kills or faults or large or many"
 
 test-faults: install ## Let every call of the system fail that any step or command makes, one after the other; then properties with all examples. Takes more than a day.
 	FFKV_FAULTS=0 pytest -n auto --maxprocesses 4 -m faults
