@@ -145,10 +145,9 @@ def describe(shown: Shown) -> str:
     lines = [f"## {shown.title}", "", f"![The first screen of {page}]({place})", ""]
     lines.append(f"Made on {made.day} {made:%B %Y} by ffkv {version}. After `make gallery`:")
     folders = {page.parent: f"`{page}`"}
-    if shown.memories:
-        folders[Path("reports", shown.memories, "memories")] = (
-            f"pages of memories: `reports/{shown.memories}/memories/`"
-        )
+    memories = Path("reports", shown.memories, "memories")
+    if shown.memories and memories.exists():
+        folders[memories] = f"pages of memories: `{memories}/`"
     sizes = [f"{text} ({in_bytes(packed_size(folder))} compressed)" for folder, text in folders.items()]
     return "\n".join([*lines, "", *(f"- {each}" for each in sizes), ""])
 

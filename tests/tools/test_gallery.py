@@ -82,6 +82,11 @@ def test_a_report_is_described_with_date_version_and_size(folder):
     assert "Made on 14 November 2023 by ffkv 1.2.3+gabc." in text
     packed = packed_size(Path("reports/demo"))
     assert 100 < packed < 1000 and f"- `reports/demo/index.html` ({in_bytes(packed)} compressed)" in text
+    assert "memories" not in text  # there are none yet
+    Path("reports/demo/memories").mkdir()
+    Path("reports/demo/memories/index.html").write_text(PAGE)
+    packed = packed_size(Path("reports/demo/memories"))
+    assert f"- pages of memories: `reports/demo/memories/` ({in_bytes(packed)} compressed)" in describe(SHOWN[0])
 
 
 def test_a_browser_that_takes_no_picture_is_told(folder):
