@@ -9,6 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import q_values
 from ffkv.branches.behaviours import section as section_behaviours
 from ffkv.branches.behaviours import told as behaviour_words
+from ffkv.branches.behaviours.summary_tables import MISSED
 from ffkv.branches.behaviours.told import caption_layers, caption_sets, main_numbers, significant, summarize
 from ffkv.run.report.page_tables import pushed
 from ffkv.run.report.section import arrange, summary
@@ -33,15 +34,32 @@ TOLD = {
 }
 
 
+# Of the strata outside the candidates: all of the first are measured, and some of the second.
+STRATA = (
+    {"stratum": 0, "memories": 9, "measured": 9, "largest": 0.5, "limit": 0.25, "above": 1, "estimate": 1, "most": 1},
+    {
+        "stratum": 1,
+        "memories": 4000,
+        "measured": 20,
+        "largest": 0.1,
+        "limit": 0.25,
+        "above": 0,
+        "estimate": 0,
+        "most": 900,
+    },
+)
+
+
 @pytest.fixture
 def having(run, change):
     """The run with other rows in its tables of behaviours. `memories` changes the table of candidates."""
 
-    def having(settings=None, memories=lambda table: table, sets=lambda table: table, nodes=None, **row):
+    def having(settings=None, memories=lambda table: table, sets=lambda table: table, nodes=None, missed=(), **row):
         tables = {
             "behaviours": run.table("behaviours").assign(**TOLD | row),
             "behaviour_memories": memories(run.table("behaviour_memories")),
             "behaviour_sets": sets(run.table("behaviour_sets")),
+            "behaviour_missed": MISSED.frame([{"behaviour": NAME, **row} for row in missed]),
             "behaviour_graph_nodes": run.table("behaviour_graph_nodes") if nodes is None else nodes,
         }
         options = {"behaviours": {NAME: {"prompts": "agreement.jsonl", **(settings or {})}}}
@@ -77,6 +95,17 @@ def test_numbers_stand_alone_and_a_paragraph_says_on_what_they_were_measured(hav
         f"is. Over {count} candidates and the same prompts, screen and exact effect correlate by 0.95. For 0 of them, the two "
         "differ by more than half of the larger one."
     )
+
+
+def test_how_many_memories_the_screen_may_have_missed(having):
+    """All strata together; nothing where no candidate is significant, and where nothing was drawn."""
+    assert told(having(missed=STRATA)).endswith(
+        "larger one. Outside the candidates, at most 901 of 4,009 memories have a total effect of 0.25 logits or more, the smallest of"
+        " a significant candidate (95 %, from 29 drawn ones, of which 1 has one)."
+    )
+    unknown = dict.fromkeys(("limit", "above", "estimate", "most"), np.nan)
+    for missed in ((), [{**row, **unknown} for row in STRATA]):
+        assert told(having(missed=missed)).endswith("larger one.")
 
 
 def test_how_prompts_were_grouped(having):
