@@ -13,31 +13,27 @@ GROUP = pd.Series([*"uvwxyz"])
 SETS = pd.DataFrame({"choice": "all", "prompt": range(6), "patched": -1.0})
 
 
-def summarized(kept, difference: float = 3.0) -> pd.Series:
+def summarized(kept, difference: float = 3.0) -> list[dict]:
     """The areas of six prompts, on which m is `kept` of the share; it is -1 if all memories are patched."""
-    parts = pd.DataFrame(
-        [
-            {"choice": "screen", "prompt": prompt, "share": share, "kept": kept(share)}
-            for prompt in range(6)
-            for share in SHARES
-        ]
-    )
+    parts = [
+        {"choice": "screen", "prompt": n, "share": share, "kept": kept(share)} for n in range(6) for share in SHARES
+    ]
     answers = pd.DataFrame({"prompt": range(6), "difference": difference})
-    return summarize_areas(parts, SETS, answers, GROUP).iloc[0]
+    return summarize_areas(pd.DataFrame(parts), SETS, answers, GROUP).to_dict("records")
 
 
 def test_areas_by_hand():
-    line = summarized(lambda share: -1 + 4 * share)  # f is the share
+    [line] = summarized(lambda share: -1 + 4 * share)  # f is the share
     assert line["cpr"] == pytest.approx((1 - 0.001**2) / 2) and line["cmd"] == pytest.approx((1 - 0.001) ** 2 / 2)
     assert line["cpr_low"] == pytest.approx(line["cpr"]) == line["cpr_high"]  # all groups are alike
-    at_once = summarized(lambda share: 3.0)
+    [at_once] = summarized(lambda share: 3.0)
     assert (at_once["cpr"], at_once["cmd"]) == pytest.approx((0.999, 0))
-    double = summarized(lambda share: 7.0)  # memories that work against the behaviour are not in it
+    [double] = summarized(lambda share: 7.0)  # memories that work against the behaviour are not in it
     assert (double["cpr"], double["cmd"]) == pytest.approx((2 * 0.999, 0.999))
 
 
 def test_no_area_of_what_is_not_there():
-    assert summarized(lambda share: share, difference=-1.5)[["cpr", "cmd", "cpr_low"]].isna().all()
+    assert summarized(lambda share: share, difference=-1.5) == []
 
 
 def test_parts_are_the_first_of_each_ranking():

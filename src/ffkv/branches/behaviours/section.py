@@ -100,6 +100,7 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
             panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
         drawing.share_axis(panel, "share of the behaviour that is lost")
         panel.set_ylim(auto=True)
+        panel.autoscale_view()  # shares can be below 0
         _size_axis(panel, sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]}))
     _legend(figure, panels)
     return figure

@@ -170,9 +170,9 @@ def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFra
     none = sets[sets["choice"] == ALL].set_index("prompt")["patched"].astype(np.float64)
     weights, clean = without_each(group.loc[none.index].to_numpy()), answers.set_index("prompt")["difference"]
     whole = weights @ (clean.loc[none.index].to_numpy(np.float64) - none.to_numpy())
+    rows: list[dict] = []
     if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
-        whole = np.full_like(whole, np.nan)
-    rows = []
+        return pd.DataFrame(rows)
     for choice, own in parts.groupby("choice", sort=False):
         kept = own.pivot(index="prompt", columns="share", values="kept").loc[none.index].astype(np.float64)
         f = weights @ (kept.to_numpy() - none.to_numpy()[:, None]) / whole[:, None]

@@ -111,13 +111,12 @@ OF_SETS = table(
 )
 AREAS = table(
     "behaviours/behaviour_areas.csv",
-    "A behaviour and a ranking of memories.",
+    "A behaviour and a ranking of memories. Without rows where the interval of what all memories do has the 0.",
     tables.BEHAVIOUR,
     tables.RANKED,
     count("prompts", "prompts"),
     number(
-        "cpr",
-        "area below the share of the behaviour that the first memories keep, over the share of memories; empty where the interval of the behaviour has the 0",
+        "cpr", "area below the share that the first memories keep of what all memories do, over the share of memories"
     ),
     number("cpr_low", "lower end of its interval over groups of prompts (95 %)"),
     number("cpr_high", "upper end"),
