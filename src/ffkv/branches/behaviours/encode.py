@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -301,14 +301,16 @@ def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[b
     members: dict[str, list[int]] = {}
     for number in numbers:
         members.setdefault(groups[number], []).append(number)
-    halves, counts = dict[int, int](), np.zeros((2, 2, 1 + len({*kinds})), int)  # [half, list, label]
-    labels = {label: place for place, label in enumerate(dict.fromkeys(label for _, label in kinds))}
+    halves, counts = dict[int, int](), (Counter[Any](), Counter[Any]())  # of each half, by kind and by list
     for own in sorted(members.values(), key=len, reverse=True):
-        group = np.zeros_like(counts[0])
-        np.add.at(group, tuple(zip(*[(int(kinds[number][0]), labels[kinds[number][1]]) for number in own])), 1)
-        like = [((half * group).sum(), (half.sum(1) * group.sum(1)).sum()) for half in counts]
+        group: list[Counter[Any]] = [
+            Counter(kinds[number] for number in own),
+            Counter(kinds[number][0] for number in own),
+        ]
+        like = [[sum(half[each] * n for each, n in of.items()) for of in group] for half in counts]
         place = int(like[1] < like[0])
-        counts[place] += group
+        for of in group:
+            counts[place].update(of)
         halves |= dict.fromkeys(own, place)
     return halves
 
@@ -354,10 +356,8 @@ def draw_prefixes(
     for n in drawn:
         ids = corpus.prefix_ids(sentence[n], position[n])
         row: dict[str, object] = {"label": "", "positive": False, "part": words.REFERENCE, "order": -1}
-        row |= {
-            "line": f"sentence {sentence[n]}, token {position[n]}",
-            "text": corpus.prefix_text(sentence[n], position[n]),
-        }
+        row["line"] = f"sentence {sentence[n]}, token {position[n]}"
+        row["text"] = corpus.prefix_text(sentence[n], position[n])
         row["group"] = f"sentence {sentence[n]} of the validation split"
         tokens = len(ids) - len(corpus.bos) if whole else 1
         answer = int(following[n])

@@ -17,11 +17,11 @@ from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choose import jaccard
-from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs, read_subjects
+from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs
 from ffkv.branches.behaviours.contrast import drawn_again
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.stored import largest
-from ffkv.branches.behaviours.subjects import Copy, patch
+from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
 from ffkv.branches.given import Given
@@ -48,7 +48,7 @@ def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
         halves = [stored.first(frame, part, settings.graph_prompts) for part in (CHOOSE, ESTIMATE)]
         with given.running(whole=settings.positions == "all") as its:
             choosing, telling = (
-                read_subjects(its, stored.encoded(half), half["group"].to_numpy(str), mean, settings.baseline)
+                Subjects(read_prompts(its, stored.encoded(half), mean, settings.baseline), half["group"].to_numpy(str))
                 for half in halves
             )
             made = make_graph(its, choosing, telling, settings, seed, given.name)

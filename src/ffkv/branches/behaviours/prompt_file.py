@@ -9,7 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import suggestion
-from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS, PAIRS, PROMPTS
+from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS
 from ffkv.corpus.chat import Message, chat_renderer, check_messages
 from ffkv.corpus.raw_file import check_text
 from ffkv.corpus.rows import json_rows
@@ -148,10 +148,8 @@ def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Pro
     if kind == LISTS:
         named = [name for name in FIELDS[LISTS] if name in row]
         return [Prompt(place, row[name], None, "", "", label, name == "positive") for name in named]
-    if kind == PROMPTS:
-        return [Prompt(place, row["prompt"], None, row["answer"], row["wrong"], label, True)]
-    clean, patch, answer, wrong = (row[name] for name in FIELDS[PAIRS])
-    return [Prompt(place, clean, patch, answer, wrong, label, True)]
+    clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
+    return [Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True)]
 
 
 def _label(value: Any, name: str, where: str) -> str:

@@ -20,7 +20,7 @@ from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import link
-from ffkv.model.effects.rerun import TOLERANCE, Unchanged, patched_ends, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, patched_ends, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.placement import running_in_float32
@@ -57,27 +57,16 @@ class Copy(NamedTuple):
     but: bool = False  # all places are patched but these
 
 
-def read_prompts(
-    loaded: LoadedModel,
-    head: Head,
-    prompts: Sequence[Encoded],
-    mean: np.ndarray,
-    baseline: str,
-    batch_tokens: int,
-    keep: bool = False,
-) -> list[Subject]:
+def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str) -> list[Subject]:
     """Reads the coefficients of prompts, and what they are patched to.
 
-    A pass has one changed copy at least. Other arguments: see `states.read_states`.
-
-    Args:
-        keep: whether the model keeps keys and values (`ffkv.model.effects.rerun.keeps`), and memories are patched at the last
-            token alone. Then a copy reads one token.
+    A pass has one changed copy at least. `running`: if it keeps keys and values, memories are patched at the last token alone, and a
+    copy reads one token. `mean`, `baseline`: see `states.read_states`.
     """
-    layers, found = loaded.anatomy.layers, dict[int, Subject]()
+    loaded, layers, found = running.loaded, running.loaded.anatomy.layers, dict[int, Subject]()
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
     others = torch.from_numpy(mean.astype(np.float32) * (baseline != "zero"))
-    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), batch_tokens):
+    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), running.batch_tokens):
         own = [prompts[n] for n in batch.tolist()]
         rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
         tokens = [each.tokens for each in own]
@@ -88,13 +77,14 @@ def read_prompts(
                 patched = AtTokens(loaded, [each.patch for each in own], tokens)
                 run_states(loaded, patched)
                 base = patched.all_m()
-            (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
+            (unchanged,) = run_unchanged(loaded, layers[-1:], rows, running.keeps)
         m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
-        differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
+        differences = running.head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
             of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
             of_s, both = states.s[:, place, -own[place].tokens :], (own[place], unchanged[place])
-            found[n] = Subject(loaded, head, *both, of_m, of_base, of_s, values, differences[place], batch_tokens)
+            its = *both, of_m, of_base, of_s, values, differences[place]
+            found[n] = Subject(loaded, running.head, *its, running.batch_tokens)
     return [found[n] for n in range(len(prompts))]
 
 

@@ -56,9 +56,7 @@ class Moments(NamedTuple):
 
     def plus(self, other: "Moments", sign: int = 1) -> "Moments":
         """Returns the sums over the pairs of both; with sign -1 over those that are not in `other`."""
-        n, yy = self.n + sign * other.n, self.yy + sign * other.yy
-        sums = (self.x + sign * other.x, self.y + sign * other.y)
-        return Moments(n, *sums, self.xx + sign * other.xx, self.xy + sign * other.xy, yy)
+        return Moments(*(own + sign * its for own, its in zip(self, other, strict=True)))
 
     def around(self, x: Tensor, y: Tensor) -> "Moments":
         """Returns the sums of the same pairs, with x [input] and y [output] subtracted from each."""

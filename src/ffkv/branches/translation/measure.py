@@ -8,10 +8,9 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.base.files import tables
-from ffkv.base.files.columns import Table
 from ffkv.branches.given import Given
 from ffkv.branches.translation.maps import read_maps
-from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX
+from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX
 from ffkv.branches.values.project import compare, project
 from ffkv.branches.values.projections import Projections
 from ffkv.model.head.lens import Lens, MappedLens
@@ -19,24 +18,14 @@ from ffkv.model.head.topk import predictions
 
 
 def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
-    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their fitted maps.
+    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their maps: `maps`, or `jacobian_maps`.
 
     Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and a row per sampled prefix, layer and reading,
     `BY_PREFIX`.
     """
-    return _measure(given, "maps", BY_MEMORY, BY_PREFIX)
-
-
-def measure_jacobian(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
-    """Reads them through the Jacobian lens. Returns what `measure_translation` does, for the readings of the lens."""
-    return _measure(given, "jacobian_maps", JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX)
-
-
-def _measure(
-    given: Given, maps: str, of_memories: Table, of_prefixes: Table
-) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
+    maps = given.files.get("maps") or given.files["jacobian_maps"]
     plain, examples = given.projections, given.triggers
-    fitted, stored = read_maps(given.files[maps], given.identity, given.layers), given.values_of(given.layers)
+    fitted, stored = read_maps(maps, given.identity, given.layers), given.values_of(given.layers)
     kind, count = str(plain.attributes["projection"]), plain.top_token.shape[1]
     head = given.head()
     head_of_values = head if kind == "head" else given.head(kind)
@@ -65,8 +54,8 @@ def _measure(
     about = {**given.identity, "projection": kind, "readout": fitted.readings[0]}
     return (
         replace(plain, **joined, attributes=about),
-        tables.frame(of_memories, by_memory, given.train_identity),
-        tables.frame(of_prefixes, by_prefix, given.sample_identity),
+        tables.frame(BY_MEMORY, by_memory, given.train_identity),
+        tables.frame(BY_PREFIX, by_prefix, given.sample_identity),
     )
 
 
