@@ -75,9 +75,11 @@ def test_effects_sets_and_side_effects_are_those_of_forward_passes(kind, running
     loaded, places, offset = model.loaded, chosen_memories(model.loaded), model.loaded.anatomy.layer_offset
     flat, own = np.sort([offset[layer] + memory for layer, memory in places]), subjects_of(model)
     candidates = {
-        layer: measure.draw_controls(
-            layer, [m for at, m in places if at == layer], norms_of(loaded, layer), loaded.anatomy.width, SETTINGS, 0
-        )
+        layer: [
+            measure.draw_controls(layer, m, norms_of(loaded, layer), loaded.anatomy.width, SETTINGS, 0)
+            for at, m in places
+            if at == layer
+        ]
         for layer in range(len(offset) - 1)
     }
     rows = measure.measure_candidates(model, candidates, own.subjects)

@@ -163,14 +163,13 @@ def test_effects_are_those_of_forward_passes(case):
     """Total: o changes at all tokens behind the first. Direct: the last residual of the last token. Also along a control's value."""
     settings = Behaviour(prompts="none", controls=2, directions=1)
     candidates = {
-        layer: measure.draw_controls(
-            layer,
-            [memory for at, memory in case.places if at == layer],
-            case.clean[0].v[layer].norm(dim=1).numpy(),
-            case.loaded.anatomy.width,
-            settings,
-            0,
-        )
+        layer: [
+            measure.draw_controls(
+                layer, memory, case.clean[0].v[layer].norm(dim=1).numpy(), case.loaded.anatomy.width, settings, 0
+            )
+            for at, memory in case.places
+            if at == layer
+        ]
         for layer in case.layers
     }
     rows = measure.measure_candidates(case.running, candidates, subjects_of(case))

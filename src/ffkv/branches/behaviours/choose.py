@@ -124,12 +124,11 @@ def measure_stability(
         first = part == words.CHOOSE
         again = resampled(values[first].astype(np.float32), drawn.of(first), count, settings.bootstraps, generator)
         pairs = [((words.BOOTSTRAPS, "", ""), sets) for sets in zip(again[::2], again[1::2])]
-        everything = np.arange(len(part))
-        pairs.append(((words.HALVES, "", ""), (top(everything[first]), top(everything[part == words.ESTIMATE]))))
+        pairs.append(((words.HALVES, "", ""), (top(first), top(part == words.ESTIMATE))))
         named = {label: labels == label for label in dict.fromkeys(labels.tolist()) if label}
         known = [own for own in named.items() if own[1].sum() >= LEAST_OF_LABEL]
         known = [own for own in known if not lists or len({*positive[own[1]].tolist()}) == 2]
-        tops = {label: top(everything[own]) for label, own in known[:20]}
+        tops = {label: top(own) for label, own in known[:20]}
         pairs += [((words.LABELS, *two), (tops[two[0]], tops[two[1]])) for two in itertools.combinations(tops, 2)]
         moved = np.flatnonzero(np.abs(values[first]).any(0))
         random = [generator.permutation(moved)[:count] for _ in range(settings.bootstraps // 2 * 2)]

@@ -165,18 +165,11 @@ def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.G
     return as_large / tried if exact else (1 + as_large) / (1 + tried)
 
 
-class Estimate(NamedTuple):
-    """A mean over prompts with its interval [memory]."""
-
-    mean: np.ndarray
-    low: np.ndarray  # lower end of the t interval (95 %); NaN with fewer groups than `LEAST_GROUPS`, in each list
-    high: np.ndarray
-
-
-def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
+def estimate(values: np.ndarray, drawn: Drawn) -> np.ndarray:
     """Returns the contrast of each memory with its t interval over groups (of two lists without a common group: Welch's).
 
-    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`.
+    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`. Returns the mean, and the
+    lower and upper end (95 %), which are NaN with fewer groups than `LEAST_GROUPS` in a list [3, memory].
     """
     from scipy.special import stdtrit  # which commands that compute no interval need not wait for
 
@@ -189,7 +182,7 @@ def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
     for own in (drawn.positive, ~drawn.positive) if apart else (np.ones(len(values), bool),):
         names, number = np.unique(drawn.group[own], return_inverse=True)
         if len(names) < LEAST_GROUPS:
-            return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
+            return np.stack([mean, mean * np.nan, mean * np.nan])
         sums = (number == np.arange(len(names))[:, None]) @ (weights[:, None] * rest)[own]
         freedom.append(len(names) - 1)
         errors.append((sums**2).sum(0) * len(names) / freedom[-1])
@@ -197,7 +190,7 @@ def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
     with np.errstate(invalid="ignore"):  # no variance, no width
         degrees = np.nan_to_num(squares.sum(0) ** 2 / (squares**2 / np.array(freedom)[:, None]).sum(0), nan=1.0)
     half = stdtrit(degrees, 0.975) * np.sqrt(squares.sum(0))
-    return Estimate(mean, mean - half, mean + half)
+    return np.stack([mean, mean - half, mean + half])
 
 
 def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:

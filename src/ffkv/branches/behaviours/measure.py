@@ -114,9 +114,13 @@ def measure(
     generator = random_stream(seed, Purpose.RANDOM_SETS)
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
     parts = choose_parts(screen, sizes, random_stream(seed, Purpose.SHUFFLED_MEMORIES))
-    candidates = _candidates(running, memories, settings, seed)
+    candidates, anatomy = dict[int, list[Candidate]](), running.loaded.anatomy
+    for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer")["memory"]:
+        values, _ = values_in_place(running.loaded.model, anatomy.layers[layer])
+        how = values.double().norm(dim=1).cpu().numpy(), anatomy.width, settings, seed
+        candidates[layer] = [draw_controls(layer, memory, *how) for memory in own.tolist()]
     drawn = memories.iloc[draw_outside(memories, settings.missed, random_stream(seed, Purpose.MISSED))]
-    alone = np.zeros(0, int), torch.zeros(0, running.loaded.anatomy.width)  # without controls
+    alone = np.zeros(0, int), torch.zeros(0, anatomy.width)  # without controls
     outside = {layer: [Candidate(n, *alone) for n in own] for layer, own in drawn.groupby("layer")["memory"]}
     room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
@@ -137,28 +141,14 @@ def measure(
     return made
 
 
-def _candidates(running: Running, memories: pd.DataFrame, settings: Behaviour, seed: int) -> dict[int, list[Candidate]]:
-    found, anatomy = {}, running.loaded.anatomy
-    for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer"):
-        values, _ = values_in_place(running.loaded.model, anatomy.layers[layer])
-        norms = values.double().norm(dim=1).cpu().numpy()
-        found[layer] = draw_controls(layer, own["memory"].tolist(), norms, anatomy.width, settings, seed)
-    return found
-
-
-def draw_controls(
-    layer: int, memories: Sequence[int], norms: np.ndarray, width: int, settings: Behaviour, seed: int
-) -> list[Candidate]:
-    """Draws the controls of candidates of a layer. They depend on no other candidate. `norms`: lengths of values [memory]."""
-    candidates = []
-    for memory in memories:
-        others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
-        generator = random_stream(seed, Purpose.BEHAVIOUR_CONTROLS, layer, memory)
-        controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
-        generator = random_stream(seed, Purpose.BEHAVIOUR_DIRECTIONS, layer, memory)
-        directions = torch.from_numpy(generator.standard_normal((settings.directions, width)).astype(np.float32))
-        candidates.append(Candidate(memory, controls, directions))
-    return candidates
+def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:
+    """Draws the controls of a candidate of a layer. They depend on no other candidate. `norms`: lengths of values [memory]."""
+    others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
+    generator = random_stream(seed, Purpose.BEHAVIOUR_CONTROLS, layer, memory)
+    controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
+    generator = random_stream(seed, Purpose.BEHAVIOUR_DIRECTIONS, layer, memory)
+    directions = torch.from_numpy(generator.standard_normal((settings.directions, width)).astype(np.float32))
+    return Candidate(memory, controls, directions)
 
 
 def measure_candidates(

@@ -15,7 +15,7 @@ from ffkv.branches.behaviours import told as words
 from ffkv.branches.behaviours.told import MEMORIES, POSITIONS, SETS, SUMMARY
 from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM
 from ffkv.run.graph.drawing import draw
-from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
+from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import GREY, LOOK
 from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns, pushed, whole_table
@@ -171,30 +171,26 @@ def _graphs(run: Run) -> list[TableBlock]:
     blocks = []
     for place, name in enumerate(run.table("behaviour_graph_sets")["behaviour"].unique()):
         graph = behaviour_graph(run, name)
-        drawn = draw(graph) if len(graph.nodes) else None
+        nodes, table, drawn = graph.nodes, None, None
+        if len(nodes):
+            numbers = {
+                "coefficient": column(nodes["coefficient"]),
+                "effect": column(nodes["effect"]),
+                "from": column(nodes["low"], like=nodes["effect"]),
+                "to": column(nodes["high"], like=nodes["effect"]),
+                **{each: [percent(share) for share in nodes[each]] for each in ("loss", "stability")},
+            }
+            tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
+            table = _memories(f"graph of {name}", nodes["name"], nodes["pattern"], tokens, numbers)
+            drawn = draw(graph)
         folded = [
             (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
             for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
             if len(frame)
         ]
-        table = _nodes(graph) if len(graph.nodes) else None
         anchor, more = f"behaviour-graph-{place}", note(__package__, "graph")
         blocks.append(TableBlock(anchor, f"Graph of {name}", graph.told, table, folded, drawn, more))
     return blocks
-
-
-def _nodes(graph: BehaviourGraph) -> PageTable:
-    nodes = graph.nodes
-    numbers = {
-        "coefficient": column(nodes["coefficient"]),
-        "effect": column(nodes["effect"]),
-        "from": column(nodes["low"], like=nodes["effect"]),
-        "to": column(nodes["high"], like=nodes["effect"]),
-        "loss": [percent(share) for share in nodes["loss"]],
-        "stability": [percent(share) for share in nodes["stability"]],
-    }
-    tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
-    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], tokens, numbers)
 
 
 def _named(run: Run, name: str) -> PageTable:

@@ -24,6 +24,7 @@ from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, patched_ends
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.placement import running_in_float32
+from ffkv.model.tap.hooks import tried
 
 STEPS = 5  # from all patched to none, with both
 PLACES = 2**27  # of all copies of a pass: a byte each
@@ -81,10 +82,9 @@ def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray,
         m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
         differences = running.head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
-            of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
-            of_s, both = states.s[:, place, -own[place].tokens :], (own[place], unchanged[place])
-            its = *both, of_m, of_base, of_s, values, differences[place]
-            found[n] = Subject(loaded, running.head, *its, running.batch_tokens)
+            of_m, of_base = (each[place, -tokens[place] :].clone() for each in (m, base))
+            its = own[place], unchanged[place], of_m, of_base, states.s[:, place, -tokens[place] :]
+            found[n] = Subject(loaded, running.head, *its, values, differences[place], running.batch_tokens)
     return [found[n] for n in range(len(prompts))]
 
 
@@ -231,16 +231,11 @@ def _patch(
     if not keep:  # the copies of all prompts have as many tokens
         ids = torch.cat([each.ids.expand(count, -1) for each in bases])
         bases, count = [bases[0]._replace(ids=ids)], len(ids)
-    try:
-        with running_in_float32(loaded.model):
-            ends = patched_ends(loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2]).flatten(0, 1)
-        problem: Exception | None = None
-    except UserError:
-        raise
-    except Exception as error:  # the model's own code refuses such arguments, in a way of its own
-        problem = error
-    else:
-        pairs = _pairs(subjects).repeat_interleave(shape[1], 0)
+    with running_in_float32(loaded.model):  # the model's own code may refuse such arguments, in a way of its own
+        ends = tried(patched_ends, loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2])
+    problem = ends if isinstance(ends, Exception) else None
+    if not problem:
+        ends, pairs = ends.flatten(0, 1), _pairs(subjects).repeat_interleave(shape[1], 0)
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).to(device).reshape(*shape[:2], 1)
         proof = (ends.to(device).unflatten(0, shape[:2])[:, -1] - expected).abs().amax(1) / expected.abs().amax(1)
         found = torch.cat([proof[:, None, None].expand_as(differences), differences, *seen], 2).cpu().double().numpy()

@@ -9,6 +9,10 @@ from ffkv.branches.behaviours.tables import estimated
 OVER_PREFIXES = "over prefixes (95 %)"
 NOT_KNOWN = "empty where it is 1 by construction, or where the interval of the behaviour has the 0"
 NOT_ABLE = "empty where no p-value can be as small as 0.05, because there are too few groups of prompts"
+COUNTED = (
+    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+)
 SUMMARY = table(
     "behaviours/behaviours.csv",
     "A behaviour.",
@@ -29,8 +33,7 @@ SUMMARY = table(
         "smallest p-value that the contrast can have with so many groups of the first half",
         since="fourth",
     ),
-    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
-    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    *COUNTED,
     *estimated(
         number("by_memories", f"share of the behaviour that is lost when all memories are patched; {NOT_KNOWN}"),
         "(95 %)",
@@ -56,8 +59,7 @@ BY_LAYER = table(
     tables.BEHAVIOUR,
     LAYER,
     count("memories", "memories of the layer"),
-    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
-    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    *COUNTED,
     number("screen", "sum of the screen of all memories, second half", tables.LOGITS),
     number("frozen_screen", "the same with norms and attention held", tables.LOGITS),
 )

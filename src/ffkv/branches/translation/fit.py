@@ -56,7 +56,8 @@ class Moments(NamedTuple):
 
     def plus(self, other: "Moments", sign: int = 1) -> "Moments":
         """Returns the sums over the pairs of both; with sign -1 over those that are not in `other`."""
-        return Moments(*(own + sign * its for own, its in zip(self, other, strict=True)))
+        pairs: Any = zip(self, other, strict=True)
+        return Moments(*(own + sign * its for own, its in pairs))
 
     def around(self, x: Tensor, y: Tensor) -> "Moments":
         """Returns the sums of the same pairs, with x [input] and y [output] subtracted from each."""

@@ -70,6 +70,13 @@ class Sums:
     attributes: dict[str, Any]  # the attributes of the file
 
 
+def of_shards(given: Given, name: str, *place: Any) -> Iterator[Any]:
+    """Reads a dataset of `Sums`, or a place in it, of each shard."""
+    for path in given.files["jacobians"]:
+        with hdf5.open(path, KIND, given.identity) as file:
+            yield datasets.Checked(file, Sums)[name][place]
+
+
 def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: int, seed: int) -> list[np.ndarray]:
     """Draws texts of a split: each begins with a random sentence and goes on with the next ones of its document. No two overlap.
 
