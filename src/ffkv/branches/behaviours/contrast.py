@@ -114,7 +114,13 @@ def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iter
     All assignments there are, if these are no more than `most`; else random ones: so many in all rounds together.
     """
     if cells.all <= most:
-        yield from _all_assignments(cells)
+        first = int(cells.positive[cells.alone].sum())
+        every = itertools.product(itertools.combinations(cells.alone.tolist(), first), range(1 << len(cells.flipped)))
+        while some := [*itertools.islice(every, ROWS)]:
+            assigned = np.zeros((len(some), len(cells.prompts)), bool)
+            assigned[np.arange(len(some))[:, None], np.array([places for places, _ in some], int)] = True
+            bits = np.array([flips for _, flips in some])[:, None] >> np.arange(len(cells.flipped)) & 1
+            yield cells.weights(assigned, bits > 0)
         return
     done, size = 0, min(FIRST, most)
     while done < most:
@@ -124,16 +130,6 @@ def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iter
         yield cells.weights(assigned, flips)
         done += size
         size = min(done * (TIMES - 1), most - done)
-
-
-def _all_assignments(cells: Cells) -> Iterator[np.ndarray]:
-    first = int(cells.positive[cells.alone].sum())
-    every = itertools.product(itertools.combinations(cells.alone.tolist(), first), range(1 << len(cells.flipped)))
-    while some := [*itertools.islice(every, ROWS)]:
-        assigned = np.zeros((len(some), len(cells.prompts)), bool)
-        assigned[np.arange(len(some))[:, None], np.array([places for places, _ in some], int)] = True
-        flips = np.array([bits for _, bits in some])[:, None] >> np.arange(len(cells.flipped)) & 1
-        yield cells.weights(assigned, flips > 0)
 
 
 def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.Generator) -> np.ndarray:

@@ -81,7 +81,13 @@ def make_graph(
     choices += [(NONE, Chosen(memories[:0])), (ALL, Chosen(telling.all)), *random]
     sets, nodes, between = describe_graph(telling, choices, again, settings.graph_share)
     nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
-    paths = measure_paths(running, telling, nodes)
+    paths, found = pd.DataFrame(), []  # at the last token of the prompts, as means
+    for subject in telling.subjects if nodes["layer"].nunique() > 1 else ():
+        ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)
+        places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
+        found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
+    if found:
+        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]].mean().reset_index()
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
 
 
@@ -205,16 +211,3 @@ def describe_edges(
         row[fewest(own, share)] = True
     table["shown"], table["stability"] = largest[0], largest[1:].mean(0)
     return table.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-
-
-def measure_paths(running: Running, half: Subjects, nodes: pd.DataFrame) -> pd.DataFrame:
-    """Returns the table `GRAPH_PATHS`: edges at the last token of the prompts, see `ffkv.model.effects.edges`, as means."""
-    if nodes["layer"].nunique() < 2:
-        return pd.DataFrame()
-    found = []
-    for subject in half.subjects:
-        ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)
-        places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
-        found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
-    by_edge = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]]
-    return by_edge.mean().reset_index()

@@ -62,8 +62,17 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
         kind = kind or own
         if own != kind:
             raise UserError(f"{where}: has the fields of {own}, and the first line those of {kind}. Make two files.")
+        for name in FIELDS[kind]:
+            if name in row:
+                _check(row[name], name, where)
+        label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
         group = "" if row.get(GROUP) is None else _label(row[GROUP], GROUP, where)
-        prompts += [prompt._replace(group=group) for prompt in _prompts(row, kind, place, where)]
+        if kind == LISTS:
+            named = [name for name in FIELDS[LISTS] if name in row]
+            prompts += [Prompt(place, row[name], None, "", "", label, name == "positive", group) for name in named]
+        else:
+            clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
+            prompts.append(Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True, group))
         if bool(group) != bool(prompts[0].group):
             missing = (place, prompts[0].line)[not prompts[0].group]
             raise UserError(
@@ -138,18 +147,6 @@ def _kind_of(row: dict[str, Any], where: str) -> str:
                 raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
             return kind
     raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
-
-
-def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Prompt]:
-    for name in FIELDS[kind]:
-        if name in row:
-            _check(row[name], name, where)
-    label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
-    if kind == LISTS:
-        named = [name for name in FIELDS[LISTS] if name in row]
-        return [Prompt(place, row[name], None, "", "", label, name == "positive") for name in named]
-    clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
-    return [Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True)]
 
 
 def _label(value: Any, name: str, where: str) -> str:

@@ -6,14 +6,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.base.files import tables
 from ffkv.branches.given import Given
 from ffkv.branches.translation.maps import read_maps
 from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX
 from ffkv.branches.values.project import compare, project
 from ffkv.branches.values.projections import Projections
-from ffkv.model.head.lens import Lens, MappedLens
+from ffkv.model.head.lens import MappedLens
 from ffkv.model.head.topk import predictions
 
 
@@ -43,11 +42,24 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
         for reading, (lens, lens_of_values) in lenses.items():
             projected, ranks = project(lens_of_values, own, count, w)
             table = compare(projected, ranks, examples)
-            agrees = (top == w) & (w >= 0)
-            by_memory.append(table.assign(reading=reading, head_top_token=top, head_agrees=agrees))
-            read = read_prefixes(states, layer, final, projected.top, lens, lens_of_values)
-            number = np.arange(len(final), dtype=np.int32)
-            by_prefix.append(read.assign(reading=reading, layer=layer, prefix=number))
+            of_head = {"head_top_token": top, "head_agrees": (top == w) & (w >= 0)}
+            by_memory.append(table.assign(reading=reading, **of_head))
+            r = predictions(lens, states.r, layer, final)
+            y = predictions(lens_of_values, states.y, layer, change=True)
+            agrees = projected.top[None] == y.ids[:, None]  # memories that predict what y predicts [prefix, memory]
+            read = {
+                "reading": reading,
+                "layer": layer,
+                "prefix": np.arange(len(final), dtype=np.int32),
+                "top_residual": r.ids,
+                "top_ffn": y.ids,
+                "final": final,
+                "probability": r.probability,
+                "tied": r.tied.astype(np.int8) + y.tied,
+                "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
+                "agreeing_all": agrees.sum(1).astype(np.int32),
+            }
+            by_prefix.append(pd.DataFrame(read))
             found += [projected] if reading == fitted.readings[0] else []
     names = {field for field in vars(plain) if field != "attributes"}
     joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}
@@ -56,27 +68,4 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
         replace(plain, **joined, attributes=about),
         tables.frame(BY_MEMORY, by_memory, given.train_identity),
         tables.frame(BY_PREFIX, by_prefix, given.sample_identity),
-    )
-
-
-def read_prefixes(
-    states: PrefixLayer, layer: int, final: np.ndarray, top_v: np.ndarray, lens: Lens, lens_of_values: Lens
-) -> pd.DataFrame:
-    """Reads r and y of the sampled prefixes of one layer, and counts the memories that predict what y predicts.
-
-    `final`: the model's prediction [prefix]. `top_v`: top(v_i) in the same reading [memory]. `lens`: what reads r.
-    `lens_of_values`: what read the values, and reads y. Returns the columns of `BY_PREFIX`, but for reading, layer and prefix.
-    """
-    r, y = predictions(lens, states.r, layer, final), predictions(lens_of_values, states.y, layer, change=True)
-    agrees = top_v[None] == y.ids[:, None]
-    return pd.DataFrame(
-        {
-            "top_residual": r.ids,
-            "top_ffn": y.ids,
-            "final": final,
-            "probability": r.probability,
-            "tied": r.tied.astype(np.int8) + y.tied,
-            "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
-            "agreeing_all": agrees.sum(1).astype(np.int32),
-        }
     )
