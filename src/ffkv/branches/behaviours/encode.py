@@ -74,7 +74,22 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
     grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
     part, order = draw(unused, positive, labels, groups, settings.count, seed)
-    rows = prompt_rows(prompts, encoded, groups, part, order)
+    rows = [
+        {
+            **prompt._asdict(),
+            **own._asdict(),
+            "prompt": number,
+            "label": replace_surrogates(prompt.label),
+            "group": replace_surrogates(group),
+            "part": half,
+            "order": place,
+            "unused": own.unused or ("" if half else words.UNDRAWN),
+            "text": replace_surrogates(str(prompt.clean)),
+            "clean": own.clean.tolist(),
+            "patch": own.patch.tolist(),
+        }
+        for number, (prompt, own, group, half, place) in enumerate(zip(prompts, encoded, groups, part, order))
+    ]
     used = _check_halves(rows, positive, part, settings.prompts)
     if kind == words.PROMPTS or (kind == words.PAIRS and settings.baseline != "patch"):
         generator = random_stream(seed, Purpose.REFERENCE_PREFIXES)
@@ -313,30 +328,6 @@ def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[b
             counts[place].update(of)
         halves |= dict.fromkeys(own, place)
     return halves
-
-
-def prompt_rows(
-    prompts: Sequence[Prompt], encoded: Sequence[Encoded], groups: Sequence[str], part: np.ndarray, order: np.ndarray
-) -> list[dict]:
-    """Returns the rows of the table `PROMPTS`, without the behaviour and what makes groups. `part`, `order`: see `draw`."""
-    return [
-        {
-            **prompt._asdict(),
-            **own._asdict(),
-            "prompt": number,
-            "label": replace_surrogates(prompt.label),
-            "group": replace_surrogates(group),
-            "part": half,
-            "order": place,
-            "unused": own.unused or ("" if half else words.UNDRAWN),
-            "text": replace_surrogates(str(prompt.clean)),
-            "clean": own.clean.tolist(),
-            "patch": own.patch.tolist(),
-        }
-        for number, (prompt, own, group, half, place) in enumerate(
-            zip(prompts, encoded, groups, part, order, strict=True)
-        )
-    ]
 
 
 def draw_prefixes(

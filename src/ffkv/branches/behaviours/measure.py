@@ -169,7 +169,12 @@ def measure_candidates(
     for layer, bases in zip(layers, found, strict=True):
         own, values = candidates[layer.index], values_in_place(loaded.model, layer)[0]
         places = offset[layer.index] + np.array([each.memory for each in own])
-        changes = torch.cat([_changes(values, each) for each in own])
+        by_one = []  # by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]
+        for each in own:
+            value, controls = values[each.memory], values[torch.from_numpy(each.controls).to(values.device)]
+            others = torch.cat([controls, each.directions.to(values.device)])
+            by_one += [-value[None], -float(value.norm()) * others / others.norm(dim=1, keepdim=True)]
+        changes = torch.cat(by_one)
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
         moves = (((each.m - each.base)[:, places].to(each.s.device), each.s[layer.index]) for each in subjects)
         removed = [s * move for move, s in moves]  # [token, candidate]
@@ -192,14 +197,6 @@ def measure_candidates(
                 its = {"prompt": prompt.number, "reach": reach}
                 rows += [its | each | {"effect": fall} for each, fall in zip(changed, falls, strict=True)]
     return rows
-
-
-def _changes(values: Tensor, candidate: Candidate) -> Tensor:
-    """Returns by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]."""
-    value, size = values[candidate.memory], float(values[candidate.memory].norm())
-    controls = values[torch.from_numpy(candidate.controls).to(values.device)]
-    others = torch.cat([controls, candidate.directions.to(values.device)])
-    return torch.cat([-value[None], -size * others / others.norm(dim=1, keepdim=True)])
 
 
 def choose_sets(

@@ -228,7 +228,8 @@ def descend(
         return float(divergences(head, y[held], {"": lens_of(ridge, head)}, x[held], 0)[""].mean())
 
     # A few coordinates of many models are a thousand times as large as the others: each is counted in its own deviations.
-    mean, unit, size = x[own].mean(0, dtype=np.float64), _deviation(x[own]), _deviation(y[own])
+    mean, deviations = x[own].mean(0, dtype=np.float64), [each[own].std(0, dtype=np.float64) for each in (x, y)]
+    unit, size = (np.where(found > 0, found, 1.0) for found in deviations)
     weight = torch.from_numpy((start.weight * unit[:, None] / size).astype(np.float32))
     offset = torch.from_numpy(((start.offset + mean @ start.weight) / size).astype(np.float32))
     optimizer = torch.optim.Adam([weight, offset], RATE)
@@ -249,12 +250,6 @@ def descend(
             elif step - best.steps >= PATIENCE * EVERY:
                 break
     return best
-
-
-def _deviation(vectors: np.ndarray) -> np.ndarray:
-    """Returns the standard deviation of each coordinate [d]; 1 where it is 0."""
-    found = vectors.std(0, dtype=np.float64)
-    return np.where(found > 0, found, 1.0)
 
 
 def _gradient(head: Head, vectors: Tensor, y: Tensor) -> Tensor:
