@@ -293,14 +293,13 @@ def in_turn(numbers: Iterable[int], groups: Sequence[str], kinds: Sequence[tuple
     taken: Counter[tuple[bool, str]] = Counter()
     order: list[int] = []
     while waiting:
-        for group in [*waiting]:
-            kind = min(waiting[group], key=taken.__getitem__)
+        for own in waiting.values():
+            kind = min(own, key=taken.__getitem__)
             taken[kind] += 1
-            order.append(waiting[group][kind].pop())
-            if not waiting[group][kind]:
-                del waiting[group][kind]
-            if not waiting[group]:
-                del waiting[group]
+            order.append(own[kind].pop())
+            if not own[kind]:
+                del own[kind]
+        waiting = {group: own for group, own in waiting.items() if own}
     return order
 
 

@@ -58,7 +58,11 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
         if not isinstance(row, dict):
             raise UserError(f"{where}: contains {type(row).__name__}, not an object with fields. {LINES}")
         row = _renamed(row, fields, where)
-        own = _kind_of(row, where)
+        own = next((each for each, names in FIELDS.items() if any(name in row for name in names)), "")
+        if not own:
+            raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
+        if own != LISTS and (missing := [name for name in FIELDS[own] if name not in row]):
+            raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
         kind = kind or own
         if own != kind:
             raise UserError(f"{where}: has the fields of {own}, and the first line those of {kind}. Make two files.")
@@ -74,9 +78,9 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
             clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
             prompts.append(Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True, group))
         if bool(group) != bool(prompts[0].group):
-            missing = (place, prompts[0].line)[not prompts[0].group]
+            without = (place, prompts[0].line)[not prompts[0].group]
             raise UserError(
-                f"{path}, {missing}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
+                f"{path}, {without}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
             )
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
@@ -137,16 +141,6 @@ def _renamed(row: dict[str, Any], fields: Mapping[str, str], where: str) -> dict
             )
     others = {name: value for name, value in row.items() if name not in fields.values()}
     return others | {own: row[theirs] for own, theirs in fields.items() if theirs in row}
-
-
-def _kind_of(row: dict[str, Any], where: str) -> str:
-    for kind, fields in FIELDS.items():
-        if any(name in row for name in fields):
-            missing = [name for name in fields if name not in row]
-            if missing and kind != LISTS:
-                raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
-            return kind
-    raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
 
 
 def _label(value: Any, name: str, where: str) -> str:

@@ -100,24 +100,19 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
             panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
         drawing.share_axis(panel, "share of the behaviour that is lost")
         panel.set_ylim(auto=True)
-        _size_axis(panel, sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]}))
+        panel.set_xlabel("n memories are patched")
+        sizes = sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]})
+        if sizes:  # else the model does not do what the behaviour asks for: a logarithmic axis needs a number
+            panel.set_xscale("log")
+            panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+            labelled = sizes[:1]  # of labels that would touch, the smaller size has one
+            for size in sizes:
+                if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
+                    labelled.append(size)
+            panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
+            panel.minorticks_off()
     _legend(figure, panels)
     return figure
-
-
-def _size_axis(panel: Axes, sizes: list[int]) -> None:
-    """Sets up a logarithmic axis with a tick at each size. Of labels that would touch, the smaller size has one."""
-    panel.set_xlabel("n memories are patched")
-    if not sizes:  # the model does not do what the behaviour asks for: a logarithmic axis needs a number
-        return
-    panel.set_xscale("log")
-    panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-    labelled = sizes[:1]
-    for size in sizes:
-        if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
-            labelled.append(size)
-    panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
-    panel.minorticks_off()
 
 
 def _asked(run: Run) -> PageTable:

@@ -208,7 +208,15 @@ def _patch(
     """Runs one pass. Returns what `patch` does [prompt, copy, .]; a last copy of each prompt is whole, and proves the pass."""
     (loaded, head, prompt, *_), device, values = subjects[0], subjects[0].loaded.device, subjects[0].values
     shape = len(subjects), 1 + max(map(len, copies)), prompt.tokens, subjects[0].m.shape[1]
-    patched, base = _patched(copies, shape, device), _stack((each.base for each in subjects), device)[:, None]
+    size, but, places = shape[2] * shape[3], np.zeros((*shape[:2], 1, 1), bool), [NOTHING]
+    for n, each in enumerate(copies):
+        for number, copy in enumerate(each):
+            but[n, number] = copy.but
+            places.append(copy.places + (n * shape[1] + number) * size)
+    named = torch.zeros(shape, dtype=torch.bool, device=device)
+    named.view(-1).index_fill_(0, to_device(np.concatenate(places), device), True)
+    patched = named ^ to_device(but, device)  # [prompt, copy, token, memory]; none behind the copies of a prompt
+    base = _stack((each.base for each in subjects), device)[:, None]
     order = np.argsort(hold % shape[3], kind="stable")  # by layer
     token, memory = np.divmod(hold[order], shape[3])
     own, at = _stack((each.m for each in subjects), device)[:, None], to_device(np.stack([token, memory]), device)
@@ -245,15 +253,3 @@ def _patch(
             f"{f' ({problem})' if problem else ''}. Leave `behaviours` and graphs out for this model."
         ) from problem
     return found[..., 1], found[..., 2:][..., np.argsort(order)], ends.unflatten(0, shape[:2])
-
-
-def _patched(copies: Sequence[Sequence[Copy]], shape: tuple[int, ...], device: str) -> Tensor:
-    """Tells which places are patched in each copy of each prompt [prompt, copy, token, memory]; none behind its copies."""
-    size, but, places = shape[2] * shape[3], np.zeros((*shape[:2], 1, 1), bool), [NOTHING]
-    for n, own in enumerate(copies):
-        for number, each in enumerate(own):
-            but[n, number] = each.but
-            places.append(each.places + (n * shape[1] + number) * size)
-    named = torch.zeros(shape, dtype=torch.bool, device=device)
-    named.view(-1).index_fill_(0, to_device(np.concatenate(places), device), True)
-    return named ^ to_device(but, device)

@@ -319,13 +319,10 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
             sums.square[place] = np.square(found["jacobian"]).sum((1, 2))
             bar.update()
             if number != own[-1] or stopped():
-                _save(progress_path(path), "progress", sums, {"identity": known})
+                with hdf5.create(progress_path(path), "progress", {"identity": known}) as file:
+                    datasets.write(file, sums)
             if stopped():
                 stop(stopped(), f"{place + 1} texts are done and saved")
-    _save(path, KIND, sums, about)
-    discard_progress(path)
-
-
-def _save(path: Path, kind: str, sums: Sums, attributes: dict[str, Any]) -> None:
-    with hdf5.create(path, kind, attributes) as file:
+    with hdf5.create(path, KIND, about) as file:
         datasets.write(file, sums)
+    discard_progress(path)
