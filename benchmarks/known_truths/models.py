@@ -26,7 +26,7 @@ from ffkv.branches.settings import Batches, Corpus, Intervention, Keys, Model, P
 from ffkv.branches.translation.average import average_jacobians
 from ffkv.branches.translation.jacobian import read_jacobians
 from ffkv.branches.translation.maps import write_maps
-from ffkv.branches.translation.measure import measure_jacobian
+from ffkv.branches.translation.measure import measure_translation
 from ffkv.branches.translation.section import answer
 from ffkv.branches.translation.summarize import summarize_differences, summarize_values
 from ffkv.branches.translation.tables import AGREEMENT
@@ -167,7 +167,7 @@ def lenses(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
             read_jacobians(given, settings)(sums)
             seed = int(generator.integers(2**31))
             write_maps(maps, average_jacobians(Given(ffkv.Work("cpu"), **files, jacobians=[sums]), settings, seed)[0])
-            by_memory = measure_jacobian(Given(ffkv.Work("cpu"), **files, jacobian_maps=maps))[1]
+            by_memory = measure_translation(Given(ffkv.Work("cpu"), **files, jacobian_maps=maps))[1]
             unigram = given.competing.count_next_tokens(WORDS)
         table = summarize_differences(by_memory, 3)
         run = SimpleNamespace(table=lambda name, table=table: table, anatomy=SimpleNamespace(weights="checkpoint"))

@@ -88,8 +88,8 @@ def intervals(repetitions: int, generator: np.random.Generator) -> Iterator[Case
             has, lost = 4 + noise[0], 1.6 + 0.2 * noise[0] + 0.6 * noise[1]
             bounds["share of a behaviour"].append(interval_over_groups(weights @ lost / (weights @ has)))
             bounds["effect"].append(interval_over_groups(weights @ lost))
-            found = estimate(lost[:, None], Drawn(np.ones(len(group), bool), group))
-            bounds["contrast"].append((found.low[0], found.high[0]))
+            (_, *ends) = estimate(lost[:, None], Drawn(np.ones(len(group), bool), group))[:, 0].tolist()
+            bounds["contrast"].append(tuple(ends))
         size = f"{groups} groups of {prompts}"
         for what, own in bounds.items():
             hits = covered(own, 0.4 if what.startswith("share") else 1.6)

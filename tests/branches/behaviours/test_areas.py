@@ -39,7 +39,7 @@ def test_no_area_of_what_is_not_there():
 def test_parts_are_the_first_of_each_ranking():
     screen, sizes = np.array([0.0, -3, 2, 1]), np.array([1.0, 5, 2, 0])
     parts = choose_parts(screen, sizes, np.random.default_rng(0))
-    found = {(choice, share): memories.tolist() for choice, share, memories in parts}
+    found = {(part.choice, part.share): part.memories.tolist() for part in parts}
     assert [found["screen", share] for share in (0.001, 0.2, 0.5, 1.0)] == [[2], [2], [2, 3], [0, 1, 2, 3]]
     assert [found["size", share] for share in (0.001, 0.5, 1.0)] == [[1], [1, 2], [0, 1, 2, 3]]
     assert {*found["shuffled", 0.2]} < {*found["shuffled", 0.5]} and len(parts) == 3 * len(SHARES)

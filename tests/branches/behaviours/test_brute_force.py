@@ -9,6 +9,7 @@ from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
 from ffkv.branches.behaviours import measure, subjects
+from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.states import AtTokens, read_states, run_states
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.settings import Behaviour
@@ -41,10 +42,10 @@ def running(proven, load_kind, tmp_path):
     return get
 
 
-def subjects_of(model: Running) -> list[subjects.Subject]:
+def subjects_of(model: Running) -> Subjects:
     """The prompts, whose memories are patched to 0."""
     mean = np.zeros(model.loaded.anatomy.layer_offset[-1])
-    return subjects.read_prompts(model.loaded, model.head, PROMPTS, mean, "zero", model.batch_tokens, model.keeps)
+    return Subjects(subjects.read_prompts(model, PROMPTS, mean, "zero"), np.arange(len(PROMPTS)))
 
 
 def log_p(loaded, prompt: Encoded, factors: dict) -> torch.Tensor:
@@ -74,12 +75,14 @@ def test_effects_sets_and_side_effects_are_those_of_forward_passes(kind, running
     loaded, places, offset = model.loaded, chosen_memories(model.loaded), model.loaded.anatomy.layer_offset
     flat, own = np.sort([offset[layer] + memory for layer, memory in places]), subjects_of(model)
     candidates = {
-        layer: measure.draw_controls(
-            layer, [m for at, m in places if at == layer], norms_of(loaded, layer), loaded.anatomy.width, SETTINGS, 0
-        )
+        layer: [
+            measure.draw_controls(layer, m, norms_of(loaded, layer), loaded.anatomy.width, SETTINGS, 0)
+            for at, m in places
+            if at == layer
+        ]
         for layer in range(len(offset) - 1)
     }
-    rows = measure.measure_candidates(model, candidates, own)
+    rows = measure.measure_candidates(model, candidates, own.subjects)
     total = {(r["prompt"], r["layer"], r["memory"]): r for r in rows if r["source"] == "own" and r["reach"] == "total"}
     assert len(total) == 2 * len(places)
     for (number, *place), row in total.items():

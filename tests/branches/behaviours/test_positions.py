@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import ffkv
 from ffkv.branches.behaviours import measure, words
+from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.encode import encode_prompts
 from ffkv.branches.behaviours.prompt_file import Prompt
 from ffkv.branches.behaviours.states import read_states
@@ -147,7 +148,7 @@ def case(request, load_kind, proven):
 
 def subjects_of(case, baseline="patch"):
     mean = np.full(case.offset[-1], 0.25, np.float32)
-    return read_prompts(case.loaded, case.running.head, PROMPTS, mean, baseline, BATCH_TOKENS)
+    return read_prompts(case.running, PROMPTS, mean, baseline)
 
 
 def test_bases_are_coefficients_of_the_patch_prompt(case):
@@ -162,14 +163,13 @@ def test_effects_are_those_of_forward_passes(case):
     """Total: o changes at all tokens behind the first. Direct: the last residual of the last token. Also along a control's value."""
     settings = Behaviour(prompts="none", controls=2, directions=1)
     candidates = {
-        layer: measure.draw_controls(
-            layer,
-            [memory for at, memory in case.places if at == layer],
-            case.clean[0].v[layer].norm(dim=1).numpy(),
-            case.loaded.anatomy.width,
-            settings,
-            0,
-        )
+        layer: [
+            measure.draw_controls(
+                layer, memory, case.clean[0].v[layer].norm(dim=1).numpy(), case.loaded.anatomy.width, settings, 0
+            )
+            for at, memory in case.places
+            if at == layer
+        ]
         for layer in case.layers
     }
     rows = measure.measure_candidates(case.running, candidates, subjects_of(case))
@@ -201,7 +201,7 @@ def test_sets_are_those_of_forward_passes(case):
         measure.MemorySet("all", 0, len(every), every),
         measure.MemorySet("random", 0, 0, every[:0]),
     ]
-    rows = measure.measure_sets(sets, subjects_of(case))
+    rows = measure.measure_sets(sets, Subjects(subjects_of(case), np.arange(2)))
     assert len(rows) == 6
     for row, chosen in zip(rows, [case.flat, every, every[:0]] * 2, strict=True):
         number, prompt = row["prompt"], PROMPTS[row["prompt"]]
@@ -213,7 +213,7 @@ def test_sets_are_those_of_forward_passes(case):
 
 def test_side_effects_are_those_of_forward_passes(case):
     sets = [measure.MemorySet("screen", 0, len(case.flat), case.flat)]
-    rows = measure.measure_side_effects(sets, subjects_of(case))
+    rows = measure.measure_side_effects(sets, Subjects(subjects_of(case), np.arange(2)))
     for row, prompt in zip(rows, PROMPTS, strict=True):
         before, after = (
             each.logits.log_softmax(-1) for each in (case.clean[row["prefix"]], case.patched(row["prefix"], case.flat))
@@ -250,7 +250,7 @@ def test_no_pass_has_more_tokens_than_it_may(case):
         lambda module, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     sets = [measure.MemorySet("screen", draw, 1, np.array([draw])) for draw in range(20)]
-    measure.measure_sets(sets, subjects_of(case))
+    measure.measure_sets(sets, Subjects(subjects_of(case), np.arange(2)))
     hook.remove()
     assert max(seen) == 30 <= BATCH_TOKENS
 

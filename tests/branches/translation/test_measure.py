@@ -17,7 +17,7 @@ from ffkv.branches.given import Given
 from ffkv.branches.settings import Batches, Prefixes, Translation
 from ffkv.branches.translation.fit import fit_maps
 from ffkv.branches.translation.maps import Maps, write_maps
-from ffkv.branches.translation.measure import measure_jacobian, measure_translation
+from ffkv.branches.translation.measure import measure_translation
 from ffkv.branches.translation.states import read_states
 from ffkv.branches.translation.summarize import summarize_translation
 from ffkv.branches.translation.tables import (
@@ -62,7 +62,7 @@ def measured_by_jacobian(files: dict, tmp_path: Path) -> tuple:
     )
     maps = Maps(layer=np.arange(shape[0], dtype=np.int32), weight=weight, offset=offset, attributes={})
     write_maps(tmp_path / "maps.h5", maps)
-    return maps, *measure_jacobian(Given(Work("cpu"), **files, jacobian_maps=tmp_path / "maps.h5"))
+    return maps, *measure_translation(Given(Work("cpu"), **files, jacobian_maps=tmp_path / "maps.h5"))
 
 
 def test_shards_and_groups_change_no_byte(files, tmp_path):

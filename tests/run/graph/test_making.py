@@ -11,7 +11,7 @@ import ffkv
 from benchmarks.pretended_card import PretendedCard, as_device
 from ffkv.base.intervals import mean_interval
 from ffkv.branches.behaviours import choosing, graph, words
-from ffkv.branches.behaviours.choosing import Subjects, choose_graphs, read_subjects
+from ffkv.branches.behaviours.choosing import Subjects, choose_graphs
 from ffkv.branches.behaviours.graph import fewest, make_graph, measure_links
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts, screen
@@ -99,11 +99,11 @@ def half_of(proven):
         folder = proven(kind)
         loaded = load(folder, "cpu")
         case, mean = Case(kind, loaded, load_head(folder, "cpu")), np.zeros(loaded.anatomy.layer_offset[-1])
-        running = case.running._replace(keeps=members != "all")
+        running = case.running._replace(keeps=members == "last")
         if members == "places":
-            return case, Subjects(read_prompts(loaded, running.head, [PROMPT], mean, "patch", 64), np.zeros(1), True)
+            return case, Subjects(read_prompts(running, [PROMPT], mean, "patch"), np.zeros(1), True)
         prompts = [each if members == "all" else each._replace(tokens=1) for each in PROMPTS]
-        return case, read_subjects(running, prompts, np.arange(2), mean, "patch")
+        return case, Subjects(read_prompts(running, prompts, mean, "patch"), np.arange(2))
 
     return get
 
@@ -154,7 +154,7 @@ def case(kind, proven):
     folder = proven(kind)
     loaded = load(folder, "cpu")
     mean = np.linspace(-0.3, 0.3, loaded.anatomy.layer_offset[-1]).astype(np.float32)
-    (subject,) = read_prompts(loaded, load_head(folder, "cpu"), [PROMPT], mean, "mean", 64)
+    (subject,) = read_prompts(Running(loaded, load_head(folder, "cpu"), False, [], 64), [PROMPT], mean, "mean")
     return subject
 
 
@@ -216,11 +216,12 @@ def test_prompts_and_states_share_a_pass_which_waits_twice_at_most(proven):
     """On a pretended card: copies of two prompts of other lengths behind what is kept, and five states of two prompts."""
     folder = proven("gpt2")  # whose own code waits at most once
     with as_device() as ran, PretendedCard() as card:
-        loaded, head = load(folder), load_head(folder)
-        mean = np.zeros(loaded.anatomy.layer_offset[-1])
+        its = Running(load(folder), load_head(folder), True, [], 64)
+        mean = np.zeros(its.loaded.anatomy.layer_offset[-1])
         of_last = [each._replace(tokens=1) for each in PROMPTS]
-        behind = read_prompts(loaded, head, of_last, mean, "patch", 64, keep=True)
-        whole = read_prompts(loaded, head, [PROMPT, PROMPT._replace(wrong=9)], mean, "patch", 64)
+        behind = read_prompts(its, of_last, mean, "patch")
+        two = [PROMPT, PROMPT._replace(wrong=9)]
+        whole = read_prompts(its._replace(keeps=False), two, mean, "patch")
         copies = [[Copy(np.array([0])), Copy(np.array([1, 2]), True)], [Copy(np.array([3]))]]
         for take in (
             lambda: patch(behind, copies, hold=np.array([4, 40])),
@@ -319,7 +320,11 @@ def test_of_answers_without_a_reason_nothing_holds_on_other_prompts(proven):
     running, random = Running(loaded, head, True, [], BATCH_TOKENS), np.random.default_rng(3)
     rows = np.array([random.permutation(np.arange(1, 60))[:6] for _ in range(32)])
     prompts = [Encoded(row[:4], row[:0], *row[4:].tolist(), "") for row in rows]
-    read = partial(read_subjects, running, mean=np.zeros(loaded.anatomy.layer_offset[-1]), baseline="zero")
+    mean = np.zeros(loaded.anatomy.layer_offset[-1])
+
+    def read(prompts, group):
+        return Subjects(read_prompts(running, prompts, mean, "zero"), group)
+
     first = read(prompts=prompts[:16], group=np.arange(16))
     turned = [
         each if raised else each._replace(answer=each.wrong, wrong=each.answer)

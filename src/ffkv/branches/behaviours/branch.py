@@ -10,7 +10,6 @@ PACKAGE = "ffkv.branches.behaviours"
 TOKENS = 20  # of a prompt, for plans
 PARTS = 30  # first memories of three rankings, for CPR and CMD
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
-STATES = File("behaviours/{behaviour}/states/{shard}.h5", f"{PACKAGE}.stored:write_states")
 RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
 
 
@@ -74,7 +73,7 @@ BRANCH = Branch(
             "Read contributions and screen of every memory on the prompts of a behaviour.",
             reads=("model", "encode", "triggers"),
             settings=("behaviours", *RUNS_MODEL),
-            writes=(STATES,),
+            writes=(File("behaviours/{behaviour}/states/{shard}.h5", f"{PACKAGE}.stored:write_states"),),
             imports="model",
             amount=_read,
         ),

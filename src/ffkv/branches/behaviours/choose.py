@@ -45,7 +45,7 @@ def choose_memories(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
         floor=states.patch_difference if settings.baseline == "patch" else np.nan,
         probability=states.probability,
     )
-    stability = pd.DataFrame(measure_stability(states, part, drawn, labels, settings, seed))
+    stability = measure_stability(states, part, drawn, labels, settings, seed)
     made = (MEMORIES, memories), (ANSWERS, answers[part != words.REFERENCE]), (STABILITY, stability)
     return tuple(tables.frame(each, own.assign(behaviour=given.name), states.attributes) for each, own in made)
 
@@ -103,12 +103,12 @@ def measure_memories(
 
 def measure_stability(
     states: PromptStates, part: np.ndarray, drawn: Drawn, labels: np.ndarray, settings: Behaviour, seed: int
-) -> list[dict]:
-    """Returns rows of the table `STABILITY`, without the behaviour: how alike the sets of other prompts are.
+) -> pd.DataFrame:
+    """Returns the table `STABILITY`, without the behaviour: how alike the sets of other prompts are.
 
     Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts.
     """
-    rows: list[dict] = []
+    rows: list[tuple] = []
     positive, lists = drawn.positive, not drawn.positive[part != words.REFERENCE].all()
     rankings = {words.BY_CONTRAST: states.contribution} | (
         {words.BY_SCREEN: states.screen} if states.screen.any() else {}
@@ -123,30 +123,18 @@ def measure_stability(
 
         first = part == words.CHOOSE
         again = resampled(values[first].astype(np.float32), drawn.of(first), count, settings.bootstraps, generator)
-        pairs = [(words.BOOTSTRAPS, "", "", one, other) for one, other in zip(again[::2], again[1::2])]
-        everything = np.arange(len(part))
-        pairs.append((words.HALVES, "", "", top(everything[first]), top(everything[part == words.ESTIMATE])))
+        pairs = [((words.BOOTSTRAPS, "", ""), sets) for sets in zip(again[::2], again[1::2])]
+        pairs.append(((words.HALVES, "", ""), (top(first), top(part == words.ESTIMATE))))
         named = {label: labels == label for label in dict.fromkeys(labels.tolist()) if label}
         known = [own for own in named.items() if own[1].sum() >= LEAST_OF_LABEL]
         known = [own for own in known if not lists or len({*positive[own[1]].tolist()}) == 2]
-        tops = {label: top(everything[own]) for label, own in known[:20]}
-        pairs += [(words.LABELS, one, other, tops[one], tops[other]) for one, other in itertools.combinations(tops, 2)]
+        tops = {label: top(own) for label, own in known[:20]}
+        pairs += [((words.LABELS, *two), (tops[two[0]], tops[two[1]])) for two in itertools.combinations(tops, 2)]
         moved = np.flatnonzero(np.abs(values[first]).any(0))
         random = [generator.permutation(moved)[:count] for _ in range(settings.bootstraps // 2 * 2)]
-        pairs += [(words.RANDOM, "", "", one, other) for one, other in zip(random[::2], random[1::2])]
-        rows += [
-            {
-                "ranking": name,
-                "compared": compared,
-                "first": one,
-                "second": other,
-                "memories": count,
-                "jaccard": jaccard(left, right),
-                "overlap": rank_biased_overlap(left, right),
-            }
-            for compared, one, other, left, right in pairs
-        ]
-    return rows
+        pairs += [((words.RANDOM, "", ""), sets) for sets in zip(random[::2], random[1::2])]
+        rows += [(name, *about, count, jaccard(*sets), rank_biased_overlap(*sets)) for about, sets in pairs]
+    return pd.DataFrame(rows, columns=STABILITY.names[1:])
 
 
 def jaccard(first: np.ndarray, second: np.ndarray) -> float:

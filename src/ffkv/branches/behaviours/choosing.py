@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ffkv.branches.behaviours.stored import Encoded, largest
-from ffkv.branches.behaviours.subjects import NOTHING, STEPS, Copy, Subject, patch, read_prompts, screen
-from ffkv.model.effects.rerun import Running
+from ffkv.branches.behaviours.stored import largest
+from ffkv.branches.behaviours.subjects import NOTHING, STEPS, Copy, Subject, patch, screen
 from ffkv.model.tap.hooks import type_name
 
 GROWTH = 0.2  # how many members more a larger set has: this share of those that it has
@@ -139,14 +138,6 @@ class Subjects:
     def losses(self, members: np.ndarray) -> np.ndarray:
         """Returns by how much less the logit difference is without each member, all others but these patched [prompt, member]."""
         return self.differences([members]) - self.differences(but_one(members))
-
-
-def read_subjects(
-    running: Running, prompts: Sequence[Encoded], group: np.ndarray, mean: np.ndarray, baseline: str
-) -> Subjects:
-    """Reads prompts. Arguments: as in `read_prompts`, and the group of each prompt."""
-    how = mean, baseline, running.batch_tokens, running.keeps
-    return Subjects(read_prompts(running.loaded, running.head, prompts, *how), group)
 
 
 def but_one(members: np.ndarray) -> list[np.ndarray]:

@@ -114,7 +114,13 @@ def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iter
     All assignments there are, if these are no more than `most`; else random ones: so many in all rounds together.
     """
     if cells.all <= most:
-        yield from _all_assignments(cells)
+        first = int(cells.positive[cells.alone].sum())
+        every = itertools.product(itertools.combinations(cells.alone.tolist(), first), range(1 << len(cells.flipped)))
+        while some := [*itertools.islice(every, ROWS)]:
+            assigned = np.zeros((len(some), len(cells.prompts)), bool)
+            assigned[np.arange(len(some))[:, None], np.array([places for places, _ in some], int)] = True
+            bits = np.array([flips for _, flips in some])[:, None] >> np.arange(len(cells.flipped)) & 1
+            yield cells.weights(assigned, bits > 0)
         return
     done, size = 0, min(FIRST, most)
     while done < most:
@@ -124,16 +130,6 @@ def assignments(cells: Cells, most: int, generator: np.random.Generator) -> Iter
         yield cells.weights(assigned, flips)
         done += size
         size = min(done * (TIMES - 1), most - done)
-
-
-def _all_assignments(cells: Cells) -> Iterator[np.ndarray]:
-    first = int(cells.positive[cells.alone].sum())
-    every = itertools.product(itertools.combinations(cells.alone.tolist(), first), range(1 << len(cells.flipped)))
-    while some := [*itertools.islice(every, ROWS)]:
-        assigned = np.zeros((len(some), len(cells.prompts)), bool)
-        assigned[np.arange(len(some))[:, None], np.array([places for places, _ in some], int)] = True
-        flips = np.array([bits for _, bits in some])[:, None] >> np.arange(len(cells.flipped)) & 1
-        yield cells.weights(assigned, flips > 0)
 
 
 def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.Generator) -> np.ndarray:
@@ -165,18 +161,11 @@ def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.G
     return as_large / tried if exact else (1 + as_large) / (1 + tried)
 
 
-class Estimate(NamedTuple):
-    """A mean over prompts with its interval [memory]."""
-
-    mean: np.ndarray
-    low: np.ndarray  # lower end of the t interval (95 %); NaN with fewer groups than `LEAST_GROUPS`, in each list
-    high: np.ndarray
-
-
-def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
+def estimate(values: np.ndarray, drawn: Drawn) -> np.ndarray:
     """Returns the contrast of each memory with its t interval over groups (of two lists without a common group: Welch's).
 
-    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`.
+    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`. Returns the mean, and the
+    lower and upper end (95 %), which are NaN with fewer groups than `LEAST_GROUPS` in a list [3, memory].
     """
     from scipy.special import stdtrit  # which commands that compute no interval need not wait for
 
@@ -189,7 +178,7 @@ def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
     for own in (drawn.positive, ~drawn.positive) if apart else (np.ones(len(values), bool),):
         names, number = np.unique(drawn.group[own], return_inverse=True)
         if len(names) < LEAST_GROUPS:
-            return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
+            return np.stack([mean, mean * np.nan, mean * np.nan])
         sums = (number == np.arange(len(names))[:, None]) @ (weights[:, None] * rest)[own]
         freedom.append(len(names) - 1)
         errors.append((sums**2).sum(0) * len(names) / freedom[-1])
@@ -197,7 +186,7 @@ def estimate(values: np.ndarray, drawn: Drawn) -> Estimate:
     with np.errstate(invalid="ignore"):  # no variance, no width
         degrees = np.nan_to_num(squares.sum(0) ** 2 / (squares**2 / np.array(freedom)[:, None]).sum(0), nan=1.0)
     half = stdtrit(degrees, 0.975) * np.sqrt(squares.sum(0))
-    return Estimate(mean, mean - half, mean + half)
+    return np.stack([mean, mean - half, mean + half])
 
 
 def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +74,22 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
     grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
     part, order = draw(unused, positive, labels, groups, settings.count, seed)
-    rows = prompt_rows(prompts, encoded, groups, part, order)
+    rows = [
+        {
+            **prompt._asdict(),
+            **own._asdict(),
+            "prompt": number,
+            "label": replace_surrogates(prompt.label),
+            "group": replace_surrogates(group),
+            "part": half,
+            "order": place,
+            "unused": own.unused or ("" if half else words.UNDRAWN),
+            "text": replace_surrogates(str(prompt.clean)),
+            "clean": own.clean.tolist(),
+            "patch": own.patch.tolist(),
+        }
+        for number, (prompt, own, group, half, place) in enumerate(zip(prompts, encoded, groups, part, order))
+    ]
     used = _check_halves(rows, positive, part, settings.prompts)
     if kind == words.PROMPTS or (kind == words.PAIRS and settings.baseline != "patch"):
         generator = random_stream(seed, Purpose.REFERENCE_PREFIXES)
@@ -278,14 +293,13 @@ def in_turn(numbers: Iterable[int], groups: Sequence[str], kinds: Sequence[tuple
     taken: Counter[tuple[bool, str]] = Counter()
     order: list[int] = []
     while waiting:
-        for group in [*waiting]:
-            kind = min(waiting[group], key=taken.__getitem__)
+        for own in waiting.values():
+            kind = min(own, key=taken.__getitem__)
             taken[kind] += 1
-            order.append(waiting[group][kind].pop())
-            if not waiting[group][kind]:
-                del waiting[group][kind]
-            if not waiting[group]:
-                del waiting[group]
+            order.append(own[kind].pop())
+            if not own[kind]:
+                del own[kind]
+        waiting = {group: own for group, own in waiting.items() if own}
     return order
 
 
@@ -301,40 +315,18 @@ def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[b
     members: dict[str, list[int]] = {}
     for number in numbers:
         members.setdefault(groups[number], []).append(number)
-    halves, counts = dict[int, int](), np.zeros((2, 2, 1 + len({*kinds})), int)  # [half, list, label]
-    labels = {label: place for place, label in enumerate(dict.fromkeys(label for _, label in kinds))}
+    halves, counts = dict[int, int](), (Counter[Any](), Counter[Any]())  # of each half, by kind and by list
     for own in sorted(members.values(), key=len, reverse=True):
-        group = np.zeros_like(counts[0])
-        np.add.at(group, tuple(zip(*[(int(kinds[number][0]), labels[kinds[number][1]]) for number in own])), 1)
-        like = [((half * group).sum(), (half.sum(1) * group.sum(1)).sum()) for half in counts]
+        group: list[Counter[Any]] = [
+            Counter(kinds[number] for number in own),
+            Counter(kinds[number][0] for number in own),
+        ]
+        like = [[sum(half[each] * n for each, n in of.items()) for of in group] for half in counts]
         place = int(like[1] < like[0])
-        counts[place] += group
+        for of in group:
+            counts[place].update(of)
         halves |= dict.fromkeys(own, place)
     return halves
-
-
-def prompt_rows(
-    prompts: Sequence[Prompt], encoded: Sequence[Encoded], groups: Sequence[str], part: np.ndarray, order: np.ndarray
-) -> list[dict]:
-    """Returns the rows of the table `PROMPTS`, without the behaviour and what makes groups. `part`, `order`: see `draw`."""
-    return [
-        {
-            **prompt._asdict(),
-            **own._asdict(),
-            "prompt": number,
-            "label": replace_surrogates(prompt.label),
-            "group": replace_surrogates(group),
-            "part": half,
-            "order": place,
-            "unused": own.unused or ("" if half else words.UNDRAWN),
-            "text": replace_surrogates(str(prompt.clean)),
-            "clean": own.clean.tolist(),
-            "patch": own.patch.tolist(),
-        }
-        for number, (prompt, own, group, half, place) in enumerate(
-            zip(prompts, encoded, groups, part, order, strict=True)
-        )
-    ]
 
 
 def draw_prefixes(
@@ -354,10 +346,8 @@ def draw_prefixes(
     for n in drawn:
         ids = corpus.prefix_ids(sentence[n], position[n])
         row: dict[str, object] = {"label": "", "positive": False, "part": words.REFERENCE, "order": -1}
-        row |= {
-            "line": f"sentence {sentence[n]}, token {position[n]}",
-            "text": corpus.prefix_text(sentence[n], position[n]),
-        }
+        row["line"] = f"sentence {sentence[n]}, token {position[n]}"
+        row["text"] = corpus.prefix_text(sentence[n], position[n])
         row["group"] = f"sentence {sentence[n]} of the validation split"
         tokens = len(ids) - len(corpus.bos) if whole else 1
         answer = int(following[n])

@@ -17,11 +17,11 @@ from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choose import jaccard
-from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs, read_subjects
+from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs
 from ffkv.branches.behaviours.contrast import drawn_again
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.stored import largest
-from ffkv.branches.behaviours.subjects import Copy, patch
+from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
 from ffkv.branches.given import Given
@@ -48,7 +48,7 @@ def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
         halves = [stored.first(frame, part, settings.graph_prompts) for part in (CHOOSE, ESTIMATE)]
         with given.running(whole=settings.positions == "all") as its:
             choosing, telling = (
-                read_subjects(its, stored.encoded(half), half["group"].to_numpy(str), mean, settings.baseline)
+                Subjects(read_prompts(its, stored.encoded(half), mean, settings.baseline), half["group"].to_numpy(str))
                 for half in halves
             )
             made = make_graph(its, choosing, telling, settings, seed, given.name)
@@ -81,7 +81,13 @@ def make_graph(
     choices += [(NONE, Chosen(memories[:0])), (ALL, Chosen(telling.all)), *random]
     sets, nodes, between = describe_graph(telling, choices, again, settings.graph_share)
     nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
-    paths = measure_paths(running, telling, nodes)
+    paths, found = pd.DataFrame(), []  # at the last token of the prompts, as means
+    for subject in telling.subjects if nodes["layer"].nunique() > 1 else ():
+        ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)
+        places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
+        found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
+    if found:
+        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]].mean().reset_index()
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
 
 
@@ -205,16 +211,3 @@ def describe_edges(
         row[fewest(own, share)] = True
     table["shown"], table["stability"] = largest[0], largest[1:].mean(0)
     return table.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-
-
-def measure_paths(running: Running, half: Subjects, nodes: pd.DataFrame) -> pd.DataFrame:
-    """Returns the table `GRAPH_PATHS`: edges at the last token of the prompts, see `ffkv.model.effects.edges`, as means."""
-    if nodes["layer"].nunique() < 2:
-        return pd.DataFrame()
-    found = []
-    for subject in half.subjects:
-        ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)
-        places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
-        found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
-    by_edge = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]]
-    return by_edge.mean().reset_index()

@@ -16,7 +16,7 @@ from ffkv.base.files import tables
 from ffkv.base.files.columns import Table
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.behaviours import stored
+from ffkv.branches.behaviours import stored, words
 from ffkv.branches.behaviours.choosing import Asked, Subjects
 from ffkv.branches.behaviours.encode import SAMPLED, draw_prefixes
 from ffkv.branches.behaviours.missed import draw_outside
@@ -25,18 +25,6 @@ from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
 from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS
-from ffkv.branches.behaviours.words import (
-    ALL,
-    BY_SCREEN,
-    BY_SIZE,
-    DIRECTIONS,
-    ESTIMATE,
-    MEMORIES,
-    OUTSIDE,
-    OWN,
-    RANDOM,
-    SHUFFLED,
-)
 from ffkv.branches.given import Given
 from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
@@ -66,6 +54,16 @@ class Candidate(NamedTuple):
     directions: Tensor  # random directions [direction, d]
 
 
+class MemorySet(NamedTuple):
+    """A set of memories."""
+
+    choice: str  # BY_SCREEN, BY_SIZE, RANDOM, SHUFFLED or ALL
+    draw: int  # number of the random set, from 0
+    size: int  # n; of a random set that of the set that it is compared with
+    memories: np.ndarray  # their flat numbers, ascending
+    share: float = np.nan  # of all memories, of a part
+
+
 def measure_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
     """Patches candidates, and sets of memories, on prompts of the second half, beside controls of equal length.
 
@@ -79,7 +77,7 @@ def measure_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple
     chosen, mean = given.table("memories", given.identity), given.triggers.mean
     made: dict[Table, list[dict]] = {each: [] for each in MEASURED}
     if stored.accuracy_of(given.table("answers", given.identity)) >= settings.minimum_accuracy:  # NaN of two lists
-        frame = stored.first(frame, ESTIMATE, settings.effect_prompts).reset_index(drop=True)
+        frame = stored.first(frame, words.ESTIMATE, settings.effect_prompts).reset_index(drop=True)
         own = frame.iloc[stored.rows_of_shard(len(frame), given.work.part)]
         generator, whole = random_stream(seed, Purpose.SIDE_EFFECT_PREFIXES), settings.positions == "all"
         sampled = [given.sampled(name) for name in SAMPLED]
@@ -116,52 +114,41 @@ def measure(
     generator = random_stream(seed, Purpose.RANDOM_SETS)
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
     parts = choose_parts(screen, sizes, random_stream(seed, Purpose.SHUFFLED_MEMORIES))
-    candidates = _candidates(running, memories, settings, seed)
+    candidates, anatomy = dict[int, list[Candidate]](), running.loaded.anatomy
+    for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer")["memory"]:
+        values, _ = values_in_place(running.loaded.model, anatomy.layers[layer])
+        how = values.double().norm(dim=1).cpu().numpy(), anatomy.width, settings, seed
+        candidates[layer] = [draw_controls(layer, memory, *how) for memory in own.tolist()]
     drawn = memories.iloc[draw_outside(memories, settings.missed, random_stream(seed, Purpose.MISSED))]
-    alone = np.zeros(0, int), torch.zeros(0, running.loaded.anatomy.width)  # without controls
+    alone = np.zeros(0, int), torch.zeros(0, anatomy.width)  # without controls
     outside = {layer: [Candidate(n, *alone) for n in own] for layer, own in drawn.groupby("layer")["memory"]}
     room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
         for texts in (prompts, prefixes):
             for own in side_by_side(texts, room):
-                how = mean, settings.baseline, running.batch_tokens, running.keeps
-                subjects = read_prompts(running.loaded, running.head, [texts[number] for number in own], *how)
+                half = Subjects(read_prompts(running, [texts[n] for n in own], mean, settings.baseline), own)
                 if texts is prompts:
-                    made[EFFECTS] += measure_candidates(running, candidates, subjects)
-                    of_outside = measure_candidates(running, outside, subjects)
-                    made[EFFECTS] += [row | {"source": OUTSIDE} for row in of_outside if row["reach"] == "total"]
-                    made[SETS] += measure_sets(sets, subjects)
-                    made[PARTS] += measure_parts(parts, subjects)
+                    made[EFFECTS] += measure_candidates(running, candidates, half.subjects)
+                    of_outside = measure_candidates(running, outside, half.subjects)
+                    made[EFFECTS] += [row | {"source": words.OUTSIDE} for row in of_outside if row["reach"] == "total"]
+                    made[SETS] += measure_sets(sets, half)
+                    made[PARTS] += _rows(parts, half, kept=half.differences([part.memories for part in parts]))
                 else:
-                    made[SIDE_EFFECTS] += measure_side_effects(sets, subjects)
+                    made[SIDE_EFFECTS] += measure_side_effects(sets, half)
                 bar.update(len(own))
     for table, rows in made.items():
         rows.sort(key=lambda row: row["prefix" if table is SIDE_EFFECTS else "prompt"])
     return made
 
 
-def _candidates(running: Running, memories: pd.DataFrame, settings: Behaviour, seed: int) -> dict[int, list[Candidate]]:
-    found, anatomy = {}, running.loaded.anatomy
-    for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer"):
-        values, _ = values_in_place(running.loaded.model, anatomy.layers[layer])
-        norms = values.double().norm(dim=1).cpu().numpy()
-        found[layer] = draw_controls(layer, own["memory"].tolist(), norms, anatomy.width, settings, seed)
-    return found
-
-
-def draw_controls(
-    layer: int, memories: Sequence[int], norms: np.ndarray, width: int, settings: Behaviour, seed: int
-) -> list[Candidate]:
-    """Draws the controls of candidates of a layer. They depend on no other candidate. `norms`: lengths of values [memory]."""
-    candidates = []
-    for memory in memories:
-        others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
-        generator = random_stream(seed, Purpose.BEHAVIOUR_CONTROLS, layer, memory)
-        controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
-        generator = random_stream(seed, Purpose.BEHAVIOUR_DIRECTIONS, layer, memory)
-        directions = torch.from_numpy(generator.standard_normal((settings.directions, width)).astype(np.float32))
-        candidates.append(Candidate(memory, controls, directions))
-    return candidates
+def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:
+    """Draws the controls of a candidate of a layer. They depend on no other candidate. `norms`: lengths of values [memory]."""
+    others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
+    generator = random_stream(seed, Purpose.BEHAVIOUR_CONTROLS, layer, memory)
+    controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
+    generator = random_stream(seed, Purpose.BEHAVIOUR_DIRECTIONS, layer, memory)
+    directions = torch.from_numpy(generator.standard_normal((settings.directions, width)).astype(np.float32))
+    return Candidate(memory, controls, directions)
 
 
 def measure_candidates(
@@ -182,46 +169,34 @@ def measure_candidates(
     for layer, bases in zip(layers, found, strict=True):
         own, values = candidates[layer.index], values_in_place(loaded.model, layer)[0]
         places = offset[layer.index] + np.array([each.memory for each in own])
-        changes = torch.cat([_changes(values, each) for each in own])
+        by_one = []  # by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]
+        for each in own:
+            value, controls = values[each.memory], values[torch.from_numpy(each.controls).to(values.device)]
+            others = torch.cat([controls, each.directions.to(values.device)])
+            by_one += [-value[None], -float(value.norm()) * others / others.norm(dim=1, keepdim=True)]
+        changes = torch.cat(by_one)
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
         moves = (((each.m - each.base)[:, places].to(each.s.device), each.s[layer.index]) for each in subjects)
         removed = [s * move for move, s in moves]  # [token, candidate]
         along = [of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed]
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
+        changed = [
+            {"layer": layer.index, "memory": each.memory, "source": source, "control": n}
+            for each in own
+            for source, its in (
+                (words.OWN, [each]),
+                (words.MEMORIES, each.controls),
+                (words.DIRECTIONS, each.directions),
+            )
+            for n in range(len(its))
+        ]
         for reach, of_prompts in ends.items():
             both = pairs.repeat_interleave(len(changes), 0)
             after = running.head.differences(torch.cat([*of_prompts]), both, read_as).cpu().reshape(len(prompts), -1)
             for prompt, falls in zip(prompts, (clean - after).tolist(), strict=True):
-                rows += _rows(prompt.number, layer.index, own, reach, falls)
+                its = {"prompt": prompt.number, "reach": reach}
+                rows += [its | each | {"effect": fall} for each, fall in zip(changed, falls, strict=True)]
     return rows
-
-
-def _changes(values: Tensor, candidate: Candidate) -> Tensor:
-    """Returns by what o changes if s m of a memory falls by 1, and its controls [1 + control + direction, d]."""
-    value, size = values[candidate.memory], float(values[candidate.memory].norm())
-    controls = values[torch.from_numpy(candidate.controls).to(values.device)]
-    others = torch.cat([controls, candidate.directions.to(values.device)])
-    return torch.cat([-value[None], -size * others / others.norm(dim=1, keepdim=True)])
-
-
-def _rows(prompt: int, layer: int, candidates: Sequence[Candidate], reach: str, falls: list[float]) -> list[dict]:
-    rows, place = [], 0
-    for each in candidates:
-        names = {"prompt": prompt, "layer": layer, "memory": each.memory, "reach": reach}
-        for source, count in ((OWN, 1), (MEMORIES, len(each.controls)), (DIRECTIONS, len(each.directions))):
-            own = falls[place : place + count]
-            rows += [names | {"source": source, "control": n, "effect": fall} for n, fall in enumerate(own)]
-            place += count
-    return rows
-
-
-class MemorySet(NamedTuple):
-    """A set of memories."""
-
-    choice: str  # BY_SCREEN, BY_SIZE, RANDOM or ALL
-    draw: int  # number of the random set, from 0
-    size: int  # n; of a random set that of the set that it is compared with
-    memories: np.ndarray  # their flat numbers, ascending
 
 
 def choose_sets(
@@ -242,73 +217,61 @@ def choose_sets(
     moved = np.flatnonzero(sizes)  # memories whose patch changes something
     for count in counts:
         own = ranked[:count]
-        sets.append(MemorySet(BY_SCREEN, 0, count, np.sort(own)))
-        sets.append(MemorySet(BY_SIZE, 0, count, np.sort(stored.largest(sizes, count))))
+        sets.append(MemorySet(words.BY_SCREEN, 0, count, np.sort(own)))
+        sets.append(MemorySet(words.BY_SIZE, 0, count, np.sort(stored.largest(sizes, count))))
         for draw in range(draws):
             order = generator.permutation(np.setdiff1d(moved, own))
             summed = np.concatenate([[0], np.cumsum(sizes[order])])
             nearest = int(np.abs(summed - sizes[own].sum()).argmin())
-            sets.append(MemorySet(RANDOM, draw, count, np.sort(order[:nearest])))
-    return [*sets, MemorySet(ALL, 0, len(screen), np.arange(len(screen)))]
+            sets.append(MemorySet(words.RANDOM, draw, count, np.sort(order[:nearest])))
+    return [*sets, MemorySet(words.ALL, 0, len(screen), np.arange(len(screen)))]
 
 
-def choose_parts(
-    screen: np.ndarray, sizes: np.ndarray, generator: np.random.Generator
-) -> list[tuple[str, float, np.ndarray]]:
+def choose_parts(screen: np.ndarray, sizes: np.ndarray, generator: np.random.Generator) -> list[MemorySet]:
     """Chooses the first memories by screen, by size, and in random order, of each of `SHARES` at least one.
 
-    For the arguments see `choose_sets`. Returns ranking, share, and the flat numbers of the memories, ascending.
+    For the arguments see `choose_sets`.
     """
     n = len(screen)
-    by = {BY_SCREEN: stored.largest(screen, n), BY_SIZE: stored.largest(sizes, n), SHUFFLED: generator.permutation(n)}
-    return [(name, own, np.sort(order[: int(np.ceil(own * n))])) for name, order in by.items() for own in SHARES]
-
-
-def measure_parts(parts: Sequence[tuple[str, float, np.ndarray]], subjects: Sequence[Subject]) -> list[dict]:
-    """Patches all memories but each part on prompts; returns rows of the table `PARTS`, without the behaviour."""
-    kept = Subjects(subjects, np.arange(len(subjects))).differences([memories for *_, memories in parts])
+    by = {
+        words.BY_SCREEN: stored.largest(screen, n),
+        words.BY_SIZE: stored.largest(sizes, n),
+        words.SHUFFLED: generator.permutation(n),
+    }
+    counts = [int(np.ceil(share * n)) for share in SHARES]
     return [
-        {"prompt": subject.prompt.number, "choice": choice, "share": share, "memories": len(memories), "kept": of_part}
-        for subject, of_prompt in zip(subjects, kept.tolist(), strict=True)
-        for (choice, share, memories), of_part in zip(parts, of_prompt, strict=True)
+        MemorySet(choice, 0, count, np.sort(order[:count]), share)
+        for choice, order in by.items()
+        for share, count in zip(SHARES, counts, strict=True)
     ]
 
 
-def measure_sets(sets: Sequence[MemorySet], subjects: Sequence[Subject]) -> list[dict]:
+def measure_sets(sets: Sequence[MemorySet], half: Subjects) -> list[dict]:
     """Patches each set, and all memories but it, on prompts; returns rows of the table `SETS`, without the behaviour."""
-    half, members = Subjects(subjects, np.arange(len(subjects))), [each.memories for each in sets]
+    members = [each.memories for each in sets]
     half.run([Asked(members, but=False), Asked(members)])
-    found = zip(
-        subjects, half.differences(members, but=False).tolist(), half.differences(members).tolist(), strict=True
-    )
-    return [
-        {"prompt": subject.prompt.number} | _named(each) | {"patched": patched, "kept": kept}
-        for subject, *both in found
-        for each, patched, kept in zip(sets, *both, strict=True)
-    ]
+    return _rows(sets, half, patched=half.differences(members, but=False), kept=half.differences(members))
 
 
-def measure_side_effects(sets: Sequence[MemorySet], subjects: Sequence[Subject]) -> list[dict]:
+def measure_side_effects(sets: Sequence[MemorySet], half: Subjects) -> list[dict]:
     """Patches each set on prefixes of other text; returns rows of the table `SIDE_EFFECTS`, without the behaviour.
 
     The answer of a prefix is the token that follows.
     """
-    half, head, read_as = (
-        Subjects(subjects, np.arange(len(subjects))),
-        subjects[0].head,
-        subjects[0].loaded.anatomy.read_as,
-    )
+    subjects, head, read_as = half.subjects, half.subjects[0].head, half.subjects[0].loaded.anatomy.read_as
     copies = [[Copy(half.places(subject, each.memories)) for each in sets] for subject in subjects]
     ends = [own for *_, own in patch(subjects, copies, ends=True)]
     predictions = predict(head, torch.stack([subject.unchanged.end for subject in subjects]), read_as)
     tokens = [torch.tensor([subject.prompt.answer]) for subject in subjects]
     measured = measure_effects(head, ends, predictions, tokens, read_as)
+    numbers = {"divergence": [of.divergence for of in measured], "loss": [-of.log_p[:, 0] for of in measured]}
+    return _rows(sets, half, "prefix", **{name: torch.stack(own).numpy() for name, own in numbers.items()})
+
+
+def _rows(sets: Sequence[MemorySet], half: Subjects, text: str = "prompt", **numbers: np.ndarray) -> list[dict]:
+    """Returns a row per text and set. `text`: the column of its number. `numbers`: by column [text, set]."""
     return [
-        {"prefix": subject.prompt.number} | _named(each) | {"divergence": divergence, "loss": loss}
-        for subject, of in zip(subjects, measured, strict=True)
-        for each, divergence, loss in zip(sets, of.divergence.tolist(), (-of.log_p[:, 0]).tolist(), strict=True)
+        {text: subject.prompt.number, **each._asdict(), "memories": len(each.memories), **dict(zip(numbers, its))}
+        for subject, *of_text in zip(half.subjects, *numbers.values(), strict=True)
+        for each, *its in zip(sets, *of_text, strict=True)
     ]
-
-
-def _named(each: MemorySet) -> dict:
-    return {"choice": each.choice, "draw": each.draw, "size": each.size, "memories": len(each.memories)}

@@ -9,7 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import suggestion
-from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS, PAIRS, PROMPTS
+from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS
 from ffkv.corpus.chat import Message, chat_renderer, check_messages
 from ffkv.corpus.raw_file import check_text
 from ffkv.corpus.rows import json_rows
@@ -58,16 +58,29 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
         if not isinstance(row, dict):
             raise UserError(f"{where}: contains {type(row).__name__}, not an object with fields. {LINES}")
         row = _renamed(row, fields, where)
-        own = _kind_of(row, where)
+        own = next((each for each, names in FIELDS.items() if any(name in row for name in names)), "")
+        if not own:
+            raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
+        if own != LISTS and (missing := [name for name in FIELDS[own] if name not in row]):
+            raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
         kind = kind or own
         if own != kind:
             raise UserError(f"{where}: has the fields of {own}, and the first line those of {kind}. Make two files.")
+        for name in FIELDS[kind]:
+            if name in row:
+                _check(row[name], name, where)
+        label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
         group = "" if row.get(GROUP) is None else _label(row[GROUP], GROUP, where)
-        prompts += [prompt._replace(group=group) for prompt in _prompts(row, kind, place, where)]
+        if kind == LISTS:
+            named = [name for name in FIELDS[LISTS] if name in row]
+            prompts += [Prompt(place, row[name], None, "", "", label, name == "positive", group) for name in named]
+        else:
+            clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
+            prompts.append(Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True, group))
         if bool(group) != bool(prompts[0].group):
-            missing = (place, prompts[0].line)[not prompts[0].group]
+            without = (place, prompts[0].line)[not prompts[0].group]
             raise UserError(
-                f"{path}, {missing}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
+                f"{path}, {without}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
             )
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
@@ -128,30 +141,6 @@ def _renamed(row: dict[str, Any], fields: Mapping[str, str], where: str) -> dict
             )
     others = {name: value for name, value in row.items() if name not in fields.values()}
     return others | {own: row[theirs] for own, theirs in fields.items() if theirs in row}
-
-
-def _kind_of(row: dict[str, Any], where: str) -> str:
-    for kind, fields in FIELDS.items():
-        if any(name in row for name in fields):
-            missing = [name for name in fields if name not in row]
-            if missing and kind != LISTS:
-                raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
-            return kind
-    raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
-
-
-def _prompts(row: dict[str, Any], kind: str, place: str, where: str) -> list[Prompt]:
-    for name in FIELDS[kind]:
-        if name in row:
-            _check(row[name], name, where)
-    label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
-    if kind == LISTS:
-        named = [name for name in FIELDS[LISTS] if name in row]
-        return [Prompt(place, row[name], None, "", "", label, name == "positive") for name in named]
-    if kind == PROMPTS:
-        return [Prompt(place, row["prompt"], None, row["answer"], row["wrong"], label, True)]
-    clean, patch, answer, wrong = (row[name] for name in FIELDS[PAIRS])
-    return [Prompt(place, clean, patch, answer, wrong, label, True)]
 
 
 def _label(value: Any, name: str, where: str) -> str:

@@ -15,7 +15,7 @@ from ffkv.branches.behaviours import told as words
 from ffkv.branches.behaviours.told import MEMORIES, POSITIONS, SETS, SUMMARY
 from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM
 from ffkv.run.graph.drawing import draw
-from ffkv.run.graph.result import BehaviourGraph, behaviour_graph
+from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import GREY, LOOK
 from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns, pushed, whole_table
@@ -101,24 +101,19 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
         drawing.share_axis(panel, "share of the behaviour that is lost")
         panel.set_ylim(auto=True)
         panel.autoscale_view()  # shares can be below 0
-        _size_axis(panel, sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]}))
+        panel.set_xlabel("n memories are patched")
+        sizes = sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]})
+        if sizes:  # else the model does not do what the behaviour asks for: a logarithmic axis needs a number
+            panel.set_xscale("log")
+            panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+            labelled = sizes[:1]  # of labels that would touch, the smaller size has one
+            for size in sizes:
+                if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
+                    labelled.append(size)
+            panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
+            panel.minorticks_off()
     _legend(figure, panels)
     return figure
-
-
-def _size_axis(panel: Axes, sizes: list[int]) -> None:
-    """Sets up a logarithmic axis with a tick at each size. Of labels that would touch, the smaller size has one."""
-    panel.set_xlabel("n memories are patched")
-    if not sizes:  # the model does not do what the behaviour asks for: a logarithmic axis needs a number
-        return
-    panel.set_xscale("log")
-    panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-    labelled = sizes[:1]
-    for size in sizes:
-        if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
-            labelled.append(size)
-    panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
-    panel.minorticks_off()
 
 
 def _asked(run: Run) -> PageTable:
@@ -172,30 +167,26 @@ def _graphs(run: Run) -> list[TableBlock]:
     blocks = []
     for place, name in enumerate(run.table("behaviour_graph_sets")["behaviour"].unique()):
         graph = behaviour_graph(run, name)
-        drawn = draw(graph) if len(graph.nodes) else None
+        nodes, table, drawn = graph.nodes, None, None
+        if len(nodes):
+            numbers = {
+                "coefficient": column(nodes["coefficient"]),
+                "effect": column(nodes["effect"]),
+                "from": column(nodes["low"], like=nodes["effect"]),
+                "to": column(nodes["high"], like=nodes["effect"]),
+                **{each: [percent(share) for share in nodes[each]] for each in ("loss", "stability")},
+            }
+            tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
+            table = _memories(f"graph of {name}", nodes["name"], nodes["pattern"], tokens, numbers)
+            drawn = draw(graph)
         folded = [
             (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
             for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
             if len(frame)
         ]
-        table = _nodes(graph) if len(graph.nodes) else None
         anchor, more = f"behaviour-graph-{place}", note(__package__, "graph")
         blocks.append(TableBlock(anchor, f"Graph of {name}", graph.told, table, folded, drawn, more))
     return blocks
-
-
-def _nodes(graph: BehaviourGraph) -> PageTable:
-    nodes = graph.nodes
-    numbers = {
-        "coefficient": column(nodes["coefficient"]),
-        "effect": column(nodes["effect"]),
-        "from": column(nodes["low"], like=nodes["effect"]),
-        "to": column(nodes["high"], like=nodes["effect"]),
-        "loss": [percent(share) for share in nodes["loss"]],
-        "stability": [percent(share) for share in nodes["stability"]],
-    }
-    tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
-    return _memories(f"graph of {graph.behaviour}", nodes["name"], nodes["pattern"], tokens, numbers)
 
 
 def _named(run: Run, name: str) -> PageTable:

@@ -55,10 +55,8 @@ class AtTokens:
 
     def receive(self, layer: Layer, quantity: str, tensor: Tensor) -> None:
         """Notes a quantity, as `tap` hands it out."""
-        if quantity == "m":
-            self.m[layer.index] = self.at(tensor)
-        elif quantity == "s":
-            self.s[layer.index] = self.at(tensor)
+        if quantity in "ms":
+            getattr(self, quantity)[layer.index] = self.at(tensor)
 
     def at(self, tensor: Tensor) -> Tensor:
         """Returns a quantity [prompt, token, .] at the tokens, 0 in the padding, where it lies."""
@@ -99,11 +97,8 @@ def read_states(
         UserError: states are not finite, or the model cannot be differentiated.
     """
     count, memories, offset = len(prompts), loaded.anatomy.layer_offset[-1], loaded.anatomy.layer_offset
-    of_prompts, names = (
-        ("difference", "patch_difference", "probability"),
-        ("contribution", "coefficient", "change", "screen"),
-    )
-    made = {name: np.full(count, np.nan, np.float32) for name in of_prompts}
+    names = ("contribution", "coefficient", "change", "screen")
+    made = {name: np.full(count, np.nan, np.float32) for name in ("difference", "patch_difference", "probability")}
     made |= {name: np.zeros((count, memories), np.float32) for name in (*names, "frozen_screen")}
     values = [values_in_place(loaded.model, layer)[0] for layer in loaded.anatomy.layers]
     means = torch.from_numpy(mean).to(loaded.device)

@@ -45,13 +45,9 @@ def first(prompts: pd.DataFrame, part: str, count: int) -> pd.DataFrame:
 
 def encoded(prompts: pd.DataFrame) -> list[Encoded]:
     """Returns the tokens of prompts, from their rows of the table `PROMPTS`."""
-    columns = (prompts[name] for name in ("clean", "patch", "answer", "wrong", "tokens", "prompt"))
-    return [
-        Encoded(
-            np.asarray(clean, np.int64), np.asarray(patch, np.int64), int(answer), int(wrong), "", *map(int, others)
-        )
-        for clean, patch, answer, wrong, *others in zip(*columns, strict=True)
-    ]
+    columns = (prompts[name].tolist() for name in ("answer", "wrong", "unused", "tokens", "prompt"))
+    ids = ([np.asarray(own, np.int64) for own in prompts[name]] for name in ("clean", "patch"))
+    return [*map(Encoded, *ids, *columns)]
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:

@@ -20,10 +20,11 @@ from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import link
-from ffkv.model.effects.rerun import TOLERANCE, Unchanged, patched_ends, run_unchanged
+from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, patched_ends, run_unchanged
 from ffkv.model.head.head import Head
 from ffkv.model.keys_and_values import values_in_place
 from ffkv.model.placement import running_in_float32
+from ffkv.model.tap.hooks import tried
 
 STEPS = 5  # from all patched to none, with both
 PLACES = 2**27  # of all copies of a pass: a byte each
@@ -57,27 +58,16 @@ class Copy(NamedTuple):
     but: bool = False  # all places are patched but these
 
 
-def read_prompts(
-    loaded: LoadedModel,
-    head: Head,
-    prompts: Sequence[Encoded],
-    mean: np.ndarray,
-    baseline: str,
-    batch_tokens: int,
-    keep: bool = False,
-) -> list[Subject]:
+def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str) -> list[Subject]:
     """Reads the coefficients of prompts, and what they are patched to.
 
-    A pass has one changed copy at least. Other arguments: see `states.read_states`.
-
-    Args:
-        keep: whether the model keeps keys and values (`ffkv.model.effects.rerun.keeps`), and memories are patched at the last
-            token alone. Then a copy reads one token.
+    A pass has one changed copy at least. `running`: if it keeps keys and values, memories are patched at the last token alone, and a
+    copy reads one token. `mean`, `baseline`: see `states.read_states`.
     """
-    layers, found = loaded.anatomy.layers, dict[int, Subject]()
+    loaded, layers, found = running.loaded, running.loaded.anatomy.layers, dict[int, Subject]()
     values = [values_in_place(loaded.model, layer)[0] for layer in layers]
     others = torch.from_numpy(mean.astype(np.float32) * (baseline != "zero"))
-    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), batch_tokens):
+    for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), running.batch_tokens):
         own = [prompts[n] for n in batch.tolist()]
         rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
         tokens = [each.tokens for each in own]
@@ -88,13 +78,13 @@ def read_prompts(
                 patched = AtTokens(loaded, [each.patch for each in own], tokens)
                 run_states(loaded, patched)
                 base = patched.all_m()
-            (unchanged,) = run_unchanged(loaded, layers[-1:], rows, keep)
+            (unchanged,) = run_unchanged(loaded, layers[-1:], rows, running.keeps)
         m, ends = states.all_m(), torch.stack([each.end for each in unchanged])
-        differences = head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
+        differences = running.head.differences(ends, pairs, loaded.anatomy.read_as).tolist()
         for place, n in enumerate(batch.tolist()):
-            of_m, of_base = (each[place, -own[place].tokens :].clone() for each in (m, base))
-            of_s, both = states.s[:, place, -own[place].tokens :], (own[place], unchanged[place])
-            found[n] = Subject(loaded, head, *both, of_m, of_base, of_s, values, differences[place], batch_tokens)
+            of_m, of_base = (each[place, -tokens[place] :].clone() for each in (m, base))
+            its = own[place], unchanged[place], of_m, of_base, states.s[:, place, -tokens[place] :]
+            found[n] = Subject(loaded, running.head, *its, values, differences[place], running.batch_tokens)
     return [found[n] for n in range(len(prompts))]
 
 
@@ -218,7 +208,15 @@ def _patch(
     """Runs one pass. Returns what `patch` does [prompt, copy, .]; a last copy of each prompt is whole, and proves the pass."""
     (loaded, head, prompt, *_), device, values = subjects[0], subjects[0].loaded.device, subjects[0].values
     shape = len(subjects), 1 + max(map(len, copies)), prompt.tokens, subjects[0].m.shape[1]
-    patched, base = _patched(copies, shape, device), _stack((each.base for each in subjects), device)[:, None]
+    size, but, places = shape[2] * shape[3], np.zeros((*shape[:2], 1, 1), bool), [NOTHING]
+    for n, each in enumerate(copies):
+        for number, copy in enumerate(each):
+            but[n, number] = copy.but
+            places.append(copy.places + (n * shape[1] + number) * size)
+    named = torch.zeros(shape, dtype=torch.bool, device=device)
+    named.view(-1).index_fill_(0, to_device(np.concatenate(places), device), True)
+    patched = named ^ to_device(but, device)  # [prompt, copy, token, memory]; none behind the copies of a prompt
+    base = _stack((each.base for each in subjects), device)[:, None]
     order = np.argsort(hold % shape[3], kind="stable")  # by layer
     token, memory = np.divmod(hold[order], shape[3])
     own, at = _stack((each.m for each in subjects), device)[:, None], to_device(np.stack([token, memory]), device)
@@ -241,16 +239,11 @@ def _patch(
     if not keep:  # the copies of all prompts have as many tokens
         ids = torch.cat([each.ids.expand(count, -1) for each in bases])
         bases, count = [bases[0]._replace(ids=ids)], len(ids)
-    try:
-        with running_in_float32(loaded.model):
-            ends = patched_ends(loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2]).flatten(0, 1)
-        problem: Exception | None = None
-    except UserError:
-        raise
-    except Exception as error:  # the model's own code refuses such arguments, in a way of its own
-        problem = error
-    else:
-        pairs = _pairs(subjects).repeat_interleave(shape[1], 0)
+    with running_in_float32(loaded.model):  # the model's own code may refuse such arguments, in a way of its own
+        ends = tried(patched_ends, loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2])
+    problem = ends if isinstance(ends, Exception) else None
+    if not problem:
+        ends, pairs = ends.flatten(0, 1), _pairs(subjects).repeat_interleave(shape[1], 0)
         differences = head.differences(ends, pairs, loaded.anatomy.read_as).to(device).reshape(*shape[:2], 1)
         proof = (ends.to(device).unflatten(0, shape[:2])[:, -1] - expected).abs().amax(1) / expected.abs().amax(1)
         found = torch.cat([proof[:, None, None].expand_as(differences), differences, *seen], 2).cpu().double().numpy()
@@ -260,15 +253,3 @@ def _patch(
             f"{f' ({problem})' if problem else ''}. Leave `behaviours` and graphs out for this model."
         ) from problem
     return found[..., 1], found[..., 2:][..., np.argsort(order)], ends.unflatten(0, shape[:2])
-
-
-def _patched(copies: Sequence[Sequence[Copy]], shape: tuple[int, ...], device: str) -> Tensor:
-    """Tells which places are patched in each copy of each prompt [prompt, copy, token, memory]; none behind its copies."""
-    size, but, places = shape[2] * shape[3], np.zeros((*shape[:2], 1, 1), bool), [NOTHING]
-    for n, own in enumerate(copies):
-        for number, each in enumerate(own):
-            but[n, number] = each.but
-            places.append(each.places + (n * shape[1] + number) * size)
-    named = torch.zeros(shape, dtype=torch.bool, device=device)
-    named.view(-1).index_fill_(0, to_device(np.concatenate(places), device), True)
-    return named ^ to_device(but, device)

@@ -155,8 +155,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
             shares = weights @ part / behaviour if there else np.full(1, np.nan)
             if choice == ALL and by_construction:
                 shares = shares[:1] * np.nan
-            low, high = interval_over_groups(shares)
-            row |= {name: shares[0], f"{name}_low": low, f"{name}_high": high}
+            row[name], row[f"{name}_low"], row[f"{name}_high"] = shares[0], *interval_over_groups(shares)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -179,8 +178,7 @@ def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFra
         row = {"choice": choice, "prompts": len(none)}
         for name, heights in (("cpr", f), ("cmd", np.abs(1 - f))):
             areas = np.trapezoid(heights, kept.columns.to_numpy(np.float64), axis=1)
-            low, high = interval_over_groups(areas)
-            row |= {name: areas[0], f"{name}_low": low, f"{name}_high": high}
+            row[name], row[f"{name}_low"], row[f"{name}_high"] = areas[0], *interval_over_groups(areas)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -216,8 +214,8 @@ def summarize_side_effects(side_effects: pd.DataFrame) -> pd.DataFrame:
         by_prefix = own.groupby("prefix")[["divergence", "loss", "memories"]].mean()
         row = {"choice": choice, "size": size, "memories": by_prefix["memories"].mean(), "prefixes": len(by_prefix)}
         for name in ("divergence", "loss"):
-            low, high = mean_interval(by_prefix[name].to_numpy(np.float64))
-            row |= {name: by_prefix[name].mean(), f"{name}_low": low, f"{name}_high": high}
+            ends = mean_interval(by_prefix[name].to_numpy(np.float64))
+            row[name], row[f"{name}_low"], row[f"{name}_high"] = by_prefix[name].mean(), *ends
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 from ffkv.base.files.columns import LAYER, MEMORY, REACH, count, flag, interval, number, share, table, text, word
 from ffkv.branches.behaviours import tables, words
+from ffkv.branches.behaviours.tables import estimated
 
+OVER_PREFIXES = "over prefixes (95 %)"
+NOT_KNOWN = "empty where it is 1 by construction, or where the interval of the behaviour has the 0"
 NOT_ABLE = "empty where no p-value can be as small as 0.05, because there are too few groups of prompts"
+COUNTED = (
+    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+)
 SUMMARY = table(
     "behaviours/behaviours.csv",
     "A behaviour.",
@@ -26,14 +33,11 @@ SUMMARY = table(
         "smallest p-value that the contrast can have with so many groups of the first half",
         since="fourth",
     ),
-    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
-    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
-    number(
-        "by_memories",
-        "share of the behaviour that is lost when all memories are patched; empty where it is 1 by construction, or where the interval of the behaviour has the 0",
+    *COUNTED,
+    *estimated(
+        number("by_memories", f"share of the behaviour that is lost when all memories are patched; {NOT_KNOWN}"),
+        "(95 %)",
     ),
-    number("by_memories_low", "lower end of its interval (95 %)"),
-    number("by_memories_high", "upper end"),
     number(
         "pearson",
         "correlation of screen and exact total effect over candidates, on the same prompts",
@@ -55,8 +59,7 @@ BY_LAYER = table(
     tables.BEHAVIOUR,
     LAYER,
     count("memories", "memories of the layer"),
-    number("significant", f"memories whose contrast has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
-    number("screened", f"memories whose screen has a q-value up to 0.05; {NOT_ABLE}", lowest=0),
+    *COUNTED,
     number("screen", "sum of the screen of all memories, second half", tables.LOGITS),
     number("frozen_screen", "the same with norms and attention held", tables.LOGITS),
 )
@@ -71,10 +74,7 @@ OF_MEMORIES = table(
     *tables.SCREENS,
     REACH,
     count("prompts", "prompts on which the exact effect is measured"),
-    number(
-        "effect", "mean over prompts: by how much the logit difference falls when the memory is patched", tables.LOGITS
-    ),
-    *tables.INTERVAL,
+    *tables.effect("mean over prompts: by how much the logit difference falls when the memory is patched"),
     number("random_memories", "the same for changes of equal length along values of random memories", tables.LOGITS),
     number("random_directions", "the same in random directions", tables.LOGITS),
     number("chance", "size up to which the effects of 95 % of the random memories are", tables.LOGITS, lowest=0),
@@ -96,18 +96,16 @@ OF_SETS = table(
     tables.SIZE,
     number("memories", "memories in the set; of random sets their mean", lowest=0),
     count("prompts", "prompts"),
-    number(
-        "completeness",
-        "share of the behaviour that is lost when the set is patched; empty where it is 1 by construction, or where the interval of the behaviour has the 0",
+    *estimated(
+        number("completeness", f"share of the behaviour that is lost when the set is patched; {NOT_KNOWN}"),
+        tables.OF_FIVE,
     ),
-    number("completeness_low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five"),
-    number("completeness_high", "upper end"),
-    number(
-        "faithfulness",
-        "share of the behaviour that is left when all memories but the set are patched; empty like `completeness`",
+    *estimated(
+        number(
+            "faithfulness",
+            "share of the behaviour that is left when all memories but the set are patched; empty like `completeness`",
+        )
     ),
-    number("faithfulness_low", "lower end of its interval over groups of prompts (95 %)"),
-    number("faithfulness_high", "upper end"),
 )
 AREAS = table(
     "behaviours/behaviour_areas.csv",
@@ -115,14 +113,13 @@ AREAS = table(
     tables.BEHAVIOUR,
     tables.RANKED,
     count("prompts", "prompts"),
-    number(
-        "cpr", "area below the share that the first memories keep of what all memories do, over the share of memories"
+    *estimated(
+        number(
+            "cpr",
+            "area below the share that the first memories keep of what all memories do, over the share of memories",
+        )
     ),
-    number("cpr_low", "lower end of its interval over groups of prompts (95 %)"),
-    number("cpr_high", "upper end"),
-    number("cmd", "area between that share and 1", lowest=0),
-    number("cmd_low", "lower end of its interval over groups of prompts (95 %)"),
-    number("cmd_high", "upper end"),
+    *estimated(number("cmd", "area between that share and 1", lowest=0)),
     since="fourth",
 )
 MISSED = table(
@@ -149,12 +146,11 @@ OF_SIDE_EFFECTS = table(
     tables.SIZE,
     number("memories", "memories in the set; of random sets their mean", lowest=0),
     count("prefixes", "sampled validation prefixes"),
-    number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
-    number("divergence_low", "lower end of its interval over prefixes (95 %)", "nat"),
-    number("divergence_high", "upper end", "nat"),
-    number("loss", "mean rise of the loss of the next token", "nat"),
-    number("loss_low", "lower end of its interval over prefixes (95 %)", "nat"),
-    number("loss_high", "upper end", "nat"),
+    *estimated(
+        number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
+        OVER_PREFIXES,
+    ),
+    *estimated(number("loss", "mean rise of the loss of the next token", "nat"), OVER_PREFIXES),
 )
 OF_STABILITY = table(
     "behaviours/behaviour_stability.csv",

@@ -54,10 +54,22 @@ GROUPED_BY = word(
     words.BY_PROMPT,
     since="fourth",
 )
-INTERVAL = (
-    number("low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five", LOGITS),
-    number("high", "upper end", LOGITS),
-)
+OVER_GROUPS = "over groups of prompts (95 %)"
+OF_FIVE = f"{OVER_GROUPS}; empty with fewer than five"
+
+
+def estimated(estimate: Column, over: str = OVER_GROUPS, prefix: str | None = None) -> tuple[Column, Column, Column]:
+    """Returns a column, and those of its interval. `over`: what that is of. `prefix`: of their names; None: the name of the column."""
+    start = f"{estimate.name}_" if prefix is None else prefix
+    low = number(f"{start}low", f"lower end of its interval {over}", estimate.unit)
+    return estimate, low, number(f"{start}high", "upper end", estimate.unit)
+
+
+def effect(about: str) -> tuple[Column, Column, Column]:
+    """Returns the columns of an effect and its interval."""
+    return estimated(number("effect", about, LOGITS), OF_FIVE, "")
+
+
 COEFFICIENT = number(
     "coefficient", "mean over all prompts that are used: m on clean prompts minus m on patch prompts", "1"
 )
@@ -68,9 +80,7 @@ CONTRAST = (
         "share of assignments of signs to groups of prompts with a contrast as large; without pairs, of exchanges with validation prefixes",
     ),
     share("q_value", "p-value, adjusted for all memories of the layer"),
-    number("estimate", "contrast on the second half", "1"),
-    number("estimate_low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five", "1"),
-    number("estimate_high", "upper end", "1"),
+    *estimated(number("estimate", "contrast on the second half"), OF_FIVE),
     COEFFICIENT,
 )
 SCREENS = (
@@ -239,26 +249,23 @@ OF_GRAPH_SETS = (
     flag("reached", "whether that is the setting `graph_share`"),
     count("prompts", "prompts of the second half"),
     number("difference", "mean logit difference on them when all memories but the set are patched", LOGITS),
-    number(
-        "kept",
-        "the same above that when all memories are patched, as a share of the logit difference above that; empty if the interval of the latter"
-        " has the 0",
+    *estimated(
+        number(
+            "kept",
+            "the same above that when all memories are patched, as a share of the logit difference above that; empty if the interval of the"
+            " latter has the 0",
+        ),
+        OF_FIVE,
+        "",
     ),
-    number("low", "lower end of its interval over groups of prompts (95 %); empty with fewer than five"),
-    number("high", "upper end"),
     number("patched", "mean logit difference when the set is patched", LOGITS),
 )
 OF_GRAPH_NODES = (
     BEHAVIOUR,
     LAYER,
     MEMORY,
-    number(
-        "effect", "mean over the second half: by how much the logit difference falls when it alone is patched", LOGITS
-    ),
-    *INTERVAL,
-    number("loss", "by how much less the graph keeps without it"),
-    number("loss_low", "lower end of its interval over groups of prompts (95 %)"),
-    number("loss_high", "upper end"),
+    *effect("mean over the second half: by how much the logit difference falls when it alone is patched"),
+    *estimated(number("loss", "by how much less the graph keeps without it")),
     share("stability", "share of the graphs of groups that are drawn again that have it"),
     number("passed_on", "sum of the effects of its edges", LOGITS),
 )
@@ -271,8 +278,7 @@ OF_GRAPH_EDGES = (
         "change", "mean over the second half: by how much m of the target falls; of the answer, the logit difference"
     ),
     number("share", "the change of m as a share of the target's own; empty of the answer"),
-    number("effect", "that share times the effect of the target; of the answer, the change", LOGITS),
-    *INTERVAL,
+    *effect("that share times the effect of the target; of the answer, the change"),
     flag("shown", "whether it is among the fewest edges that have the share `graph_share` of all"),
     share("stability", "share of draws of groups of prompts in which it is"),
 )

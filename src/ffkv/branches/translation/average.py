@@ -1,16 +1,17 @@
 """Maps of the Jacobian lens: the mean Jacobian of each layer, and what stands beside it as a null (docs/translation.md)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.files import tables
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
 from ffkv.branches.translation.fit import Ridge, judge
-from ffkv.branches.translation.jacobian import FIXED_POINT, KIND, Sums
+from ffkv.branches.translation.jacobian import FIXED_POINT, of_shards
 from ffkv.branches.translation.lens_file import read_lens
 from ffkv.branches.translation.maps import Maps
 from ffkv.branches.translation.settings import Translation
@@ -34,8 +35,12 @@ def average_jacobians(given: Given, settings: Translation = Translation(), seed:
     weight, offset = np.zeros((*shape, anatomy.width), np.float32), np.zeros(shape, np.float32)
     rows = []
     for row, layer in enumerate(given.each_layer("Jacobians")):
-        if published is None:
-            jacobian, state, end, *known = _average(given, layer)
+        if published is None:  # sums are whole numbers: the order of shards changes nothing
+            squares = np.concatenate([*of_shards(given, "square", slice(None), layer)])  # [text]
+            sums: list[tuple[Any, ...]] = [("jacobian", layer), ("state", layer), ("end",)]
+            jacobian, state, end = (sum(of_shards(given, *of)) * FIXED_POINT / len(squares) for of in sums)
+            positions = sum(int(own.sum()) for own in of_shards(given, "positions"))
+            known = [len(squares), positions, change_of(jacobian, squares)]
         else:
             jacobian, state, end, known = published[0][layer], *np.zeros((2, anatomy.width)), [published[1], 0, np.nan]
         # The map o -> J (o - mean of o) + mean of o^L: a first-order map of a state goes through a point.
@@ -48,27 +53,6 @@ def average_jacobians(given: Given, settings: Translation = Translation(), seed:
         rows += [(*judgement, *about) for judgement in judge(head, layer, judged, states, given.end)]
     maps = Maps(layer=np.array(given.layers, np.int32), weight=weight, offset=offset, attributes=anatomy.identity)
     return maps, tables.frame(JACOBIAN_FIT, rows, given.sample_identity)
-
-
-def _average(given: Given, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int, float]:
-    """Reads the sums of a layer of all shards. Their order changes nothing: they are whole numbers.
-
-    Returns J [d, d], by coordinate of o^L and of o^l; the means of o^l and of o^L [d]; the number of texts and of their positions;
-    and how far J moves if one text is left out, see `change_of`.
-    """
-    d = given.anatomy.width
-    jacobian, state, end = (np.zeros(shape, np.int64) for shape in ((d, d), d, d))
-    squares, positions = [], 0
-    for path in given.files["jacobians"]:
-        with hdf5.open(path, KIND, given.identity) as file:
-            sums = datasets.Checked(file, Sums)
-            jacobian += sums["jacobian"][layer]
-            state += sums["state"][layer]
-            end += sums["end"][:]
-            squares += sums["square"][:, layer].tolist()
-            positions += int(sums["positions"][:].sum())
-    j, o, last = (total * FIXED_POINT / len(squares) for total in (jacobian, state, end))
-    return j, o, last, len(squares), positions, change_of(j, np.asarray(squares))
 
 
 def change_of(mean: np.ndarray, squares: np.ndarray) -> float:

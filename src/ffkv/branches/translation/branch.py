@@ -37,7 +37,7 @@ def _jacobian(run: Any) -> tuple[float, float]:
     return tokens * width * run.shape.body, run.settings.shards * run.shape.layers * 4 * width**2
 
 
-def _measuring(prefix: str, name: str, through: str, *written: Table) -> Step:
+def _measuring(prefix: str, through: str, *written: Table) -> Step:
     """Returns the step that reads values, residuals and FF outputs through maps. `prefix`: of the names of its files."""
     readings = len(tables.JACOBIAN_READINGS if prefix else tables.READINGS)
 
@@ -47,7 +47,7 @@ def _measuring(prefix: str, name: str, through: str, *written: Table) -> Step:
 
     writer = "ffkv.branches.values.projections:write_projections"
     return Step(
-        f"{ROOM}.measure:measure_{name}",
+        f"{ROOM}.measure:measure_translation",
         f"Read values, residuals and FF outputs through the {through} of a layer group.",
         reads=("model", f"{prefix}maps", "values", "triggers", "projections", "prefixes"),
         settings=(*MODULES, "layer_groups"),
@@ -84,7 +84,7 @@ BRANCH = Branch(
             imports="head",
             amount=_fit,
         ),
-        "measure": _measuring("", "translation", "maps", tables.BY_MEMORY, tables.BY_PREFIX),
+        "measure": _measuring("", "maps", tables.BY_MEMORY, tables.BY_PREFIX),
         "derive": Step(
             f"{ROOM}.jacobian:read_jacobians",
             "Sum derivatives of the last layer's output with respect to those of all layers, over train texts.",
@@ -107,9 +107,7 @@ BRANCH = Branch(
             # 500 prefixes in five readings
             amount=lambda run: (2500 * run.shape.layers * run.shape.head, 3 * run.shape.layers * run.shape.width**2),
         ),
-        "jacobian": _measuring(
-            "jacobian_", "jacobian", "Jacobian lens", tables.JACOBIAN_BY_MEMORY, tables.JACOBIAN_BY_PREFIX
-        ),
+        "jacobian": _measuring("jacobian_", "Jacobian lens", tables.JACOBIAN_BY_MEMORY, tables.JACOBIAN_BY_PREFIX),
         "keys": Step(
             f"{ROOM}.reading:read_tokens",
             "Score the tokens by how strongly their embeddings excite each key of a layer group.",

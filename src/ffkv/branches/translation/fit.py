@@ -56,9 +56,8 @@ class Moments(NamedTuple):
 
     def plus(self, other: "Moments", sign: int = 1) -> "Moments":
         """Returns the sums over the pairs of both; with sign -1 over those that are not in `other`."""
-        n, yy = self.n + sign * other.n, self.yy + sign * other.yy
-        sums = (self.x + sign * other.x, self.y + sign * other.y)
-        return Moments(n, *sums, self.xx + sign * other.xx, self.xy + sign * other.xy, yy)
+        pairs: Any = zip(self, other, strict=True)
+        return Moments(*(own + sign * its for own, its in pairs))
 
     def around(self, x: Tensor, y: Tensor) -> "Moments":
         """Returns the sums of the same pairs, with x [input] and y [output] subtracted from each."""
@@ -229,7 +228,8 @@ def descend(
         return float(divergences(head, y[held], {"": lens_of(ridge, head)}, x[held], 0)[""].mean())
 
     # A few coordinates of many models are a thousand times as large as the others: each is counted in its own deviations.
-    mean, unit, size = x[own].mean(0, dtype=np.float64), _deviation(x[own]), _deviation(y[own])
+    mean, deviations = x[own].mean(0, dtype=np.float64), [each[own].std(0, dtype=np.float64) for each in (x, y)]
+    unit, size = (np.where(found > 0, found, 1.0) for found in deviations)
     weight = torch.from_numpy((start.weight * unit[:, None] / size).astype(np.float32))
     offset = torch.from_numpy(((start.offset + mean @ start.weight) / size).astype(np.float32))
     optimizer = torch.optim.Adam([weight, offset], RATE)
@@ -250,12 +250,6 @@ def descend(
             elif step - best.steps >= PATIENCE * EVERY:
                 break
     return best
-
-
-def _deviation(vectors: np.ndarray) -> np.ndarray:
-    """Returns the standard deviation of each coordinate [d]; 1 where it is 0."""
-    found = vectors.std(0, dtype=np.float64)
-    return np.where(found > 0, found, 1.0)
 
 
 def _gradient(head: Head, vectors: Tensor, y: Tensor) -> Tensor:

@@ -70,6 +70,13 @@ class Sums:
     attributes: dict[str, Any]  # the attributes of the file
 
 
+def of_shards(given: Given, name: str, *place: Any) -> Iterator[Any]:
+    """Reads a dataset of `Sums`, or a place in it, of each shard."""
+    for path in given.files["jacobians"]:
+        with hdf5.open(path, KIND, given.identity) as file:
+            yield datasets.Checked(file, Sums)[name][place]
+
+
 def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: int, seed: int) -> list[np.ndarray]:
     """Draws texts of a split: each begins with a random sentence and goes on with the next ones of its document. No two overlap.
 
@@ -139,12 +146,11 @@ def jacobian_of(
             message = f"{anatomy.checkpoint} computes otherwise each time, as with dropout."
             raise UserError(f"{message} Its Jacobian would be of several models.")
         end = ends[0, counted].double().mean(0).cpu().numpy()
-        width, number = linked.end.shape[-1], len(range(*counted.indices(len(ids))))
+        width = linked.end.shape[-1]
         found = np.zeros((len(anatomy.layers), width, anatomy.width))
         for rows, weights, along in _unit_vectors(linked.end, counted, signs):
             for layer, gradient in enumerate(linked.gradients(linked.end, along, again=rows.stop < width)):
-                own = gradient[: len(weights), counted] * weights.to(gradient)[..., None]
-                found[layer, rows] = (own.sum(1) / number).double().cpu().numpy()
+                found[layer, rows] = _mean_over(gradient, counted, weights)
     return found, np.stack(states), end
 
 
@@ -191,6 +197,12 @@ def _unit_vectors(like: Tensor, counted: slice, signs: np.ndarray | None) -> Ite
         yield rows, weights, along.to(like)
 
 
+def _mean_over(gradient: Tensor, counted: slice, weights: Tensor) -> np.ndarray:
+    """Returns the mean of a derivative [copy, token, d] over the positions that count, with their signs [copy, d]."""
+    own = gradient[: len(weights), counted] * weights.to(gradient)[..., None]
+    return (own.sum(1) / weights.shape[1]).double().cpu().numpy()
+
+
 def embeddings_of(loaded: LoadedModel, ids: Tensor) -> Tensor:
     """Returns what the table of embeddings gives for tokens [token]: vectors [token, coordinate], float32, on the model's device."""
     table: Any = loaded.model.get_input_embeddings()  # type: ignore[operator]
@@ -234,14 +246,13 @@ def reading_of(loaded: LoadedModel, ids: Tensor, counted: slice, copies: int, si
             raise UserError(
                 f"{loaded.anatomy.checkpoint} cannot be differentiated: no gradient comes to its embeddings."
             )
-        width, number = back.shape[-1], len(range(*counted.indices(len(ids))))
+        width = back.shape[-1]
         found = np.zeros((len(layers), loaded.anatomy.width, width))
         for columns, weights, vectors in _unit_vectors(back, counted, signs):
             again = columns.stop < width
             for layer, moved in enumerate(differentiate(loaded, back, along, vectors, retain_graph=again)):
                 if moved is not None and moved.shape[-1] == loaded.anatomy.width:
-                    own = moved[: len(weights), counted] * weights.to(moved)[..., None]
-                    found[layer][:, columns] = (own.sum(1) / number).double().cpu().numpy().T
+                    found[layer][:, columns] = _mean_over(moved, counted, weights).T
     return found
 
 
@@ -308,13 +319,10 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
             sums.square[place] = np.square(found["jacobian"]).sum((1, 2))
             bar.update()
             if number != own[-1] or stopped():
-                _save(progress_path(path), "progress", sums, {"identity": known})
+                with hdf5.create(progress_path(path), "progress", {"identity": known}) as file:
+                    datasets.write(file, sums)
             if stopped():
                 stop(stopped(), f"{place + 1} texts are done and saved")
-    _save(path, KIND, sums, about)
-    discard_progress(path)
-
-
-def _save(path: Path, kind: str, sums: Sums, attributes: dict[str, Any]) -> None:
-    with hdf5.create(path, kind, attributes) as file:
+    with hdf5.create(path, KIND, about) as file:
         datasets.write(file, sums)
+    discard_progress(path)

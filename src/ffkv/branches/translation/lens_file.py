@@ -38,16 +38,15 @@ def read_lens(path: Path | str, layers: int, width: int) -> tuple[list[np.ndarra
         reason = "it holds more than numbers" if isinstance(error, pickle.UnpicklingError) else str(error)[:200]
         raise UserError(f"{path} cannot be read as a Jacobian lens: {reason}. No code of a file is run.") from error
     matrices = _matrices(path, held)
-    wrong = next(
-        (f"layer {layer} has {list(j.shape)}" for layer, j in matrices.items() if j.shape != (width, width)), ""
-    )
-    missing = sorted({*range(layers - 1)} - {*matrices})
-    if not wrong and missing:
-        wrong = f"it lacks the layers {', '.join(map(str, missing[:10]))}"
-    if not wrong and max(matrices) >= layers:
-        wrong = f"it has a layer {max(matrices)}"
+    wrong = [f"layer {layer} has {list(j.shape)}" for layer, j in matrices.items() if j.shape != (width, width)]
+    if missing := sorted({*range(layers - 1)} - {*matrices}):
+        wrong.append(f"it lacks the layers {', '.join(map(str, missing[:10]))}")
+    if (last := max(matrices)) >= layers:
+        wrong.append(f"it has a layer {last}")
     if wrong:
-        raise UserError(f"{path} is of another model: {wrong}, and this one has {layers} layers of {width} dimensions.")
+        raise UserError(
+            f"{path} is of another model: {wrong[0]}, and this one has {layers} layers of {width} dimensions."
+        )
     if bad := [layer for layer, j in matrices.items() if not bool(j.isfinite().all())]:
         raise UserError(f"{path} is not finite in layer {bad[0]}. A lens in float16 may have overflowed: fit it again.")
     identity = torch.eye(width)

@@ -6,37 +6,25 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.base.files import tables
-from ffkv.base.files.columns import Table
 from ffkv.branches.given import Given
 from ffkv.branches.translation.maps import read_maps
-from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX, JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX
+from ffkv.branches.translation.tables import BY_MEMORY, BY_PREFIX
 from ffkv.branches.values.project import compare, project
 from ffkv.branches.values.projections import Projections
-from ffkv.model.head.lens import Lens, MappedLens
+from ffkv.model.head.lens import MappedLens
 from ffkv.model.head.topk import predictions
 
 
 def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
-    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their fitted maps.
+    """Reads the values, and r and y of the sampled prefixes, of a group of layers through their maps: `maps`, or `jacobian_maps`.
 
     Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and a row per sampled prefix, layer and reading,
     `BY_PREFIX`.
     """
-    return _measure(given, "maps", BY_MEMORY, BY_PREFIX)
-
-
-def measure_jacobian(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
-    """Reads them through the Jacobian lens. Returns what `measure_translation` does, for the readings of the lens."""
-    return _measure(given, "jacobian_maps", JACOBIAN_BY_MEMORY, JACOBIAN_BY_PREFIX)
-
-
-def _measure(
-    given: Given, maps: str, of_memories: Table, of_prefixes: Table
-) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
+    maps = given.files.get("maps") or given.files["jacobian_maps"]
     plain, examples = given.projections, given.triggers
-    fitted, stored = read_maps(given.files[maps], given.identity, given.layers), given.values_of(given.layers)
+    fitted, stored = read_maps(maps, given.identity, given.layers), given.values_of(given.layers)
     kind, count = str(plain.attributes["projection"]), plain.top_token.shape[1]
     head = given.head()
     head_of_values = head if kind == "head" else given.head(kind)
@@ -54,40 +42,30 @@ def _measure(
         for reading, (lens, lens_of_values) in lenses.items():
             projected, ranks = project(lens_of_values, own, count, w)
             table = compare(projected, ranks, examples)
-            agrees = (top == w) & (w >= 0)
-            by_memory.append(table.assign(reading=reading, head_top_token=top, head_agrees=agrees))
-            read = read_prefixes(states, layer, final, projected.top, lens, lens_of_values)
-            number = np.arange(len(final), dtype=np.int32)
-            by_prefix.append(read.assign(reading=reading, layer=layer, prefix=number))
+            of_head = {"head_top_token": top, "head_agrees": (top == w) & (w >= 0)}
+            by_memory.append(table.assign(reading=reading, **of_head))
+            r = predictions(lens, states.r, layer, final)
+            y = predictions(lens_of_values, states.y, layer, change=True)
+            agrees = projected.top[None] == y.ids[:, None]  # memories that predict what y predicts [prefix, memory]
+            read = {
+                "reading": reading,
+                "layer": layer,
+                "prefix": np.arange(len(final), dtype=np.int32),
+                "top_residual": r.ids,
+                "top_ffn": y.ids,
+                "final": final,
+                "probability": r.probability,
+                "tied": r.tied.astype(np.int8) + y.tied,
+                "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
+                "agreeing_all": agrees.sum(1).astype(np.int32),
+            }
+            by_prefix.append(pd.DataFrame(read))
             found += [projected] if reading == fitted.readings[0] else []
     names = {field for field in vars(plain) if field != "attributes"}
     joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}
     about = {**given.identity, "projection": kind, "readout": fitted.readings[0]}
     return (
         replace(plain, **joined, attributes=about),
-        tables.frame(of_memories, by_memory, given.train_identity),
-        tables.frame(of_prefixes, by_prefix, given.sample_identity),
-    )
-
-
-def read_prefixes(
-    states: PrefixLayer, layer: int, final: np.ndarray, top_v: np.ndarray, lens: Lens, lens_of_values: Lens
-) -> pd.DataFrame:
-    """Reads r and y of the sampled prefixes of one layer, and counts the memories that predict what y predicts.
-
-    `final`: the model's prediction [prefix]. `top_v`: top(v_i) in the same reading [memory]. `lens`: what reads r.
-    `lens_of_values`: what read the values, and reads y. Returns the columns of `BY_PREFIX`, but for reading, layer and prefix.
-    """
-    r, y = predictions(lens, states.r, layer, final), predictions(lens_of_values, states.y, layer, change=True)
-    agrees = top_v[None] == y.ids[:, None]
-    return pd.DataFrame(
-        {
-            "top_residual": r.ids,
-            "top_ffn": y.ids,
-            "final": final,
-            "probability": r.probability,
-            "tied": r.tied.astype(np.int8) + y.tied,
-            "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
-            "agreeing_all": agrees.sum(1).astype(np.int32),
-        }
+        tables.frame(BY_MEMORY, by_memory, given.train_identity),
+        tables.frame(BY_PREFIX, by_prefix, given.sample_identity),
     )

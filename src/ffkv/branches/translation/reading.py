@@ -1,17 +1,15 @@
 """What keys read, in tokens: from the weights of the layer and the mean derivative of its input (docs/translation.md)."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, tokens_seen
-from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.files import tables
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
-from ffkv.branches.translation.jacobian import FIXED_POINT, KIND, Sums, embeddings_of
+from ffkv.branches.translation.jacobian import FIXED_POINT, embeddings_of, of_shards
 from ffkv.branches.translation.settings import Translation
 from ffkv.branches.translation.tables import FACTORS, READ_BY_LAYER, READ_TOKENS, READINGS_OF_KEYS
 from ffkv.model.keys_and_values import factors
@@ -34,9 +32,9 @@ def read_tokens(
     """
     loaded, anatomy, corpus = given.model(), given.anatomy, given.train
     e = embeddings_of(loaded, torch.arange(anatomy.vocabulary))
-    found = []
+    texts, found = min(settings.texts, settings.reading_texts), []
     for layer in given.each_layer("keys"):
-        through = torch.from_numpy(_mean(given, layer, min(settings.texts, settings.reading_texts))).to(e)
+        through = torch.from_numpy(sum(of_shards(given, "reading", layer)) * FIXED_POINT / texts).to(e)
         examples = given.triggers_of(layer)
         last = tokens_seen(examples, np.asarray(corpus.tokens), corpus.offsets)["last"][:, :EXAMPLES].astype(np.int64)
         alive = np.flatnonzero((last != NONE).any(1))
@@ -63,26 +61,12 @@ def read_tokens(
             }
             found.append(READ_TOKENS.frame(pd.DataFrame(columns)))
     table = tables.frame(READ_TOKENS, found, given.train_identity)
-    return table, tables.frame(READ_BY_LAYER, summarize_reading(table), given.train_identity)
-
-
-def summarize_reading(table: pd.DataFrame) -> list[tuple]:
-    """Returns the rows of `READ_BY_LAYER`, from those of `READ_TOKENS`."""
     long = table.melt(["layer", "factor"], [*READINGS_OF_KEYS], "column", "value").dropna()
-    groups = long.groupby(["layer", "factor", "column"], sort=False)["value"]
-    return [
+    rows = [
         (layer, factor, READINGS_OF_KEYS[column], len(auc), *auc.quantile([0.25, 0.5, 0.75]))
-        for (layer, factor, column), auc in groups
+        for (layer, factor, column), auc in long.groupby(["layer", "factor", "column"], sort=False)["value"]
     ]
-
-
-def _mean(given: Given, layer: int, texts: int) -> np.ndarray:
-    """Returns E of a layer [d, coordinate of the embedding]: the mean over the texts of all shards."""
-    total: Any = 0
-    for path in given.files["jacobians"]:
-        with hdf5.open(path, KIND, given.identity) as file:
-            total = total + datasets.Checked(file, Sums)["reading"][layer]
-    return total * FIXED_POINT / texts
+    return table, tables.frame(READ_BY_LAYER, rows, given.train_identity)
 
 
 def score(directions: Tensor, e: Tensor, sought: Tensor) -> dict[str, np.ndarray]:

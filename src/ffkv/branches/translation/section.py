@@ -137,15 +137,12 @@ def _numbers(run: Run) -> dict[str, str]:
     """Returns what the answers are about, by what it is; nothing of a run whose control was made without it."""
     found = {}
     for reading in maps_of(run):
-        own, gain = _mean(run, reading), _mean(run, f"{reading} - head")
-        points = map(in_points, (gain.value, gain.low, gain.high))
-        found[f"values of the lower half of the layers that agree, above permuted keys, {HOW[reading]}"] = percent(
-            own.value
-        )
+        gain, read = _mean(run, f"{reading} - head"), HOW[reading]
+        agreeing = f"values of the lower half of the layers that agree, above permuted keys, {read}"
+        found[agreeing] = percent(_mean(run, reading).value)
         found["the same, as the head reads them"] = percent(_mean(run, "head").value)
-        found[f"the difference from the head's reading, {HOW[reading]} (95 % interval)"] = "{} ({} to {})".format(
-            *points
-        )
+        points = "{} ({} to {})".format(*map(in_points, (gain.value, gain.low, gain.high)))
+        found[f"the difference from the head's reading, {read} (95 % interval)"] = points
     return found
 
 
@@ -155,12 +152,6 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
     untrained = other if other and other.anatomy.weights == "random" else None
     question = "Do values of the lower half of the layers agree, read {}? {}"
     return [question.format(HOW[reading], answer(run, untrained, reading)) for reading in maps_of(run)]
-
-
-def _reading_line(factor: str, reading: str, label: str) -> Line:
-    curve = f"{factor}, median AUC" if reading == "derivative" else ""
-    of = {"factor": factor, "reading": reading}
-    return Line(f"{factor}, {label}", READING, "median", of, bars=("q1", "q3"), curve=curve, share=False)
 
 
 def _of_keys(run: Run) -> dict[str, Any]:
@@ -186,7 +177,15 @@ def _tables(run: Run) -> list[TableBlock]:
 
 FIGURES = tomllib.loads(files(__package__).joinpath("figures.toml").read_text(encoding="utf-8"))
 OF_KEYS = [
-    _reading_line(factor, reading, label)
+    Line(
+        f"{factor}, {label}",
+        READING,
+        "median",
+        {"factor": factor, "reading": reading},
+        bars=("q1", "q3"),
+        curve=f"{factor}, median AUC" if reading == "derivative" else "",
+        share=False,
+    )
     for factor in ("key", "gate")
     for reading, label in (
         ("derivative", "through the layers below"),

@@ -13,6 +13,7 @@ from ffkv.branches.behaviours.graph import describe_graph
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
+from ffkv.model.effects.rerun import Running
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run
 from ffkv.run.results.tokens import find_token
@@ -79,7 +80,8 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     ids = prompt.ids[:0] if other is None else other.ids
     baseline = asked.baseline if other is None else "patch"
     encoded = Encoded(prompt.ids, ids, 0, 0, "", len(prompt.ids) - first)
-    (subject,) = read_prompts(model, model.head, [encoded], mean, baseline, run.settings.batches.tokens)
+    its = Running(model, model.head, False, (), run.settings.batches.tokens)
+    (subject,) = read_prompts(its, [encoded], mean, baseline)
     subject, probability = _with_answers(subject, **given)
     answer, wrong = subject.prompt.answer, subject.prompt.wrong
     return Graph(
