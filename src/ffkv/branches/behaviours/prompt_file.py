@@ -61,21 +61,20 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
         own = next((each for each, names in FIELDS.items() if any(name in row for name in names)), "")
         if not own:
             raise UserError(f"{where}: has the fields {', '.join(row)[:200] or 'none'}. {LINES}")
-        if own != LISTS and (missing := [name for name in FIELDS[own] if name not in row]):
+        named = [name for name in FIELDS[own] if name in row]
+        if own != LISTS and (missing := [name for name in FIELDS[own] if name not in named]):
             raise UserError(f"{where}: lacks {', '.join(missing)}. {LINES}")
         kind = kind or own
         if own != kind:
             raise UserError(f"{where}: has the fields of {own}, and the first line those of {kind}. Make two files.")
-        for name in FIELDS[kind]:
-            if name in row:
-                _check(row[name], name, where)
+        for name in named:
+            _check(row[name], name, where)
         label = next((_label(row[name], name, where) for name in LABEL_FIELDS if row.get(name) is not None), "")
         group = "" if row.get(GROUP) is None else _label(row[GROUP], GROUP, where)
         if kind == LISTS:
-            named = [name for name in FIELDS[LISTS] if name in row]
             prompts += [Prompt(place, row[name], None, "", "", label, name == "positive", group) for name in named]
         else:
-            clean, *patch, answer, wrong = (row[name] for name in FIELDS[kind])
+            clean, *patch, answer, wrong = (row[name] for name in named)
             prompts.append(Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True, group))
         if bool(group) != bool(prompts[0].group):
             without = (place, prompts[0].line)[not prompts[0].group]
