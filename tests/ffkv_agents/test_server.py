@@ -232,7 +232,7 @@ def test_own_prompts_are_asked_for_a_behaviour(ask, run, tmp_path):
     assert_rows(found["behaviours"], expected["behaviours"])
     assert_rows(found["behaviour_memories"], expected.memories.query("reach != 'direct'"))
     assert {"random_memories", "random_directions", "chance"} <= found["behaviour_memories"][0].keys()
-    assert {row["choice"] for row in found["behaviour_sets"]} == {"screen", "random", "all"}
+    assert {row["choice"] for row in found["behaviour_sets"]} == {"screen", "size", "random", "all"}
     assert ask("behaviour")["measured"] == []
 
 

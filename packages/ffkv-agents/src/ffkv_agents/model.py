@@ -85,4 +85,6 @@ def behaviour(run: Run, asked: Any) -> Answer:
     if len(tables) > 1:
         rows = tables["behaviour_memories"].query("reach != 'direct'").sort_values("effect", key=abs, ascending=False)
         tables["behaviour_memories"] = rows.assign(name=[*map(memory_name, rows["layer"], rows["memory"])])
+        # Where an answer is cut, the largest sets are in it, and all memories.
+        tables["behaviour_sets"] = tables["behaviour_sets"].sort_values("size", ascending=False, kind="stable")
     return facts, tables

@@ -165,7 +165,9 @@ def prove_derivative(loaded: LoadedModel, ids: Tensor, counted: slice) -> None:
     states: list[Tensor] = []
     linked = link(loaded, ids[None], lambda layer, quantity, tensor: states.append(tensor), "o")
     along = torch.zeros(linked.end.shape)
-    along[0, counted] = torch.from_numpy(np.random.default_rng(0).normal(size=along[0, counted].shape)).float()
+    along[0, counted] = torch.from_numpy(
+        random_stream(0, Purpose.JACOBIAN_SIGNS, 0).normal(size=along[0, counted].shape)
+    ).float()
     gradient = linked.gradients(linked.end, along)[0]
     length, found = float(gradient.double().norm()), []
     for step in STEPS:
