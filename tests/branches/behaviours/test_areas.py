@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.branches.behaviours.measure import SHARES, choose_parts, choose_sets
+from ffkv.branches.behaviours.measure import choose_parts, choose_sets
 from ffkv.branches.behaviours.summarize import summarize_areas
+from ffkv.branches.behaviours.words import SHARES
 from tests.branches.behaviours.conftest import make
 from tests.branches.behaviours.test_planted import PAIRS, SETTINGS
 

@@ -15,11 +15,10 @@ from tests.branches.intervention.conftest import write_inputs
 
 
 def memories(count: int, seed: int = 0) -> pd.DataFrame:
-    """A layer of memories whose screen falls, the first of which is a candidate, and the last of which no patch changes."""
+    """A layer of memories whose screen falls, the first of which is a candidate."""
     screen = np.sort(np.random.default_rng(seed).exponential(size=count))[::-1] * np.tile([1, -1], count)[:count]
-    table = pd.DataFrame({"layer": 0, "memory": np.arange(count), "screen": screen, "size": 1.0})
+    table = pd.DataFrame({"layer": 0, "memory": np.arange(count), "screen": screen})
     table["by_contrast"], table["by_screen"] = False, table["memory"] == 0
-    table.loc[count - 1, "size"] = 0
     return table
 
 
@@ -35,21 +34,21 @@ CANDIDATES = pd.DataFrame(
 
 
 def test_the_ends_of_strata_grow_geometrically():
-    strata = strata_of(memories(1026))  # 1,024 outside
-    assert strata[0] == strata[-1] == -1
-    assert np.bincount(strata[1:-1]).tolist() == [2, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    assert (np.diff(strata[1:-1]) >= 0).all()  # by size, whatever the sign
-    assert strata_of(memories(2)).tolist() == [-1, -1]
+    strata = strata_of(memories(1025))
+    assert strata[0] == -1
+    assert np.bincount(strata[1:]).tolist() == [2, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert (np.diff(strata[1:]) >= 0).all()  # by size, whatever the sign
+    assert strata_of(memories(1)).tolist() == [-1]
 
 
 def test_so_many_are_drawn_of_each_stratum_and_all_of_a_small_one():
-    table = memories(1026)
+    table = memories(1025)
     rows = draw_outside(table, 140, np.random.default_rng(0))
     assert np.bincount(strata_of(table)[rows]).tolist() == [2, 2, 4, 8, 10, 10, 10, 10, 10, 74]
     assert len({*rows}) == len(rows) == 140
     assert (
         len(draw_outside(table, 0, np.random.default_rng(0)))
-        == len(draw_outside(memories(2), 99, np.random.default_rng(0)))
+        == len(draw_outside(memories(1), 99, np.random.default_rng(0)))
         == 0
     )
 
@@ -72,27 +71,27 @@ def test_the_bound_covers_and_tightens_with_all():
     """In 200 models, true effects are drawn at random; the bound of all strata together has the true number in at least 95 %."""
     covered = 0
     for seed in range(200):
-        table, generator = memories(2002, seed), np.random.default_rng([1, seed])
-        effects = generator.standard_t(2, 2002) * generator.choice([0.05, 0.2])
+        table, generator = memories(2001, seed), np.random.default_rng([1, seed])
+        effects = generator.standard_t(2, 2001) * generator.choice([0.05, 0.2])
         rows = draw_outside(table, 280, generator)
         found = summarize_missed(measured(table, rows, effects), table, CANDIDATES)
         assert (found["limit"] == 0.5).all() and found["memories"].sum() == 2000
-        covered += found["most"].sum() >= (np.abs(effects[1:-1]) >= 0.5).sum()
+        covered += found["most"].sum() >= (np.abs(effects[1:]) >= 0.5).sum()
     assert covered >= 190
     every = np.arange(1, 2001)
     found = summarize_missed(measured(table, every, effects), table, CANDIDATES)
-    true = (np.abs(effects[1:-1]) >= 0.5).sum()
+    true = (np.abs(effects[1:]) >= 0.5).sum()
     assert found["most"].sum() == found["above"].sum() == true == pytest.approx(found["estimate"].sum())
-    assert len(found) == STRATA and found["largest"].max() == pytest.approx(np.abs(effects[1:-1]).max())
+    assert len(found) == STRATA and found["largest"].max() == pytest.approx(np.abs(effects[1:]).max())
 
 
 def test_without_a_significant_candidate_nothing_is_counted():
-    table = memories(202)
+    table = memories(201)
     rows = draw_outside(table, 28, np.random.default_rng(0))
     none = CANDIDATES.assign(effect_q=0.3)
-    found = summarize_missed(measured(table, rows, np.ones(202)), table, none)
+    found = summarize_missed(measured(table, rows, np.ones(201)), table, none)
     assert found[["limit", "above", "estimate", "most"]].isna().all(None) and (found["largest"] == 1).all()
-    assert summarize_missed(measured(table, rows[:0], np.ones(202)), table, none).empty
+    assert summarize_missed(measured(table, rows[:0], np.ones(201)), table, none).empty
 
 
 def test_a_memory_without_a_gradient_is_seen_outside_the_candidates(tmp_path):

@@ -3,12 +3,12 @@
 from typing import Any
 
 from ffkv.base.steps import MODULES, File, Step
-from ffkv.branches.behaviours import summary_tables, tables
+from ffkv.branches.behaviours import summary_tables, tables, words
 from ffkv.branches.branch import Branch
 
 PACKAGE = "ffkv.branches.behaviours"
 TOKENS = 20  # of a prompt, for plans
-PARTS = 30  # first memories of three rankings, for CPR and CMD
+PARTS = 3 * len(words.SHARES)  # first memories of three rankings, for CPR and CMD
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
 RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
 

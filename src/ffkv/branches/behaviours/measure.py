@@ -31,18 +31,6 @@ from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
 MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS)
-SHARES = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-)  # of all memories, at which MIB looks (Mueller et al. 2025)
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
 
 
@@ -228,7 +216,7 @@ def choose_sets(
 
 
 def choose_parts(screen: np.ndarray, sizes: np.ndarray, generator: np.random.Generator) -> list[MemorySet]:
-    """Chooses the first memories by screen, by size, and in random order, of each of `SHARES` at least one.
+    """Chooses the first memories by screen, by size, and in random order, of each of `words.SHARES` at least one.
 
     For the arguments see `choose_sets`.
     """
@@ -238,11 +226,11 @@ def choose_parts(screen: np.ndarray, sizes: np.ndarray, generator: np.random.Gen
         words.BY_SIZE: stored.largest(sizes, n),
         words.SHUFFLED: generator.permutation(n),
     }
-    counts = [int(np.ceil(share * n)) for share in SHARES]
+    counts = [int(np.ceil(share * n)) for share in words.SHARES]
     return [
         MemorySet(choice, 0, count, np.sort(order[:count]), share)
         for choice, order in by.items()
-        for share, count in zip(SHARES, counts, strict=True)
+        for share, count in zip(words.SHARES, counts, strict=True)
     ]
 
 

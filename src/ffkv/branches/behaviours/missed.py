@@ -15,8 +15,8 @@ FIRST = 14  # each stratum but the last one has 1 / FIRST of what is drawn: 20 o
 
 
 def strata_of(memories: pd.DataFrame) -> np.ndarray:
-    """Returns the stratum of each row of `MEMORIES`, from 0; -1 of candidates, and of memories that no patch changes."""
-    outside = np.flatnonzero(~(memories["by_contrast"] | memories["by_screen"]) & (memories["size"] > 0))
+    """Returns the stratum of each row of `MEMORIES`, from 0; -1 of candidates."""
+    outside = np.flatnonzero(~(memories["by_contrast"] | memories["by_screen"]))
     ranked = outside[largest(memories["screen"].abs().to_numpy()[outside], len(outside))]
     ends = np.ceil(len(outside) ** (np.arange(1, STRATA + 1) / STRATA) - 1e-9)
     found = np.full(len(memories), -1)

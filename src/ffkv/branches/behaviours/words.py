@@ -31,9 +31,7 @@ GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside
 ANSWER = -1  # stands for the answer among the targets of edges
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
-SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = (
-    "own",
-    "random_memories",
-    "random_directions",
-    "outside",
-)  # what is changed
+# What is changed.
+SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = "own", "random_memories", "random_directions", "outside"
+# Parts of all memories at which CPR and CMD look (MIB, Mueller et al. 2025).
+SHARES = 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0

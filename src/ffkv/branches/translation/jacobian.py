@@ -181,8 +181,8 @@ def prove_derivative(loaded: LoadedModel, ids: Tensor, counted: slice) -> None:
     if not min(abs(moved - length) for moved in found) <= TOLERANCE * length:
         raise UserError(
             f"The derivative of {loaded.anatomy.checkpoint} is not how it moves: {length:.3g} along the gradient of the first layer,"
-            f" and {found[-1]:.3g} when the layer is changed. A part of the model passes on no gradient. Set translation.fit to ridge"
-            " or divergence, and values.readout to both."
+            f" and {found[-1]:.3g} when the layer is changed. A part of the model passes on no gradient, or it computes otherwise each"
+            " time. Set translation.fit to ridge or divergence, and values.readout to both."
         )
 
 
