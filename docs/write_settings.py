@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ffkv.base.version import RELEASE
-from ffkv.branches.settings import LARGEST, Behaviour, Comparison
+from ffkv.branches.settings import LARGEST, Behaviour, Comparison, Concept
 from ffkv.workflow.runs import Configuration
 from ffkv.workflow.settings_file import SCHEMA_OF_CLONE, SECTIONS, TOP_LEVEL, default
 
@@ -24,6 +24,10 @@ COMPARISONS = (
 BEHAVIOURS = (
     "Each entry under `behaviours:` has a name and these settings. It asks which memories cause what the model does on a set of"
     " prompts, see [behaviours.md](behaviours.md)."
+)
+CONCEPTS = (
+    "Each entry under `concepts:` has a name and these settings. It asks which memories separate labels of texts, see"
+    " [definitions.md](definitions.md#concepts)."
 )
 INTRODUCTION = f"""# Settings
 
@@ -75,8 +79,9 @@ def page() -> str:
     """Returns the reference page, with one table per section."""
     sections = [f"\n## `{name}`\n\n{model.__doc__}\n\n{_table(model.model_fields)}" for name, model in SECTIONS.items()]
     behaviours = f"\n## `behaviours`\n\n{BEHAVIOURS}\n\n{_table(Behaviour.model_fields)}"
+    concepts = f"\n## `concepts`\n\n{CONCEPTS}\n\n{_table(Concept.model_fields)}"
     comparisons = f"\n## `comparisons`\n\n{COMPARISONS}\n\n{_table(Comparison.model_fields)}"
-    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{comparisons}"
+    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{concepts}{comparisons}"
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
@@ -91,8 +96,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is dict:
         inside = get_args(field.annotation)[1]
-        if inside is Behaviour:
-            return "a mapping of names to behaviours"
+        if inside in (Behaviour, Concept):
+            return f"a mapping of names to {inside.__name__.lower()}s"
         if inside is str:
             return "a mapping of devices to sizes" if field.metadata else "a mapping of names to names"
         return "a mapping of columns to values"

@@ -54,6 +54,10 @@ class Purpose(IntEnum):
     ROTATIONS = 60
     READING_SIGNS = 61
     PERMUTED_READINGS = 62
+    CONCEPT_TEXTS = 65
+    CONCEPT_DRAWS = 66
+    CONCEPT_DIRECTIONS = 67
+    SHUFFLED_CONCEPTS = 68
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
