@@ -76,6 +76,7 @@ def test_features_that_never_fire_come_last_and_do_no_harm():
     assert np.isfinite(probability).all()
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_area():
     """Scores of two normal distributions that are one standard deviation apart have an AUC of Φ(1 / √2) = 0.760."""
     generator, covered = np.random.default_rng(6), 0

@@ -1,6 +1,5 @@
 """What memories do on texts, and the residual stream that their layers read. States are kept for one task alone."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -23,54 +22,36 @@ def read_task(loaded: LoadedModel, task: Task, batch_tokens: int) -> tuple[list[
 
     Raises UserError if states are not finite.
     """
-    layers, count = loaded.anatomy.layers, len(task.row)
+    layers, count, span = loaded.anatomy.layers, len(task.row), task.span
     m = [np.empty((count, layer.memories), np.float32) for layer in layers]
     r = [np.empty((count, loaded.anatomy.width), np.float32) for _ in layers]
-    lengths = np.array([len(row) for row in task.rows])
+    lengths, last_alone = np.array([len(row) for row in task.rows]), bool((span[:, 1] - span[:, 0] == 1).all())
+    found: list[tuple[np.ndarray, Tensor]] = []
+    written: dict[int, Tensor] = {}  # y of layers whose o has not come
+
+    def receive(line: np.ndarray, span: np.ndarray, layer: Layer, quantity: str, states: Tensor) -> None:
+        if quantity == "y":
+            written[layer.index] = states.clone()  # the model may add to it in place
+            return
+        place, states = (m, states) if quantity == "m" else (r, states - written.pop(layer.index))
+        lines, ends = (to_device(each, str(states.device)) for each in (line, span))
+        if last_alone:
+            own = states[lines, ends[:, 0]].float()
+        else:
+            token = torch.arange(states.shape[1], device=states.device)
+            outside = (token < ends[:, :1]) | (token >= ends[:, 1:])
+            own = states[lines].float().masked_fill_(outside[..., None], -torch.inf).amax(1)
+        found.append((place[layer.index], own))
+
     with tap(loaded.model, layers, "myo") as run:
         for batch in batches(lengths, batch_tokens):
             texts = np.flatnonzero(np.isin(task.row, batch))
             line = np.argsort(batch)[np.searchsorted(np.sort(batch), task.row[texts])]
-            found: list[tuple[np.ndarray, Tensor]] = []
-            run(
-                pad([task.rows[row] for row in batch], loaded.device),
-                partial(_receive, found, m, r, line, task.span[texts], {}),
-            )
+            run(pad([task.rows[row] for row in batch], loaded.device), partial(receive, line, span[texts]))
             for (place, _), values in zip(found, to_host([values for _, values in found]), strict=True):
-                if not np.isfinite(values).all():
-                    raise UserError(
-                        f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}."
-                        " Use model.dtype float32."
-                    )
                 place[texts] = values
+            found.clear()
+    if not all(np.isfinite(each).all() for each in (*m, *r)):
+        about = f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}."
+        raise UserError(f"{about} Use model.dtype float32.")
     return m, r
-
-
-def _receive(
-    found: list[tuple[np.ndarray, Tensor]],
-    m: Sequence[np.ndarray],
-    r: Sequence[np.ndarray],
-    line: np.ndarray,
-    span: np.ndarray,
-    written: dict[int, Tensor],
-    layer: Layer,
-    quantity: str,
-    tensor: Tensor,
-) -> None:
-    """Takes a quantity from `tap`, and notes what counts of it, with the array that it is for.
-
-    `line`, `span`: the sentence of the batch, and the tokens, of each text. `written`: y of layers whose o has not come.
-    """
-    if quantity == "y":
-        written[layer.index] = tensor.clone()  # the model may add to it in place
-        return
-    states = tensor if quantity == "m" else tensor - written.pop(layer.index)
-    place = (m if quantity == "m" else r)[layer.index]
-    device = str(states.device)
-    lines, ends = to_device(line, device), to_device(span, device)
-    if (span[:, 1] - span[:, 0] == 1).all():
-        found.append((place, states[lines, ends[:, 0]].float()))
-        return
-    token = torch.arange(states.shape[1], device=device)
-    outside = (token < ends[:, :1]) | (token >= ends[:, 1:])
-    found.append((place, states[lines].float().masked_fill_(outside[..., None], -torch.inf).amax(1)))

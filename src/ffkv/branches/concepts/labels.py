@@ -2,9 +2,10 @@
 
 import csv
 import glob
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from ffkv.branches.concepts.settings import FIELDS, Concept
 from ffkv.corpus.raw_file import MAX_CHARACTERS, check_text, lines_of, open_unpacked, unreadable
 from ffkv.corpus.rows import json_rows
 
-KINDS = {"csv": ",", "tsv": "\t", "jsonl": "", "json": ""}  # ending: what separates fields
-PACKED = (".gz", ".bz2", ".zst")
+SEPARATORS = {"csv": ",", "tsv": "\t", "jsonl": "", "json": ""}  # of fields, by the ending of a file's name
+PACKED = ("gz", "bz2", "zst")
+ENDING = re.compile(rf"\.({'|'.join(SEPARATORS)})(\.({'|'.join(PACKED)}))?$", re.IGNORECASE)
 SPLITS = ("train", "test")
 DOUBLED, CONTRADICTING, EMPTY = (
     "texts that are doubled",
@@ -46,56 +48,36 @@ class Labelled(NamedTuple):
 def task_files(labels: str) -> dict[str, str]:
     """Returns the files that the setting `labels` names, by the names of the tasks; the name is "" if it names one file.
 
-    Raises UserError if there is none.
+    Raises UserError if there is none, one cannot be read as labels, or two have one name.
     """
     if labels.startswith(PREFIX):
         package, _, wanted = labels.removeprefix(PREFIX).partition("/")
         folder = Path(locate(PREFIX + package))
+        paths = {
+            path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if ENDING.search(path.name)
+        }
+        patterns = wanted, f"*/{wanted}"  # the file is below some folder of the package, whatever its ending
         found = [
-            path for path in sorted(folder.rglob("*")) if _kind(path) and _is_called(path.relative_to(folder), wanted)
+            path for name, path in paths.items() if any(fnmatch(n, p) for n in (name, _bare(name)) for p in patterns)
         ]
     else:
-        folder, pattern = (Path(), labels) if not Path(labels).is_absolute() else (Path("/"), labels.lstrip("/"))
-        found = [Path(labels)] if is_file(labels) else [path for path in sorted(folder.glob(pattern)) if is_file(path)]
+        top = Path("/") if labels.startswith("/") else Path()
+        found = [Path(labels)] if is_file(labels) else [*filter(is_file, sorted(top.glob(labels.lstrip("/"))))]
     if not found:
-        raise UserError(
-            f"No file of labels matches {shown(labels)}. Check `labels` (paths are relative to the working directory)."
-        )
-    if one := len(found) == 1 and not glob.has_magic(labels):
-        _check_kind(found[0])
+        where = "Check `labels` (paths are relative to the working directory)."
+        raise UserError(f"No file of labels matches {shown(labels)}. {where}")
+    if other := next((path for path in found if not ENDING.search(path.name)), None):
+        endings = f"{', '.join(SEPARATORS)}, each also with {', '.join(PACKED)}"
+        raise UserError(f"{other}: labels are read from files whose names end in {endings}.")
+    one = len(found) == 1 and not glob.has_magic(labels)
     made = {"" if one else _bare(path.name): str(path) for path in found}
     if len(made) < len(found):
-        raise UserError(
-            f"{shown(labels)} names several files that have the same name without its ending: rename one of them."
-        )
+        raise UserError(f"{shown(labels)} names files whose names differ in their endings alone: rename one of them.")
     return made
 
 
-def _is_called(path: Path, wanted: str) -> bool:
-    """Tells whether a file of a package has a name, or fits a pattern: whole or below folders, with or without its endings."""
-    return any(
-        fnmatch(name, f"{above}{wanted}") for name in (path.as_posix(), _bare(path.as_posix())) for above in ("", "*/")
-    )
-
-
 def _bare(name: str) -> str:
-    """Returns the name of a file without the endings of `KINDS` and `PACKED`."""
-    bare = next((name.removesuffix(end) for end in PACKED if name.lower().endswith(end)), name)
-    return bare.rpartition(".")[0] or bare
-
-
-def _kind(path: Path) -> str:
-    """Returns the ending of a file that can be read; "" of others."""
-    name = path.name.lower()
-    ending = next((name.removesuffix(end) for end in PACKED if name.endswith(end)), name).rpartition(".")[2]
-    return ending if ending in KINDS else ""
-
-
-def _check_kind(path: Path) -> None:
-    if not _kind(path):
-        raise UserError(
-            f"{path}: labels are read from files whose names end in {', '.join(KINDS)}, each also with {', '.join(PACKED)}."
-        )
+    return ENDING.sub("", name)
 
 
 def read_labels(path: str, settings: Concept) -> Labelled:
@@ -114,101 +96,91 @@ def read_labels(path: str, settings: Concept) -> Labelled:
         if names.get("split") and split not in SPLITS:
             raise UserError(f"{path}, {place}: the split is {shown(split)}. It must be train or test.")
         read.append((place, text, label, document, split))
-    labels_of: dict[str, set[str]] = {}
-    for _, text, label, *_ in read:
-        labels_of.setdefault(text, set()).update([label] if label else [])
     counts = Counter(label for _, text, label, *_ in read if label and text.strip())
     positive = _positive(path, counts, settings.positive)
-    kept, seen, dropped = [], set[str](), dict[str, list[str]]()
+    signs_of: dict[str, set[bool]] = {}
+    for _, text, label, *_ in read:
+        signs_of.setdefault(text, set()).update([label == positive] if label else [])
+    kept: dict[str, tuple[bool, str, bool]] = {}  # text: label, document, split
+    dropped: dict[str, list[str]] = {EMPTY: [], CONTRADICTING: [], DOUBLED: []}
     for place, text, label, document, split in read:
-        why = EMPTY if not label or not text.strip() else ""
-        why = why or (CONTRADICTING if len({each == positive for each in labels_of[text]}) > 1 else "")
-        why = why or (DOUBLED if text in seen else "")
-        seen.add(text)
-        if why:
-            dropped.setdefault(why, []).append(place)
+        if not label or not text.strip():
+            dropped[EMPTY].append(place)
+        elif len(signs_of[text]) > 1:
+            dropped[CONTRADICTING].append(place)
+        elif text in kept:
+            dropped[DOUBLED].append(place)
         else:
-            kept.append((text, label == positive, document or text, split == "train"))
-    texts, signs, documents, train = map(list, zip(*kept, strict=True)) if kept else ([], [], [], [])
-    number = {name: place for place, name in enumerate(dict.fromkeys(documents))}
-    of_halves = {(name, half) for name, half in zip(documents, train, strict=True)}
-    if "split" in names and len(of_halves) > len(number):
-        both = next(name for name in number if {(name, True), (name, False)} <= of_halves)
-        raise UserError(
-            f"{path}: the document {shown(both)} is in both splits. Texts of one document must be in one of them."
-        )
-    told = "; ".join(
-        f"{len(of)} {why} ({', '.join(of[:LINES_NAMED])}{', ...' * (len(of) > LINES_NAMED)})"
-        for why, of in dropped.items()
-    )
+            kept[text] = label == positive, document or text, split == "train"
+    number = {name: place for place, name in enumerate(dict.fromkeys(document for _, document, _ in kept.values()))}
+    train: dict[str, bool] = {}
+    for _, document, half in kept.values():
+        if "split" in names and train.setdefault(document, half) != half:
+            rule = "Texts of one document must be in one of them."
+            raise UserError(f"{path}: the document {shown(document)} is in both splits. {rule}")
+    told = "; ".join(f"{len(of)} {why} ({_some(of)})" for why, of in dropped.items() if of)
+    signs, documents, halves = (list(each) for each in zip(*kept.values(), strict=True))
     return Labelled(
-        texts, signs, [number[each] for each in documents], train if "split" in names else None, positive, told
+        [*kept], signs, [number[each] for each in documents], halves if "split" in names else None, positive, told
     )
+
+
+def _some(items: Sequence[str]) -> str:
+    return ", ".join([*items[:LINES_NAMED], *["..."] * (len(items) > LINES_NAMED)])
 
 
 def _positive(path: str, counts: Mapping[str, int], wanted: str) -> str:
     """Returns the positive label of a file, from how many texts have each. Raises Unusable if there are not two."""
-    named = ", ".join(f"{shown(name)} ({counts[name]})" for name in sorted(counts)[:LINES_NAMED]) + ", ..." * (
-        len(counts) > LINES_NAMED
-    )
-    if len(counts) < 2:
-        raise Unusable(
-            f"{path} has {f'one label alone: {named}' if counts else 'no text with a label'}. Texts of two labels are needed."
-        )
-    if wanted:
-        if wanted not in counts:
-            raise UserError(f"{path} has no label {shown(wanted)}. It has {named}. Set `positive` to one of them.")
-        return wanted
-    if len(counts) > 2:
-        raise Unusable(
-            f"{path} has {len(counts)} labels: {named}. Set `positive` to the one that is to be told from all others."
-        )
-    return max(counts)
+    named = _some([f"{shown(name)} ({counts[name]})" for name in sorted(counts)])
+    if not counts:
+        raise Unusable(f"{path} has no text with a label. Texts of two labels are needed.")
+    if len(counts) == 1:
+        raise Unusable(f"{path} has one label alone: {named}. Texts of two labels are needed.")
+    if wanted and wanted not in counts:
+        raise UserError(f"{path} has no label {shown(wanted)}. It has {named}. Set `positive` to one of them.")
+    if not wanted and len(counts) > 2:
+        remedy = "Set `positive` to the one that is to be told from all others."
+        raise Unusable(f"{path} has {len(counts)} labels: {named}. {remedy}")
+    return wanted or max(counts)
 
 
 def _written(value: Any) -> str:
     """Returns a value of a row as text. 1, 1.0 and true are labels of a person; a list is none."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, int | float) else value.strip("\r\n") if isinstance(value, str) else ""
+    return f"{value:.15g}" if isinstance(value, int | float) else value.strip("\r\n") if isinstance(value, str) else ""
 
 
 def _names(path: str, row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
     """Returns what the file calls its fields. Raises UserError if one is lacking that is needed."""
-    found = {}
-    for name, usual in FIELDS.items():
-        its = next((each for each in ((fields[name],) if name in fields else usual) if each in row), None)
-        if its is not None:
-            found[name] = its
-        elif name in ("text", "label") or name in fields:
-            wanted = shown(fields[name]) if name in fields else " or ".join(map(shown, usual))
-            raise Unusable(
-                f"{path} has no field {wanted}. It has {', '.join(map(shown, row))}. Name the field in `fields`."
-            )
+    theirs = {name: (fields[name],) if name in fields else usual for name, usual in FIELDS.items()}
+    found = {name: its for name, names in theirs.items() for its in names[::-1] if its in row}
+    if lacking := [name for name in FIELDS if name not in found and (name in ("text", "label") or name in fields)]:
+        wanted, there = (" or ".join(map(shown, theirs[lacking[0]])), ", ".join(map(shown, row)))
+        raise Unusable(f"{path} has no field {wanted}. It has {there}. Name the field in `fields`.")
     return found
 
 
 def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields place and fields of each row."""
-    kind = _kind(Path(path))
+    separator = SEPARATORS[ENDING.search(path)[1].lower()]  # type: ignore[index]
     try:
         with open_unpacked(path) as file:
             plain = check_text(path, file)
-            if not KINDS[kind]:
+            if not separator:
                 for place, row in json_rows(path, plain, numbers=True):
                     if not isinstance(row, dict):
                         raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
                     yield place, row
                 return
             csv.field_size_limit(MAX_CHARACTERS)
-            reader = csv.DictReader(_decoded(path, plain), strict=True, delimiter=KINDS[kind])
+            reader = csv.DictReader(_decoded(path, plain), strict=True, delimiter=separator)
             start = 2
             try:
                 for row in reader:
                     if None in row or None in row.values():
-                        raise unreadable(
-                            path, f"a row of other fields than the {len(reader.fieldnames or ())} of the header", start
-                        )
+                        fields = len(reader.fieldnames or ())
+                        raise unreadable(path, f"a row of other fields than the {fields} of the header", start)
                     yield f"line {start:,}", row
                     start = reader.line_num + 1
             except csv.Error as error:

@@ -110,52 +110,32 @@ def measure_task(
     shuffled = shuffle(task.positive, task.train, task.document, task.length, settings.shuffles, generator)
     weights = draw_documents(task.document[~task.train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
     by_layer, memories, found = list[dict](), list[dict](), dict[tuple[str, str], list[Best]]()
-    tries: dict[str, list[int]] = {}
+    strengths, positive, train = settings.regularization, task.positive, task.train
+
+    def scored(x: np.ndarray) -> dict:
+        return score(x.astype(np.float64), positive, train, task.document, weights, strengths, seed)._asdict()
+
     with threadpool_limits(1):  # matrices are small: one thread is faster than several that wait for each other
         for layer, (own, residual) in enumerate(zip(m, r, strict=True)):
             directions = random_directions(residual, own.shape[1], seed, layer)
             for features, x in {"memories": own, "residual": residual, "directions": directions}.items():
-                order, difference = rank(x[task.train], task.positive[task.train])
-                sizes = {size: order[:size] for size in settings.sizes if size <= x.shape[1]}
-                for size, chosen in sizes.items():
-                    by_layer.append(
-                        {
-                            "layer": layer,
-                            "features": features,
-                            "size": size,
-                            **_score(x[:, chosen], task, weights, settings, seed),
-                        }
-                    )
-                for choice, best in best_of_layer(x, task.positive, task.train, shuffled).items():
+                order, difference = rank(x[train], positive[train])
+                row = {"layer": layer, "features": features}
+                sizes = [size for size in settings.sizes if size <= x.shape[1]]
+                by_layer += [{**row, "size": size, **scored(x[:, order[:size]])} for size in sizes]
+                for choice, best in best_of_layer(x, positive, train, shuffled).items():
                     found.setdefault((features, choice), []).append(best)
-                tries.setdefault(features, []).append(x.shape[1])
                 if features == "memories":
-                    first = order[:SHOWN]
-                    auc = areas(
-                        midranks(np.ascontiguousarray(x[~task.train][:, first].T)), task.positive[None, ~task.train]
-                    )[0]
+                    auc = areas(midranks(x[~train][:, order[:SHOWN]].T), positive[None, ~train])[0]
+                    first = enumerate(order[:SHOWN].tolist())
+                    row = {"layer": layer}
                     memories += [
-                        {
-                            "layer": layer,
-                            "memory": int(one),
-                            "rank": place,
-                            "difference": difference[one],
-                            "auc": auc[place],
-                        }
-                        for place, one in enumerate(first.tolist())
+                        {**row, "memory": one, "rank": at, "difference": difference[one], "auc": auc[at]}
+                        for at, one in first
                     ]
-            whole = _score(residual, task, weights, settings, seed)
-            by_layer.append({"layer": layer, "features": "whole", "size": residual.shape[1], **whole})
-    return (
-        choose_layers(by_layer),
-        [row for key, own in found.items() for row in best_rows(*key, own, tries[key[0]])],
-        memories,
-    )
-
-
-def _score(x: np.ndarray, task: Task, weights: np.ndarray, settings: Concept, seed: int) -> dict:
-    how = (task.positive, task.train, task.document, weights, settings.regularization, seed)
-    return score(x.astype(np.float64), *how)._asdict()
+            by_layer.append({"layer": layer, "features": "whole", "size": residual.shape[1], **scored(residual)})
+    nulls = [row for (features, choice), own in found.items() for row in best_rows(features, choice, own)]
+    return choose_layers(by_layer), nulls, memories
 
 
 def random_directions(r: np.ndarray, count: int, seed: int, layer: int) -> np.ndarray:
@@ -187,27 +167,15 @@ def choose_layers(rows: list[dict]) -> list[dict]:
     return rows
 
 
-def best_rows(features: str, choice: str, of_layers: Sequence[Best], tries: Sequence[int]) -> list[dict]:
+def best_rows(features: str, choice: str, of_layers: Sequence[Best]) -> list[dict]:
     """Returns a row for the best feature of each layer, and one for the best of all layers, whose shuffles are the best of all, too."""
     highest = int(np.argmax([each.auc for each in of_layers]))
-    overall = of_layers[highest]._replace(shuffled=np.max([each.shuffled for each in of_layers], axis=0))
-    # The ranking tries one feature per layer on the test half; the best of all is one of as many as there are.
-    many = [1] * len(tries) if choice == "ranked" else [*tries]
-    places = [
-        *((layer, layer, best, many[layer]) for layer, best in enumerate(of_layers)),
-        (-1, highest, overall, sum(many)),
-    ]
+    shuffled, tries = np.max([each.shuffled for each in of_layers], axis=0), sum(each.tries for each in of_layers)
+    overall = of_layers[highest]._replace(shuffled=shuffled, tries=tries)
+    row = {"features": features, "choice": choice}
     return [
-        {
-            "features": features,
-            "choice": choice,
-            "layer": layer,
-            "feature": best.feature,
-            "in_layer": at,
-            "tries": tried,
-            "auc": best.auc,
-            "shuffled": float(np.nanquantile(best.shuffled, 0.95)),
-            "p": p_value(best.auc, best.shuffled),
-        }
-        for layer, at, best, tried in places
+        row
+        | {"layer": layer, "feature": best.feature, "in_layer": at, "tries": best.tries, "auc": best.auc}
+        | {"shuffled": float(np.nanquantile(best.shuffled, 0.95)), "p": p_value(best.auc, best.shuffled)}
+        for layer, at, best in [*((at, at, best) for at, best in enumerate(of_layers)), (-1, highest, overall)]
     ]

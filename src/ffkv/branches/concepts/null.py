@@ -13,6 +13,7 @@ class Best(NamedTuple):
     """The best feature of a layer, with the labels as they are and as they are shuffled."""
 
     feature: int
+    tries: int  # how many features it is the best one of: the ranking tries one on the test half
     auc: float  # on the test half
     shuffled: np.ndarray  # the AUC of the best feature with each shuffle [shuffle]
 
@@ -74,8 +75,11 @@ def best_of_layer(x: np.ndarray, positive: np.ndarray, train: np.ndarray, shuffl
     ranked = 0.5 + above[every, top] * np.where(difference[every, top] < 0, -1, 1)
     np.abs(above, out=above)
     highest = above.argmax(1)
-    found = {"ranked": (top, ranked), "best": (highest, 0.5 + above[every, highest])}
-    return {name: Best(int(which[0]), float(auc[0]), auc[1:]) for name, (which, auc) in found.items()}
+    best = 0.5 + above[every, highest]
+    return {
+        "ranked": Best(int(top[0]), 1, float(ranked[0]), ranked[1:]),
+        "best": Best(int(highest[0]), x.shape[1], float(best[0]), best[1:]),
+    }
 
 
 def p_value(own: float, shuffled: np.ndarray) -> float:

@@ -5,7 +5,9 @@ whole, where they split by token; and a token that is labelled is compared with 
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
+from importlib.resources import files
 
 import numpy as np
 
@@ -15,42 +17,7 @@ from ffkv.corpus.corpus_file import Corpus
 
 SENTENCES = 20_000  # maximum number of sentences that are looked through, so that a large corpus takes no longer
 PER_SENTENCE = 2  # tokens of each label
-# A token has the label if one of its characters that are no blanks is in a match.
-RULES = {
-    "text": {
-        "digits": r"\d+",
-        "year": r"\b(?:1[5-9]|20)\d\d\b",
-        "all capitals": r"\b[A-Z]{2,}\b",
-        "leading capital": r"\b[A-Z][a-z]+",
-        "capital inside a sentence": r"(?<=[a-z,] )[A-Z][a-z]+",
-        "comma": r",",
-        "full stop": r"\.",
-        "question or exclamation mark": r"[?!]",
-        "colon or semicolon": r"[:;]",
-        "hyphen or dash": r"[-–—]+",
-        "quotation": r"[\"“][^\"“”\n]+[\"”]",
-        "parenthesis": r"\([^()\n]+\)",
-        "ends in -ing": r"\b[A-Za-z]+ing\b",
-        "ends in -ed": r"\b[A-Za-z]+ed\b",
-        "ends in -ly": r"\b[A-Za-z]+ly\b",
-        "letters beyond ASCII": r"[^\W\d_a-zA-Z]+",
-    },
-    "code": {
-        "number": r"\b(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)?)\b",
-        "string": r"\"[^\"\n]*\"|'[^'\n]*'",
-        "comment": r"(?:#|//).*",
-        "indentation and first word": r"(?m)^[ \t]+\S+",
-        "keyword": r"\b(?:if|else|for|while|return|import|def|class|try|in|not|and|or|function|var|let|const|int|void)\b",
-        "call": r"\b\w+(?=\()",
-        "attribute": r"\.\w+",
-        "snake_case": r"\b[a-z]+(?:_[a-z0-9]+)+\b",
-        "camelCase": r"\b[a-z]+(?:[A-Z][a-z0-9]*)+\b",
-        "bracket": r"[()\[\]{}]+",
-        "operator": r"[=+*/<>!&|%^-]+",
-        "LaTeX command": r"\\[A-Za-z]+",
-        "LaTeX formula": r"\$[^$\n]+\$",
-    },
-}
+RULES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
 
 
 def label_tokens(text: str, ends: np.ndarray, rule: str) -> np.ndarray:

@@ -1,10 +1,12 @@
 """What the page shows about concepts: the AUC against the number of memories, beside four controls, and each task."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import LOOK
 from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns
@@ -16,12 +18,22 @@ from ffkv.run.results.text import decimals, visible
 
 CURVES, TASKS = "concept_curves", "concept_tasks"
 LABELS = {"memories": "memories", "residual": "coordinates of the residual", "directions": "random directions"}
-SIGNIFICANT = 0.05
+NUMBERS = {  # columns of `TASKS`: what the page calls them
+    "auc": "its AUC",
+    "shuffled": "shuffled labels",
+    "q": "q",
+    "one": "smallest k",
+    "many": "largest k",
+    "whole": "all of the residual",
+    "length_auc": "length",
+}
 MORE = (
+    ("All columns, and tasks without texts", TASKS),
     ("Layers and sizes", "concept_layers"),
     ("Best features, and shuffled labels", "concept_nulls"),
     ("Ranking", "concept_memories"),
 )
+MOST_ROWS = 5000  # of a table that the page shows: a longer one makes it slow
 
 
 def _control(run: Run) -> Run | None:
@@ -57,10 +69,11 @@ def draw_curves(run: Run, paper: Any) -> Drawing:
 def caption_curves(run: Run) -> Caption:
     """Writes the caption of the curves."""
     control, table = _control(run), run.table(CURVES)
-    memories, whole = rows(table, features="memories"), rows(table, features="whole")
+    words = {name: rows(table, features=name) for name in ("memories", "whole")}
     beside = "" if control is None else f" In grey {name_control(control)}."
-    words = {"memories": memories, "whole": whole, "auc": decimals, "beside": beside, "named": LABELS, "curves": table}
-    return Caption(**written(__package__, "curves", run, **words))
+    return Caption(
+        **written(__package__, "curves", run, **words, auc=decimals, beside=beside, named=LABELS, curves=table)
+    )
 
 
 def _found(run: Run) -> pd.DataFrame:
@@ -71,42 +84,29 @@ def _found(run: Run) -> pd.DataFrame:
 
 def _tasks(run: Run) -> PageTable:
     found = _found(run)
-    memory: list[Cell] = [
-        Named(memory_name(int(layer), int(one))) for layer, one in zip(found["layer"], found["memory"], strict=True)
-    ]
-    columns: dict[str, list[Cell]] = {
-        "task": [*map(visible, found["task"])],
-        "with the label": [*map(visible, found["positive"])],
-        "texts": [number(train + test) for train, test in zip(found["train"], found["test"], strict=True)],
-        "one memory": [*map(decimals, found["one"])],
-        "most memories": [*map(decimals, found["many"])],
-        "all of the residual": [*map(decimals, found["whole"])],
-        "length": [*map(decimals, found["length_auc"])],
-        "best of all layers": memory,
-        "its AUC": [*map(decimals, found["auc"])],
-        "shuffled labels": [*map(decimals, found["shuffled"])],
-        "q": [*map(decimals, found["q"])],
+    columns: dict[str, Iterable[Cell]] = {
+        "task": map(visible, found["task"]),
+        "with the label": map(visible, found["positive"]),
+        "best of all layers": map(Named, map(memory_name, found["layer"].astype(int), found["memory"].astype(int))),
+        "texts": map(number, found["train"] + found["test"]),
     }
-    return of_columns("tasks of concepts", columns, ("task", "with the label", "best of all layers"))
+    texts = [*columns][:3]
+    columns |= {heading: map(decimals, found[name]) for name, heading in NUMBERS.items()}
+    return of_columns("tasks of concepts", columns, texts)
 
 
 def _tables(run: Run) -> list[TableBlock]:
-    folded = [("All columns, and tasks without texts", data_table(run, TASKS))]
-    folded += [
-        (what, data_table(run, name)) for what, name in MORE if len(run.table(name)) <= 5000
-    ]  # a larger one makes the page slow
+    folded = [(what, data_table(run, name)) for what, name in MORE if len(run.table(name)) <= MOST_ROWS]
     return [TableBlock("concept-tasks", "Tasks", note(__package__, "tasks"), _tasks(run), folded)]
 
 
 def _numbers(run: Run) -> dict[str, str]:
     """Returns the main numbers."""
     table, found = run.table(CURVES), _found(run)
-    one = rows(table, features="memories").iloc[0]
+    memories = rows(table, features="memories").iloc[0]
     return {
         "tasks of concepts that a memory separates": f"{(found['q'] <= SIGNIFICANT).sum()} of {len(found)}",
-        f"AUC of {'one memory' if one['size'] == 1 else number(one['size']) + ' memories'}, over tasks": decimals(
-            one["auc"]
-        ),
+        f"AUC of the first {number(memories['size'])} of the memories, over tasks": decimals(memories["auc"]),
         "AUC of all of the residual, over tasks": decimals(rows(table, features="whole")["auc"].iloc[0]),
     }
 
