@@ -119,7 +119,7 @@ def test_summaries(found):
     names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "left_out"]
     by_task = best[["task"]].drop_duplicates().assign(**dict.fromkeys(names, 0))
     row = summarize_tasks(by_task, by_layer, nulls).iloc[0]
-    assert (row["layer"], row["memory"], row["one"], row["auc"]) == (1, 7, 1, 1)
+    assert (row["best_layer"], row["best_memory"], row["one"], row["auc"]) == (1, 7, 1, 1)
 
 
 MARKED = {

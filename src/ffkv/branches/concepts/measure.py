@@ -126,7 +126,7 @@ def measure_task(
                 for choice, best in best_of_layer(x, positive, train, shuffled).items():
                     found.setdefault((features, choice), []).append(best)
                 if features == "memories":
-                    auc = areas(midranks(x[~train][:, order[:SHOWN]].T), positive[None, ~train])[0]
+                    auc = areas(midranks(x[~train][:, order[:SHOWN]].T).astype(float), positive[None, ~train])[0]
                     first = enumerate(order[:SHOWN].tolist())
                     row = {"layer": layer}
                     memories += [

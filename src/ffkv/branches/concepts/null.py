@@ -76,9 +76,10 @@ def best_of_layer(x: np.ndarray, positive: np.ndarray, train: np.ndarray, shuffl
     np.abs(above, out=above)
     highest = above.argmax(1)
     best = 0.5 + above[every, highest]
+    own = (round(float(auc[0]), 6) for auc in (ranked, best))  # float32 rounds it
     return {
-        "ranked": Best(int(top[0]), 1, float(ranked[0]), ranked[1:]),
-        "best": Best(int(highest[0]), x.shape[1], float(best[0]), best[1:]),
+        "ranked": Best(int(top[0]), 1, next(own), ranked[1:]),
+        "best": Best(int(highest[0]), x.shape[1], next(own), best[1:]),
     }
 
 

@@ -68,9 +68,9 @@ def areas(ranks: np.ndarray, positive: np.ndarray) -> np.ndarray:
     ones = positive.sum(1)[:, None]
     zeros = positive.shape[1] - ones
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = positive.astype(np.float32) @ ranks.T.astype(np.float32, copy=False)
-        found -= (ones * (ones + 1) / 2).astype(np.float32)
-        found /= (ones * zeros).astype(np.float32)
+        found = positive.astype(ranks.dtype) @ ranks.T
+        found -= (ones * (ones + 1) / 2).astype(ranks.dtype)
+        found /= (ones * zeros).astype(ranks.dtype)
     return found
 
 

@@ -87,7 +87,9 @@ def _tasks(run: Run) -> PageTable:
     columns: dict[str, Iterable[Cell]] = {
         "task": map(visible, found["task"]),
         "with the label": map(visible, found["positive"]),
-        "best of all layers": map(Named, map(memory_name, found["layer"].astype(int), found["memory"].astype(int))),
+        "best of all layers": map(
+            Named, map(memory_name, found["best_layer"].astype(int), found["best_memory"].astype(int))
+        ),
         "texts": map(number, found["train"] + found["test"]),
     }
     texts = [*columns][:3]

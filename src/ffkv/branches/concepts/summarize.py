@@ -57,6 +57,6 @@ def summarize_tasks(by_task: pd.DataFrame, by_layer: pd.DataFrame, nulls: pd.Dat
         "task"
     )
     of_best = top[["in_layer", "feature", "auc", "shuffled", "p", "q"]].rename(
-        columns={"in_layer": "layer", "feature": "memory"}
+        columns={"in_layer": "best_layer", "feature": "best_memory"}
     )
     return by_task.join(found, "task").join(of_best, "task")[TASKS.names]
