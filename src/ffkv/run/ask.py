@@ -129,7 +129,7 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
 
 @documents(Concept)
 def concepts(run: Run, labels: Path | str = "", *, device: str = "auto", **options: Any) -> dict[str, "pd.DataFrame"]:
-    """Asks how well the memories of a finished run separate two labels of texts (docs/definitions.md).
+    """Asks how well the memories of a finished run separate two labels of texts (docs/settings.md).
 
     It is what a run does with the setting `concepts`, in one process and without files. The run stays as it is.
 

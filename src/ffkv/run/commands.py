@@ -181,7 +181,7 @@ def probe(
     """Ask how well memories of a finished run separate two labels of texts.
 
     RESULTS is the folder of the run, such as results/demo. LABELS is a file of texts with labels, or a pattern such as
-    package:sae_probes/*; it is left out with --rules. docs/definitions.md says what each number means.
+    package:sae_probes/*; it is left out with --rules. docs/settings.md says what each number means.
     """
     run = open_with_model(results, threads, allowed)
     from ffkv.base.files import tables

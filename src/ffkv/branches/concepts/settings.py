@@ -17,7 +17,7 @@ FIELDS = {
 
 
 class Concept(Section):
-    """Texts with two labels, or rules that label tokens: do memories separate them (docs/definitions.md)?"""
+    """Texts with two labels, or rules that label tokens: do memories separate them (docs/settings.md)?"""
 
     labels: str = ""
     """File of texts with labels: csv, tsv or jsonl, which may be packed (.gz, .bz2, .zst). Its fields are `text` (or `prompt`), `label`
