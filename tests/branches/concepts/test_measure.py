@@ -112,9 +112,11 @@ def test_summaries(found):
     nulls = correct(best)
     assert (nulls["q"] >= nulls["p"]).all()
     curves = summarize_curves(by_layer).set_index(["features", "size"])
+    kinds = ("memories", "residual", "directions")
+    assert curves.index.tolist() == [*((kind, size) for kind in kinds for size in (1, 4)), ("whole", 6)]
     chosen = by_layer[by_layer["chosen"]].set_index(["features", "size"])
     assert curves["auc"].equals(chosen.loc[curves.index, "auc"]) and (curves["tasks"] == 1).all()
-    two = summarize_curves(by_layer.loc[by_layer.index.repeat(2)])
+    two = summarize_curves(by_layer[::-1].loc[by_layer.index[::-1].repeat(2)])
     assert two["error"].to_numpy() == pytest.approx(curves["error"].to_numpy() / 2**0.5)
     names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "left_out"]
     by_task = best[["task"]].drop_duplicates().assign(**dict.fromkeys(names, 0))

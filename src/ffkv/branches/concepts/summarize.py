@@ -5,7 +5,7 @@ import pandas as pd
 
 from ffkv.base.intervals import Z_95
 from ffkv.base.multiple_tests import q_values
-from ffkv.branches.concepts.tables import CURVES, LAYERS, NULLS, OF_MEMORIES, TASKS
+from ffkv.branches.concepts.tables import CURVES, FEATURES, LAYERS, NULLS, OF_MEMORIES, TASKS
 from ffkv.branches.given import Given
 
 
@@ -44,6 +44,7 @@ def summarize_curves(by_layer: pd.DataFrame) -> pd.DataFrame:
             low, high = own["low"].iloc[0], own["high"].iloc[0]
         means = {"f1": own["f1"].mean(), "accuracy": own["accuracy"].mean(), "tasks": len(own)}
         rows.append({"features": features, "size": size, "auc": auc, "low": low, "high": high, "error": error, **means})
+    rows.sort(key=lambda row: (FEATURES.choices.index(row["features"]), row["size"]))
     return pd.DataFrame(rows, columns=CURVES.names)
 
 
