@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ffkv.base.version import RELEASE
-from ffkv.branches.settings import LARGEST, Behaviour, Comparison
+from ffkv.branches.settings import LARGEST, Behaviour, Comparison, Concept
 from ffkv.workflow.runs import Configuration
 from ffkv.workflow.settings_file import SCHEMA_OF_CLONE, SECTIONS, TOP_LEVEL, default
 
@@ -25,6 +25,21 @@ BEHAVIOURS = (
     "Each entry under `behaviours:` has a name and these settings. It asks which memories cause what the model does on a set of"
     " prompts, see [behaviours.md](behaviours.md)."
 )
+CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task (`concepts`, `ffkv probe`, `ffkv.concepts`) is texts with two labels, or tokens that a rule labels. It asks what separates the labels.
+
+- **Halves**: those of the file, else by documents, which are never split. Texts are drawn with equally many of each label. Doubled texts count once;
+  texts with both labels, and empty ones, are left out: `concept_tasks.csv` names their lines.
+- **Features** of a text, at its last token or the largest over its tokens: coefficients m; coordinates of r; as many random directions of r; all
+  coordinates of r at once.
+- **Ranking**, on the train half: the difference of both labels' means, over the mean size of the feature where it is not 0. **Score**: a logistic
+  regression on the first k features, of unit variance; AUC, F1 (weighted by label) and accuracy on the test half. Order and scores are those of
+  sae-probes on the same features.
+- **Layer**: curves take, for each k, the layer with the largest AUC on the last fifth of the train half.
+- **Intervals**: documents of the test half are drawn again. With fewer than five there is none.
+- **Shuffled labels**: among documents of one half and similar length; inside documents that have both labels. `ranked` is the first feature of the
+  ranking, `best` the largest test AUC of all. Of all layers (`layer` -1), each shuffle chooses the best again, so p is corrected for the number of tries,
+  whether memories are of experts or not. q is Benjamini and Hochberg's, over tasks and layers.
+- **Length**: the AUC of the number of tokens alone. A label that it tells is told by shuffled labels, too."""
 INTRODUCTION = f"""# Settings
 
 `python docs/write_settings.py` writes this page from the classes of the settings: `src/ffkv/base/settings/`, and `settings.py` of each branch. A settings file has these settings at its top level. Under `runs:`
@@ -75,8 +90,9 @@ def page() -> str:
     """Returns the reference page, with one table per section."""
     sections = [f"\n## `{name}`\n\n{model.__doc__}\n\n{_table(model.model_fields)}" for name, model in SECTIONS.items()]
     behaviours = f"\n## `behaviours`\n\n{BEHAVIOURS}\n\n{_table(Behaviour.model_fields)}"
+    concepts = f"\n## `concepts`\n\n{CONCEPTS}\n\n{_table(Concept.model_fields)}"
     comparisons = f"\n## `comparisons`\n\n{COMPARISONS}\n\n{_table(Comparison.model_fields)}"
-    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{comparisons}"
+    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{behaviours}{concepts}{comparisons}"
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
@@ -91,8 +107,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is dict:
         inside = get_args(field.annotation)[1]
-        if inside is Behaviour:
-            return "a mapping of names to behaviours"
+        if inside in (Behaviour, Concept):
+            return f"a mapping of names to {inside.__name__.lower()}s"
         if inside is str:
             return "a mapping of devices to sizes" if field.metadata else "a mapping of names to names"
         return "a mapping of columns to values"

@@ -22,6 +22,7 @@ from ffkv.run.graph.result import Graph as Graph
 from ffkv.run.graph.result import behaviour_graph as behaviour_graph
 from ffkv.run.ask import behaviour as behaviour
 from ffkv.run.behaviour import AskedBehaviour as AskedBehaviour
+from ffkv.run.ask import concepts as concepts
 from ffkv.run.trace.generate import generate as generate
 from ffkv.run.report.step import figure as figure
 from ffkv.run.report.step import report as report

@@ -24,7 +24,7 @@ from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.workflow import SOURCE, checked
 from ffkv.workflow.changed import changes, rules_of
 from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
-from ffkv.workflow.inputs import moves
+from ffkv.workflow.inputs import check_labels, moves
 from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.recover import note_owner
 from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
@@ -56,6 +56,7 @@ wildcard_constraints:
     shard=r"\d+",
     group=r"\d+",
     behaviour=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    concept=r"[A-Za-z0-9][A-Za-z0-9._-]*",
     kind="model|dataset",
     comparison=r"[A-Za-z0-9][A-Za-z0-9._-]*",
 
@@ -128,7 +129,7 @@ atexit.register(say_other_settings)
 
 
 def check_inputs():
-    """Before a run and in a dry run: the checkpoint, the text of each corpus and the prompts that are still to be read are there.
+    """Before a run and in a dry run: the checkpoint, the text of each corpus, the prompts and the labels that are still to be read are there.
 
     A model may be trained before they are read.
     """
@@ -140,6 +141,8 @@ def check_inputs():
             if job.rule.name == "behaviours_encode":
                 its = settings.behaviours[job.wildcards.behaviour]
                 read_prompts(its.prompts, its.fields)
+            if job.rule.name == "concepts_measure":
+                check_labels(settings.concepts[job.wildcards.concept])
             if job.rule.name in ("model", "unpack") and not (
                 job.input.get("trained") or job.input.get("unpacked")
             ):

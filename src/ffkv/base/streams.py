@@ -56,6 +56,10 @@ class Purpose(IntEnum):
     PERMUTED_READINGS = 62
     MISSED = 63
     SHUFFLED_MEMORIES = 64
+    CONCEPT_TEXTS = 65
+    CONCEPT_DRAWS = 66
+    CONCEPT_DIRECTIONS = 67
+    SHUFFLED_CONCEPTS = 68
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -25,6 +25,10 @@ FILES = {
 }
 
 
+# Parts of paths that are names of a mapping of settings: the settings. A step on one of them takes `--name`.
+NAMED = {"behaviour": "behaviours", "concept": "concepts"}
+
+
 @dataclass(frozen=True)
 class Branch:
     """A branch. Its folder below `ffkv.branches`, its section of the settings and its folder in a run have its name.
@@ -104,12 +108,9 @@ def load(name: str) -> Any:
 
 
 def parts_of(settings: "Settings") -> dict[str, Sequence[Any]]:
-    """Returns the groups of layers, the shards and the behaviours of a run."""
-    return {
-        "group": range(settings.layer_groups),
-        "shard": range(settings.shards),
-        "behaviour": list(settings.behaviours),
-    }
+    """Returns the groups of layers, the shards, the behaviours and the concepts of a run."""
+    named = {part: list(getattr(settings, section)) for part, section in NAMED.items()}
+    return {"group": range(settings.layer_groups), "shard": range(settings.shards), **named}
 
 
 def paths(path: str, parts: Mapping[str, Sequence[Any]]) -> Iterator[str]:

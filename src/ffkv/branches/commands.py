@@ -9,10 +9,8 @@ import click
 from ffkv.base.files.columns import WILD, Table
 from ffkv.base.options import FOLDER, READABLE, output_option, step_options
 from ffkv.base.steps import EVERY_GROUP, File, Step, Work
-from ffkv.branches.branch import Branch, load
+from ffkv.branches.branch import NAMED, Branch, load
 from ffkv.branches.settings import Settings
-
-BEHAVIOUR = "{behaviour}"  # in the path of what is made for each behaviour
 
 
 def command_group(branch: Branch) -> click.Group:
@@ -32,8 +30,8 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
             write(step, load(step.function)(given, **options), outputs)
 
     command: Callable = step_options(step, Settings)(run)
-    if any(BEHAVIOUR in each.path for each in step.writes):
-        command = click.option("--name", type=str, required=True, help="Name of the behaviour.")(command)
+    for part in NAMED.keys() & WILD.findall("".join(each.path for each in step.writes)):
+        command = click.option("--name", type=str, required=True, help=f"Name of the {part}.")(command)
     for option, about in reversed(_outputs(step).items()):
         command = output_option(about, "--" + option.replace("_", "-"))(command)
     for each in reversed(step.reads):
@@ -47,7 +45,7 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
 
 
 def has_parts(step: Step) -> bool:
-    """Tells whether the step writes parts of what the run has: one group of layers, one shard, one behaviour."""
+    """Tells whether the step writes parts of what the run has: one group of layers, one shard, one behaviour or concept."""
     return any(WILD.search(each.path) for each in step.writes)
 
 

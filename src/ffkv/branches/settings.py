@@ -28,6 +28,7 @@ from ffkv.base.settings import documents as documents
 from ffkv.base.settings import section as section
 from ffkv.branches.behaviours.settings import Behaviour as Behaviour
 from ffkv.branches.composition.settings import Composition as Composition
+from ffkv.branches.concepts.settings import Concept as Concept
 from ffkv.branches.intervention.settings import Intervention as Intervention
 from ffkv.branches.keys.settings import Keys as Keys
 from ffkv.branches.refinement.settings import Refinement as Refinement

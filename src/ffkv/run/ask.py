@@ -1,4 +1,4 @@
-"""Asks a finished run, from Python, for one step of a branch, or about a behaviour: its files are read, and nothing is written."""
+"""Asks a finished run, from Python, for one step of a branch, or about a behaviour or a concept: its files are read, and nothing is written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +13,19 @@ from ffkv.base.settings import Section
 from ffkv.base.steps import EVERY_GROUP, WHOLE, Part, Step, Work
 from ffkv.base.terminal import plain, say
 from ffkv.branches.behaviours.branch import BRANCH as BEHAVIOURS
-from ffkv.branches.branch import FILES, Branch, load, parts_of, paths
+from ffkv.branches.branch import FILES, NAMED, Branch, load, parts_of, paths
 from ffkv.branches.commands import results
+from ffkv.branches.concepts.branch import BRANCH as CONCEPTS
 from ffkv.branches.given import Given
 from ffkv.branches.registry import BRANCHES
-from ffkv.branches.settings import Behaviour, documents, section
+from ffkv.branches.settings import Behaviour, Concept, documents, section
 from ffkv.run.results.run import Run, check_run
 from ffkv.run.results.run import open as open_run
 from ffkv.run.results.run_files import unknown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ffkv.run.behaviour import AskedBehaviour
 
 
@@ -33,6 +36,7 @@ def step(
     group: int | None = None,
     shard: int | None = None,
     behaviour: str | None = None,
+    concept: str | None = None,
     work: Work | None = None,
     files: Mapping[str, Any] = {},
     **settings: Any,
@@ -42,8 +46,8 @@ def step(
     Args:
         name: the branch and the step, as in the command: "refinement measure" for `ffkv refinement measure`.
         run: a finished run, or its folder.
-        group, shard, behaviour: the group of layers, the shard or the behaviour, for a step that works on one of them. It can be
-            left out if the run has one only.
+        group, shard, behaviour, concept: the part of the run, for a step that works on one of them. It can be left out if the run
+            has one only.
         work: the device and the batches; by default those of the run's settings. Its part is not used.
         files: other files in the place of those of the run, by the names of the command's options: `{"triggers": path}`.
         settings: `seed`, and sections that the step takes, by their names; by default those of the run.
@@ -51,7 +55,7 @@ def step(
         What the function of the step returns: a table; a tuple of tables and objects, in the order of docs/formats.md; or, of a step
         that summarizes, its tables by the stem of their file. "translation read" returns a function that writes the states to a path.
     Raises:
-        UserError: there is no such step, group, shard or behaviour; the step takes no such argument; a file of the run is missing
+        UserError: there is no such step, group, shard, behaviour or concept; the step takes no such argument; a file of the run is missing
             or damaged, or belongs to another model, tokenizer or corpus; or see the setting `model.device`.
     Examples:
         >>> table = ffkv.step("refinement measure", "results/tiny", group=0)
@@ -70,7 +74,8 @@ def step(
         raise unknown("step", name, [*steps])
     branch, found = steps[name]
     run = run if isinstance(run, Run) else open_run(run)
-    parts = _parts(name, found, parts_of(run.settings), {"group": group, "shard": shard, "behaviour": behaviour})
+    asked = {"group": group, "shard": shard, "behaviour": behaviour, "concept": concept}
+    parts = _parts(name, found, parts_of(run.settings), asked)
     if wrong := [each for each in settings if each not in sections(found)]:
         valid = [*parts, *sections(found), "work", "files"]
         raise UserError(f"{name} takes no argument {wrong[0]!r}. Choose one of: {', '.join(valid)}.")
@@ -80,7 +85,8 @@ def step(
             raise unknown(f"file that {name} reads", each, [*read])
         read[each] = Path(other) if isinstance(other, str) else other
     taken = {each: _setting(each, settings, run, parts) for each in sections(found)}
-    with Given(_work(found, work, run, parts), *parts.get("behaviour", ()), **read) as given:
+    named = [value for part in NAMED for value in parts.get(part, ())]
+    with Given(_work(found, work, run, parts), *named, **read) as given:
         return call(branch, found, given, taken)
 
 
@@ -113,24 +119,55 @@ def behaviour(run: Run, prompts: Path | str, *, device: str = "auto", **options:
         >>> found["behaviours"]["kind"].tolist(), len(found["memories"])  # all memories of two layers
         (['lists'], 256)
     """
-    check_run(run)
     path = as_path(prompts)
     its = section(Behaviour, **{**options, "prompts": str(path)})
+    made = _take_steps(BEHAVIOURS, run, plain(path.stem), its, device)
+    from ffkv.run.behaviour import AskedBehaviour  # draws, which no step does
+
+    return AskedBehaviour(run, plain(path.stem), its, {**made["summarize"], "memories": made["choose"][0]})
+
+
+@documents(Concept)
+def concepts(run: Run, labels: Path | str = "", *, device: str = "auto", **options: Any) -> dict[str, "pd.DataFrame"]:
+    """Asks how well the memories of a finished run separate two labels of texts (docs/settings.md).
+
+    It is what a run does with the setting `concepts`, in one process and without files. The run stays as it is.
+
+    Args:
+        run: a finished run.
+        labels: file of texts with labels, a pattern, or `package:NAME/PATTERN`; empty if `rules` are named.
+        device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        {options}
+    Returns:
+        The tables of the report's section of concepts by their names, see docs/formats.md.
+    Raises:
+        UserError: the file is missing or malformed, or has not two labels; or no task has enough texts.
+    Examples:
+        >>> found = ffkv.concepts(ffkv.open("results/tiny"), rules="text", texts=40, sizes=[1, 4], shuffles=19)
+        >>> found["concept_curves"]["features"].unique().tolist()
+        ['memories', 'residual', 'directions', 'whole']
+    """
+    its = section(Concept, **{**options, "labels": str(labels)})
+    name = plain(Path(its.labels or its.rules).stem)
+    return _take_steps(CONCEPTS, run, name, its, device)["summarize"]
+
+
+def _take_steps(branch: Branch, run: Run, name: str, its: Section, device: str) -> dict[str, Any]:
+    """Takes all steps of a branch on one behaviour or concept. Returns what each made, by its name."""
+    check_run(run)
     limits = (run.settings.model.max_memory, run.settings.batches.tokens)
     work = Work(device, *limits, trust_remote_code=run.trust_remote_code)
     files: dict[str, Any] = {name: run.folder / file for name, file in FILES.items()}
     files["projections"] = [run.folder / file for file in paths(FILES["projections"], parts_of(run.settings))]
     made: dict[str, Any] = {}
-    for number, (key, step) in enumerate(BEHAVIOURS.steps.items(), 1):
-        say(f"Step {number} of {len(BEHAVIOURS.steps)}: {key}", error=True, name=False)
+    for number, (key, step) in enumerate(branch.steps.items(), 1):
+        say(f"Step {number} of {len(branch.steps)}: {key}", error=True, name=False)
         reads = [each.rstrip(EVERY_GROUP) for each in step.reads]
-        with Given(work, plain(path.stem), **{each: files[each] for each in reads}) as given:
-            made[key] = call(BEHAVIOURS, step, given, {"behaviours": its, "seed": run.settings.seed})
+        with Given(work, name, **{each: files[each] for each in reads}) as given:
+            made[key] = call(branch, step, given, {branch.name: its, "seed": run.settings.seed})
         written = {each.name: [thing] for each, thing in results(step, made[key])}
         files |= written | {key: next(iter(written.values()))}
-    from ffkv.run.behaviour import AskedBehaviour  # draws, which no step does
-
-    return AskedBehaviour(run, plain(path.stem), its, {**made["summarize"], "memories": made["choose"][0]})
+    return made
 
 
 def _files(name: str, branch: Branch, step: Step, run: Run, parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -141,7 +178,7 @@ def _files(name: str, branch: Branch, step: Step, run: Run, parts: Mapping[str, 
         plain = each.rstrip(EVERY_GROUP)
         stored = [run.folder / path for path in paths(branch.path(plain), {**parts_of(run.settings), **parts})]
         if not stored:
-            raise UserError(f"{name} reads {branch.path(plain)} of each behaviour, and {run.name} has no behaviours.")
+            raise UserError(f"{name} reads {branch.path(plain)} of each part, and {run.name} has none.")
         there = [path for path in stored if str(path) not in absent]
         if not there and not branch.may_lack(step, plain):
             raise UserError(f"{name} reads {branch.path(plain)}, and {run.name} has none: other settings ask for it.")
@@ -171,7 +208,7 @@ def _parts(
 def _setting(name: str, asked: Mapping[str, Any], run: Run, parts: Mapping[str, Sequence[Any]]) -> Any:
     """Returns the seed, or a section of settings: what was asked for, else that of the run."""
     own = getattr(run.settings, name)
-    own = own[parts["behaviour"][0]] if isinstance(own, dict) else own
+    own = own[next(parts[part][0] for part in NAMED if NAMED[part] == name)] if isinstance(own, dict) else own
     value = asked.get(name, own)
     if not isinstance(value, type(own)) or isinstance(value, bool):
         example = f"ffkv.settings.{type(own).__name__}()" if isinstance(own, Section) else str(own)

@@ -27,7 +27,7 @@ from ffkv.base.options import (
 from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
 from ffkv.base.terminal import announce, emit, say
-from ffkv.branches.settings import Behaviour
+from ffkv.branches.settings import Behaviour, Concept
 from ffkv.run.export.settings import FORMATS, Export
 from ffkv.run.trace.settings import GenerateOptions, GraphOptions, TraceOptions
 
@@ -165,6 +165,34 @@ def causes(
     say(behaviour_as_text(found, run.files, found.settings.controls))
     for path in found.save(output) if output is not None else ():
         say(path)
+
+
+@click.command()
+@click.argument("results", type=FOLDER)
+@click.argument("labels", required=False, default="")
+@setting(Concept, *(name for name in Concept.model_fields if name != "labels"))
+@click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files.")
+@setting(Model, "device")
+@allowing
+@all_threads_option
+def probe(
+    results: Path, labels: str, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
+) -> None:
+    """Ask how well memories of a finished run separate two labels of texts.
+
+    RESULTS is the folder of the run, such as results/demo. LABELS is a file of texts with labels, or a pattern such as
+    package:sae_probes/*; it is left out with --rules. docs/settings.md says what each number means.
+    """
+    run = open_with_model(results, threads, allowed)
+    from ffkv.base.files import tables
+    from ffkv.run import ask
+
+    found = ask.concepts(run, labels, device=device, **options)
+    shown = found["concept_tasks"][["task", "train", "test", "one", "many", "whole", "length_auc", "auc", "q"]]
+    say(shown.to_string(index=False, float_format="{:.3f}".format))
+    for name, table in found.items() if output is not None else ():
+        tables.write(table, Path(str(output)) / f"{name}.csv")
+        say(Path(str(output)) / f"{name}.csv")
 
 
 @click.command()

@@ -63,13 +63,13 @@ def _differences(made: dict[str, Any], asked: dict[str, Any], above: str = "") -
 
 
 def rules_of(changed: Iterable[Change]) -> set[str]:
-    """Returns the rules that changed settings are for. A behaviour that is new has no results yet, and repeats none; one that is gone
+    """Returns the rules that changed settings are for. A behaviour or a concept that is new has no results yet, and repeats none; one that is gone
     is left out of what sums them up.
     """
     rules = {"write_settings"}
     for name, _, now in (each for each in changed if each.was is not MISSING and each.name not in FOR_READERS):
         if now is MISSING:
-            rules.add("behaviours_summarize")
+            rules.add(f"{name.partition('/')[0]}_summarize")
             continue
         reading = (rule for rule, step in STEPS.items() for read in step.tracked if f"{name}/".startswith(f"{read}/"))
         rules |= {*MORE.get(name, ()), *reading}

@@ -17,7 +17,8 @@ from ffkv.base.lookup import files_in, is_file, read_json
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED
 from ffkv.branches.behaviours.prompt_file import read_prompts
-from ffkv.branches.settings import Settings
+from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
+from ffkv.branches.settings import Concept, Settings
 from ffkv.corpus.sources import check_files, find_files
 from ffkv.model.checkpoint.readers import readers
 from ffkv.run.annotation_tables import MACHINE_FILES
@@ -58,11 +59,12 @@ def check_packages(settings: Settings) -> None:
 
 
 def unreadable_inputs(settings: Settings) -> list[str]:
-    """Says what cannot be read of the local text, prompts and lens of a run, in one sentence each. Of text it reads the beginnings of files."""
+    """Says what cannot be read of the local text, prompts, labels and lens of a run, in one sentence each. Of text it reads the beginnings of files."""
     splits = () if settings.corpus.contradictions() else ("train", "validation")
     checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
     checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
     checks += [partial(read_prompts, each.prompts, each.fields) for each in settings.behaviours.values()]
+    checks += [partial(check_labels, each) for each in settings.concepts.values()]
     lens = settings.translation.lens
     problems = [] if not lens or is_file(lens) else [f"There is no file {lens}. Set translation.lens to another one."]
     for check in checks:
@@ -71,6 +73,23 @@ def unreadable_inputs(settings: Settings) -> list[str]:
         except UserError as error:
             problems.append(str(error))
     return problems
+
+
+def label_files(concept: Concept) -> list[str]:
+    """Returns the files with the labels of a concept, none of one with rules. Raises: see `task_files`."""
+    return [*task_files(concept.labels).values()] if concept.labels else []
+
+
+def check_labels(concept: Concept) -> None:
+    """Reads the files with the labels of a concept. Raises UserError if its only file, or none of them, is a task."""
+    problems, files = list[str](), label_files(concept)
+    for path in files:
+        try:
+            read_labels(path, concept)
+        except Unusable as error:
+            problems.append(str(error))
+    if files and len(problems) == len(files):
+        raise UserError(problems[0])
 
 
 def tuning_files(settings: Settings, trained_here: bool) -> list[str]:

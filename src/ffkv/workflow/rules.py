@@ -16,7 +16,7 @@ from ffkv.base.doors import entries
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
-from ffkv.branches.branch import parts_of, paths
+from ffkv.branches.branch import NAMED, parts_of, paths
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Corpus, Settings
 from ffkv.corpus.sources import source_files
@@ -82,8 +82,9 @@ class Runs:
             own = self.settings[wildcards.run].model_dump()
             if rule == "train" and own["corpus"]["dataset"] != EMBEDDED:  # which a model is not trained on
                 own["corpus"] = Corpus().model_dump()
-            if hasattr(wildcards, "behaviour"):
-                own["behaviours"] = own["behaviours"][wildcards.behaviour]
+            for part, section in NAMED.items():
+                if hasattr(wildcards, part):
+                    own[section] = own[section][getattr(wildcards, part)]
             return command_line(own, *STEPS[rule].tracked)
 
         return options
@@ -107,7 +108,7 @@ class Runs:
     # Files of other rules
 
     def every(self, path: str) -> InputFunction:
-        """Returns the files of all shards, layer groups and behaviours of the job's run, as far as its settings ask for them."""
+        """Returns the files of all shards, layer groups, behaviours and concepts of the job's run, as far as its settings ask for them."""
 
         def files(wildcards: Wildcards) -> list[str]:
             settings = self.settings[wildcards.run]
@@ -201,7 +202,7 @@ class Runs:
 
         Args:
             what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
-                from; "prompts", of its behaviour; "lens", a published Jacobian lens; or "annotations", what people and machines said.
+                from; "prompts", of its behaviour; "labels", of its concept; "lens", a published Jacobian lens; or "annotations", what people and machines said.
         """
         find: Callable[[Settings, Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
@@ -212,6 +213,7 @@ class Runs:
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
             # if they are there: else the step says that they are not
             "prompts": lambda settings, job: [*filter(is_file, [settings.behaviours[job.behaviour].prompts])],
+            "labels": lambda settings, job: inputs.label_files(settings.concepts[job.concept]),
             "lens": lambda settings, job: [*filter(is_file, [settings.translation.lens])],
         }[what]
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from support import refused
 
-from ffkv.branches.settings import Behaviour, Settings
+from ffkv.branches.settings import Behaviour, Concept, Settings
 from ffkv.workflow.runs import controls_of, resolve, untrained
 
 RANDOM = {"model": {"weights": "random"}}
@@ -61,6 +61,14 @@ def test_the_control_measures_the_behaviours_of_its_run():
         "bootstraps": 67,
         "graph_prompts": 0,
     }
+
+
+def test_the_control_measures_the_concepts_of_its_run():
+    """The same texts and regressions; labels are shuffled, and documents drawn again, less often."""
+    own = Concept(rules="text", shuffles=600)
+    settings = Settings.model_validate({"model": {"checkpoint": "a"}, "concepts": {"one": own.model_dump()}})
+    (control,) = untrained("mine", settings).concepts.values()
+    assert control == own.model_copy(update={"shuffles": 200, "draws": 67})
 
 
 def test_small_samples_stay_as_they_are():

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 WORDS = tomllib.loads(Path(__file__).with_name("messages.toml").read_text(encoding="utf-8"))
 RENAMED, ALLOWED = WORDS["renamed"], WORDS["allowed"]
-NAMED = {"runs": "run name", "comparisons": "name of a comparison", "behaviours": "name of a behaviour"}
+NAMED = {"runs": "run name", "comparisons": "name of a comparison", "behaviours": "name of a behaviour"} | {
+    "concepts": "name of a concept"
+}
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:

@@ -72,7 +72,7 @@ def _no_loop(name: str) -> str:
     return name
 
 
-# Of a run, a comparison or a behaviour: it is the name of a folder, and a wildcard of Snakemake.
+# Of a run, a comparison, a behaviour or a concept: it is the name of a folder, and a wildcard of Snakemake.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_no_loop)]
 # Of an option that is repeated, or has commas between the names.
 Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]

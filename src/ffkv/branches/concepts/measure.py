@@ -1,0 +1,181 @@
+"""Reads the texts of the tasks of a concept, and measures how well memories, and other features, separate their labels."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.intervals import LEAST_GROUPS
+from ffkv.base.process.progress import progress
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.terminal import say
+from ffkv.branches.concepts.activations import read_task
+from ffkv.branches.concepts.draw import Task, describe, draw
+from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
+from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
+from ffkv.branches.concepts.probe import areas, midranks, rank, score
+from ffkv.branches.concepts.rules import tasks_of_rules
+from ffkv.branches.concepts.settings import Concept
+from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES
+from ffkv.branches.given import Given
+from ffkv.corpus.encode import replace_surrogates, tokenize
+
+SHOWN = 10  # memories of each layer that are stored
+EMPTY = dict.fromkeys(("train", "test", "positives", "documents"), 0) | {
+    "positive": "",
+    "tokens": np.nan,
+    "length_auc": np.nan,
+}
+
+
+def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.DataFrame, ...]:
+    """Measures the tasks of a concept, one after the other. Returns the tables `BY_TASK`, `BY_LAYER`, `BEST` and `MEMORIES`.
+
+    Raises:
+        UserError: there is no such file; it is malformed, or has not two labels, and is the only one; no task has enough texts; or states
+            are not finite.
+    """
+    tasks = [*_tasks(given, settings, seed)]
+    if problems := [f"{name}: {why}" for name, why in tasks if isinstance(why, str)]:
+        if len(problems) == len(tasks):
+            raise UserError(f"The concept {given.name} has no task. " + " ".join(problems[:5]))
+        say(f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured. Left out: " + " ".join(problems))
+    loaded, made = given.model(), [list[dict](), list[dict](), list[dict](), list[dict]()]
+    with progress(len(tasks), "tasks", given.name) as bar:
+        for name, task in tasks:
+            row = {"concept": given.name, "task": f"{given.name}/{name}" if name else given.name}
+            made[0].append({**row, **(EMPTY | {"left_out": task} if isinstance(task, str) else describe(task))})
+            if isinstance(task, Task):
+                found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed)
+                for rows, own in zip(made[1:], found, strict=True):
+                    rows += [{"task": row["task"], **each} for each in own]
+            bar.update()
+    described = (BY_TASK, BY_LAYER, BEST, MEMORIES)
+    return tuple(tables.frame(table, rows, given.identity) for table, rows in zip(described, made, strict=True))
+
+
+def _tasks(given: Given, settings: Concept, seed: int) -> Iterator[tuple[str, Task | str]]:
+    """Yields the name of each task, and the task; or why a task of several has no texts."""
+    from ffkv.model.checkpoint.tokenizer import load_tokenizer
+
+    anatomy, beginning = given.anatomy, given.train.bos
+    longest = min(settings.longest, anatomy.context - len(beginning))
+    if settings.rules:
+        generator = random_stream(seed, Purpose.CONCEPT_TEXTS)
+        yield from tasks_of_rules(given.train, settings.rules, settings.texts, longest, generator)
+        return
+    tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
+    files = task_files(settings.labels)
+    for name, path in files.items():
+        try:
+            labelled = read_labels(path, settings)
+            signs, documents = np.array(labelled.positive, bool), np.array(labelled.document, int)
+            halves = None if labelled.train is None else np.array(labelled.train, bool)
+            generator = random_stream(seed, Purpose.CONCEPT_TEXTS)
+            try:
+                drawn, train = draw(signs, documents, halves, settings.texts, generator)
+            except UserError as error:
+                raise Unusable(f"{path} has {error}") from error
+        except Unusable as error:
+            if len(files) == 1:
+                raise
+            yield name, str(error)
+            continue
+        encoded = tokenize(
+            [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()], tokenizer, list(beginning)
+        )
+        ids = [each[-longest:] for each, *_ in encoded]
+        rows = [np.concatenate([np.asarray(beginning, np.int64), each.astype(np.int64)]) for each in ids]
+        if unknown := sum(not len(each) or int(each.max()) >= anatomy.vocabulary for each in ids):
+            raise UserError(f"{path}: {unknown} texts have no token that the model knows. Leave them out.")
+        stop = np.array([len(row) for row in rows])
+        first = stop - 1 if settings.value == "last" else np.full(len(rows), len(beginning))
+        numbers = np.arange(len(rows))
+        span, length = np.stack([first, stop], 1), stop - len(beginning)
+        told = replace_surrogates(labelled.label), replace_surrogates(labelled.left_out)
+        yield name, Task(name, told[0], rows, numbers, span, signs[drawn], documents[drawn], train, length, told[1])
+
+
+def measure_task(
+    task: Task, m: Sequence[np.ndarray], r: Sequence[np.ndarray], settings: Concept, seed: int
+) -> tuple[list[dict], list[dict], list[dict]]:
+    """Measures a task from m [layer][text, memory] and r [layer][text, d].
+
+    Returns the rows of `BY_LAYER`, `BEST` and `MEMORIES`, without the task.
+    """
+    generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
+    shuffled = shuffle(task.positive, task.train, task.document, task.length, settings.shuffles, generator)
+    weights = draw_documents(task.document[~task.train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
+    by_layer, memories, found = list[dict](), list[dict](), dict[tuple[str, str], list[Best]]()
+    strengths, positive, train = settings.regularization, task.positive, task.train
+
+    def scored(x: np.ndarray) -> dict:
+        return score(x.astype(np.float64), positive, train, task.document, weights, strengths, seed)._asdict()
+
+    with threadpool_limits(1):  # matrices are small: one thread is faster than several that wait for each other
+        for layer, (own, residual) in enumerate(zip(m, r, strict=True)):
+            directions = random_directions(residual, own.shape[1], seed, layer)
+            for features, x in {"memories": own, "residual": residual, "directions": directions}.items():
+                order, difference = rank(x[train], positive[train])
+                row = {"layer": layer, "features": features}
+                sizes = [size for size in settings.sizes if size <= x.shape[1]]
+                by_layer += [{**row, "size": size, **scored(x[:, order[:size]])} for size in sizes]
+                for choice, best in best_of_layer(x, positive, train, shuffled).items():
+                    found.setdefault((features, choice), []).append(best)
+                if features == "memories":
+                    auc = areas(midranks(x[~train][:, order[:SHOWN]].T).astype(float), positive[None, ~train])[0]
+                    first = enumerate(order[:SHOWN].tolist())
+                    row = {"layer": layer}
+                    memories += [
+                        {**row, "memory": one, "rank": at, "difference": difference[one], "auc": auc[at]}
+                        for at, one in first
+                    ]
+            by_layer.append({"layer": layer, "features": "whole", "size": residual.shape[1], **scored(residual)})
+    nulls = [row for (features, choice), own in found.items() for row in best_rows(features, choice, own)]
+    return choose_layers(by_layer), nulls, memories
+
+
+def random_directions(r: np.ndarray, count: int, seed: int, layer: int) -> np.ndarray:
+    """Returns the residuals r [text, d] along random directions [text, direction], the same for each task."""
+    generator = random_stream(seed, Purpose.CONCEPT_DIRECTIONS, layer)
+    return r @ generator.standard_normal((r.shape[1], count), np.float32)
+
+
+def draw_documents(document: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Draws as many documents as there are, again and again. Returns how often each text is there [draw, text]; of
+    fewer documents than `LEAST_GROUPS` none is drawn, so that there is no interval."""
+    units, at = np.unique(document, return_inverse=True)
+    if len(units) < LEAST_GROUPS:
+        return np.zeros((count, len(document)))
+    drawn = generator.multinomial(len(units), np.full(len(units), 1 / len(units)), count)
+    return drawn[:, at].astype(np.float64)
+
+
+def choose_layers(rows: list[dict]) -> list[dict]:
+    """Marks, of each kind of features and each size, the layer that is best on the texts for choices of the train half."""
+    best: dict[tuple[str, int], dict] = {}
+    for row in rows:
+        row["chosen"] = False
+        kept = best.setdefault((row["features"], row["size"]), row)
+        if np.nan_to_num(row["validation"]) > np.nan_to_num(kept["validation"]):
+            best[row["features"], row["size"]] = row
+    for row in best.values():
+        row["chosen"] = True
+    return rows
+
+
+def best_rows(features: str, choice: str, of_layers: Sequence[Best]) -> list[dict]:
+    """Returns a row for the best feature of each layer, and one for the best of all layers, whose shuffles are the best of all, too."""
+    highest = int(np.argmax([each.auc for each in of_layers]))
+    shuffled, tries = np.max([each.shuffled for each in of_layers], axis=0), sum(each.tries for each in of_layers)
+    overall = of_layers[highest]._replace(shuffled=shuffled, tries=tries)
+    row = {"features": features, "choice": choice}
+    return [
+        row
+        | {"layer": layer, "feature": best.feature, "in_layer": at, "tries": best.tries, "auc": best.auc}
+        | {"shuffled": float(np.nanquantile(best.shuffled, 0.95)), "p": p_value(best.auc, best.shuffled)}
+        for layer, at, best in [*((at, at, best) for at, best in enumerate(of_layers)), (-1, highest, overall)]
+    ]

@@ -1,0 +1,159 @@
+"""From texts to tables: what is read, on models of several kinds; rules; planted memories; the choice of layers."""
+
+import numpy as np
+import pytest
+import torch
+
+from ffkv.branches.concepts.activations import read_task
+from ffkv.branches.concepts.draw import Task
+from ffkv.branches.concepts.measure import choose_layers, measure_task
+from ffkv.branches.concepts.rules import RULES, label_tokens, tasks_of_rules
+from ffkv.branches.concepts.summarize import correct, summarize_curves, summarize_tasks
+from ffkv.branches.concepts.tables import BEST, BY_LAYER, MEMORIES
+from ffkv.branches.settings import Concept
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.tap.tap import observe
+
+TEXTS = 120
+
+
+def task(positive=None, document=None, length=None, rows=None, row=None, span=None):
+    """A task; half of its texts are for training."""
+    count = TEXTS if rows is None else len(span)
+    positive = np.random.default_rng(0).permutation(count) % 2 > 0 if positive is None else positive
+    document = np.arange(count) if document is None else document
+    length = np.full(count, 5) if length is None else length
+    train = np.arange(count) % 4 < 2
+    return Task(
+        "t", "yes", rows or [], np.arange(count) if row is None else row, span, positive, document, train, length
+    )
+
+
+def its(**options):
+    return Concept(labels="x.csv", **{"sizes": [1, 4], "shuffles": 99, "draws": 50, **options})
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "gemma2"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_coefficients_and_residuals_are_those_of_the_model(load_kind, kind, largest):
+    """Texts of several lengths in one batch, two of them in one row, give what each gives alone."""
+    loaded, generator = load_kind(kind), np.random.default_rng(1)
+    rows = [generator.integers(1, 50, length) for length in (3, 9, 5, 7)]
+    row = np.array([2, 0, 1, 1, 3])
+    stop = np.array([5, 3, 9, 4, 7])
+    span = np.stack([np.ones(5, int) if largest else stop - 1, stop], 1)
+    m, r = read_task(loaded, task(rows=rows, row=row, span=span), 20)
+    for text, (own, (first, last)) in enumerate(zip(row.tolist(), span.tolist(), strict=True)):
+        ids = np.array(rows[own])[None]
+        states = observe(loaded.model, loaded.anatomy.layers, torch.from_numpy(ids), "myo")
+        for layer, found in enumerate(states):
+            expected_m = found["m"][0, first:last].amax(0).numpy()
+            expected_r = (found["o"] - found["y"])[0, first:last].amax(0).numpy()
+            # float32 in batches of other shapes
+            np.testing.assert_allclose(m[layer][text], expected_m, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(r[layer][text], expected_r, rtol=1e-4, atol=1e-5)
+
+
+def planted():
+    """Two layers of noise. In layer 1, memory 7 fires on the label, and memory 3 as well, but not always."""
+    generator, own = np.random.default_rng(2), task()
+    m = [np.maximum(generator.normal(size=(TEXTS, 20)), 0).astype(np.float32) for _ in range(2)]
+    r = [generator.normal(size=(TEXTS, 6)).astype(np.float32) for _ in range(2)]
+    m[1][:, 7] = own.positive
+    m[1][:, 3] += own.positive
+    return own, m, r
+
+
+@pytest.fixture(scope="module")
+def found():
+    own, m, r = planted()
+    tables = measure_task(own, m, r, its(), 0)
+    return [
+        table.frame([{"task": "t", **row} for row in rows]) for table, rows in zip((BY_LAYER, BEST, MEMORIES), tables)
+    ]
+
+
+def test_a_planted_memory_is_first_and_separates_the_label(found):
+    by_layer, best, memories = found
+    first = memories[memories["rank"] == 0].set_index("layer")
+    assert first.loc[1, "memory"] == 7 and first.loc[1, "auc"] == 1
+    assert memories[(memories["layer"] == 1) & (memories["rank"] == 1)]["memory"].tolist() == [3]
+    own = best[(best["features"] == "memories") & (best["layer"] == -1)]
+    assert set(own["feature"]) == {7} and set(own["in_layer"]) == {1} and (own["auc"] == 1).all()
+    assert own["p"].tolist() == [0.01, 0.01] and own["tries"].tolist() == [2, 40]
+    chosen = by_layer[by_layer["chosen"] & (by_layer["features"] == "memories")]
+    assert chosen["layer"].tolist() == [1, 1] and (chosen["auc"] == 1).all() and (chosen["accuracy"] == 1).all()
+
+
+def test_every_kind_of_features_is_beside_it_and_noise_separates_nothing(found):
+    by_layer = found[0]
+    sizes = by_layer.groupby("features")["size"].unique().map(list).to_dict()
+    assert sizes == {"memories": [1, 4], "residual": [1, 4], "directions": [1, 4], "whole": [6]}
+    noise = by_layer[(by_layer["features"] != "memories") | (by_layer["layer"] == 0)]
+    assert noise["auc"].between(0.25, 0.75).all()  # 60 texts: a standard error of 0.075
+    assert (noise["low"] <= noise["auc"]).all() and (noise["auc"] <= noise["high"]).all()
+
+
+def test_the_same_seed_gives_the_same_rows(found):
+    own, m, r = planted()
+    assert measure_task(own, m, r, its(), 0)[0] == measure_task(own, m, r, its(), 0)[0]
+
+
+def test_the_layer_is_chosen_without_the_test_half():
+    rows = [
+        {"features": "memories", "size": 1, "layer": layer, "validation": validation, "auc": auc}
+        for layer, (validation, auc) in enumerate([(np.nan, 1.0), (0.6, 0.9), (0.9, 0.2), (0.9, 0.8)])
+    ]
+    assert [row["chosen"] for row in choose_layers(rows)] == [False, False, True, False]
+
+
+def test_summaries(found):
+    by_layer, best, _ = found
+    nulls = correct(best)
+    assert (nulls["q"] >= nulls["p"]).all()
+    curves = summarize_curves(by_layer).set_index(["features", "size"])
+    kinds = ("memories", "residual", "directions")
+    assert curves.index.tolist() == [*((kind, size) for kind in kinds for size in (1, 4)), ("whole", 6)]
+    chosen = by_layer[by_layer["chosen"]].set_index(["features", "size"])
+    assert curves["auc"].equals(chosen.loc[curves.index, "auc"]) and (curves["tasks"] == 1).all()
+    two = summarize_curves(by_layer[::-1].loc[by_layer.index[::-1].repeat(2)])
+    assert two["error"].to_numpy() == pytest.approx(curves["error"].to_numpy() / 2**0.5)
+    names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "left_out"]
+    by_task = best[["task"]].drop_duplicates().assign(**dict.fromkeys(names, 0))
+    row = summarize_tasks(by_task, by_layer, nulls).iloc[0]
+    assert (row["best_layer"], row["best_memory"], row["one"], row["auc"]) == (1, 7, 1, 1)
+
+
+MARKED = {
+    "digits": ("in 1999 or", "1999"),
+    "all capitals": ("the USA is", "USA"),
+    "capital inside a sentence": ("The old Rome", "Rome"),
+    "quotation": ('he "said so" then', '"said so"'),
+    "ends in -ing": ("we are going on", "going"),
+    "snake_case": ("set my_name = x", "my_name"),
+    "LaTeX formula": ("let $a+b$ be", "$a+b$"),
+    "call": ("then f(x) is", "f"),
+}
+
+
+@pytest.mark.parametrize("rule", MARKED)
+def test_a_rule_labels_tokens_that_overlap_its_match(rule):
+    """Tokens are words with the blank before them."""
+    text, wanted = MARKED[rule]
+    ends = np.array([at for at, sign in enumerate(text) if sign == " "] + [len(text)])
+    pattern = next(rules[rule] for rules in RULES.values() if rule in rules)
+    words = np.array(text.split())
+    assert all(word in wanted or wanted in word for word in words[label_tokens(text, ends, pattern)])
+    assert label_tokens(text, ends, pattern).any()
+
+
+def test_a_task_of_rules_on_a_run(tiny):
+    corpus = read_corpus(tiny / "results/tiny/corpus/train.h5")
+    found = dict(tasks_of_rules(corpus, "code", 60, 40, np.random.default_rng(4)))
+    assert found.keys() == RULES["code"].keys()
+    assert isinstance(found["LaTeX formula"], str) and "too few texts" in found["LaTeX formula"]
+    own = found["bracket"]
+    assert len(own.positive) <= 60 and own.positive.mean() == 0.5
+    assert not {*own.document[own.train].tolist()} & {*own.document[~own.train].tolist()}
+    for text, (row, (first, stop)) in enumerate(zip(own.row.tolist(), own.span.tolist(), strict=True)):
+        assert stop == first + 1 <= len(own.rows[row]) and own.length[text] == stop - len(corpus.bos)
