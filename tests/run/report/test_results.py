@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from cycler import cycler
@@ -24,7 +25,7 @@ from ffkv.run.commands import report
 from ffkv.run.report import drawing
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.claims import judge_claims
-from ffkv.run.report.page_tables import OPEN_ROWS
+from ffkv.run.report.page_tables import OPEN_ROWS, whole_table
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.report.section import draw_exhibits
 from ffkv.run.report.step import render, write_report
@@ -187,6 +188,12 @@ def test_cards_and_tables_link_to_pages_that_were_exported(write, undrawn, tmp_p
     lines, led = re.findall('<li id="([^"]*)">', page), {*re.findall('<a href="#(L[^"]*)">', page)}
     assert led - carded == {*lines} and len(lines) == len({*lines} - carded)  # each name leads to one place
     assert lines == sorted(lines, key=parse_memory_name)
+
+
+def test_a_row_about_no_memory_leads_nowhere():
+    """As of a role that no memory has: its memory is -1."""
+    rows = whole_table("strongest", pd.DataFrame({"layer": [0, 1], "memory": [3, -1], "share": [0.5, 0.0]})).rows
+    assert [row[1] for row in rows] == [("L0.3", "3"), "−1"]
 
 
 def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, undrawn, tmp_path):

@@ -68,8 +68,8 @@ def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> Pag
     content = base64.b64encode(file.read_bytes()).decode() if file and file.stat().st_size <= MAX_FILE_BYTES else None
     cells = {name: _cells(name, column) for name, column in frame.items()}
     if {"layer", "memory"} <= {*frame}:
-        names = map(memory_name, frame["layer"].astype(int), frame["memory"].astype(int))
-        cells["memory"] = [Named(*each) for each in zip(names, map(str, cells["memory"]), strict=True)]
+        places = zip(frame["layer"].astype(int), frame["memory"].astype(int), map(str, cells["memory"]), strict=True)
+        cells["memory"] = [Named(memory_name(*at), text) if min(at) >= 0 else text for *at, text in places]  # -1: none
     table = PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],
