@@ -163,7 +163,7 @@ def values(
         sought = memory.sought
     shown_examples = held.run.settings.triggers.per_key if every else EXAMPLES
     card = Card(held.run, memory, sought, shown_examples, PREDICTIONS)
-    rows = {name: _rows(memory, name) for name in ("labels", "explanations", "effects", "behaviours")}
+    rows = {name: _rows(memory, name) for name in ("labels", "explanations", "effects", "behaviours", "concepts")}
     reading = f".read_as({held.run.files.reading!r})" if held.asks else ""
     opened = f"ffkv.open({str(held.run.folder)!r}){reading}"
     shown = {"memory": memory, "card": card, "numbers": facts(card), "strengths": strengths(held, memory)}

@@ -104,6 +104,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         "sortable": [*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
         "limits": [name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         "layers": len(held.run.anatomy.layers),
+        "tasks": sorted(indexes.concepts(held.run.files)["task"].unique()),
         "roles": {name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
     }
     shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": _columns(rows, asked.get("sort", ""))}

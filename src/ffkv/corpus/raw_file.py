@@ -3,6 +3,7 @@
 import bz2
 import contextlib
 import gzip
+import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -48,14 +49,17 @@ class Stepwise(FileIO):
 
 @contextlib.contextmanager
 def open_unpacked(path: str) -> Iterator[Any]:
-    """Opens the file, or what it unpacks to, as a stream of bytes."""
+    """Opens the file, or what it unpacks to, as a stream of bytes. Raises UserError if it cannot be read then or while it is open."""
     unpack = UNPACK.get(Path(path).suffix.lower())
-    if unpack:
-        with Stepwise(path) as packed, unpack(packed) as file:
-            yield file
-    else:
-        with Path(path).open("rb", buffering=STEP) as file:
-            yield file
+    try:
+        if unpack:
+            with Stepwise(path) as packed, unpack(packed) as file:
+                yield file
+        else:
+            with Path(path).open("rb", buffering=STEP) as file:
+                yield file
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz, .bz2 or .zst
+        raise unreadable(path, getattr(error, "strerror", None) or error) from error
 
 
 def _open_zstd(packed: FileIO) -> Any:

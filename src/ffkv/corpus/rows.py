@@ -143,27 +143,41 @@ def _is_number(text: str, value: float | decimal.Decimal) -> bool:
 
 def csv_documents(path: str, stream: TextIO, corpus: Corpus) -> Iterator[Document | None]:
     """Yields the rows of a csv file with a header. See `ffkv.corpus.sources.documents_of` for the arguments and errors."""
+    for start, header, row in csv_rows(path, lines_of(path, stream)):
+        if row:
+            yield row_document(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
+        else:
+            _check_columns(path, header, dict.fromkeys(header, ""), corpus)
+
+
+def csv_rows(
+    path: str, source: Iterable[str], separator: str = ","
+) -> Iterator[tuple[int, list[str], Sequence[str]]]:
+    """Yields the header with no row, then each row: the line in which it begins, the header, its fields.
+
+    `source`: the lines of the file. Raises UserError if a row is malformed, or too long.
+    """
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
     length = 0  # of the row so far, which may have many lines
 
     def lines() -> Iterator[str]:
         nonlocal length
-        for line in lines_of(path, stream):
+        for line in source:
             length += len(line)
             if length > raw_file.MAX_CHARACTERS:
                 raise unreadable(path, f"the row is longer than {raw_file.MAX_CHARACTERS:,} characters", start)
             yield line
 
-    reader, header, start = csv.reader(lines(), strict=True), list[str](), 1
+    reader, header, start = csv.reader(lines(), strict=True, delimiter=separator), list[str](), 1
     try:
         for row in reader:
             if row and not header:
                 header = row
-                _check_columns(path, row, dict.fromkeys(row, ""), corpus)
+                yield start, header, ()
             elif row and len(row) != len(header):
                 raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
             elif row:
-                yield row_document(dict(zip(header, row, strict=True)), corpus, f"{path}, line {start:,}")
+                yield start, header, row
             start, length = reader.line_num + 1, 0
     except csv.Error as error:
         raise unreadable(path, f"{error} in the row that begins here", start) from error

@@ -5,7 +5,6 @@ import glob
 import hashlib
 import os
 import re
-import zlib
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -249,28 +248,25 @@ def documents_of(path: str, kind: str, corpus: Corpus, render: Render | None = N
     if corpus.where and kind in ("text", "dump"):
         what = "a txt file" if kind == "text" else "a dump of a wiki"
         raise UserError(f"{path}: corpus.where chooses rows by their columns, and {what} has none.")
-    try:
-        with raw_file.open_unpacked(path) as file:
-            if kind == "parquet":
-                yield from rows.parquet_documents(path, file, corpus, render)
-            elif kind == "json":
-                yield from rows.json_documents(path, check_text(path, file), corpus, render)
-            elif kind == "dump":
-                yield from wiki_documents(path, check_text(path, file))
+    with raw_file.open_unpacked(path) as file:
+        if kind == "parquet":
+            yield from rows.parquet_documents(path, file, corpus, render)
+        elif kind == "json":
+            yield from rows.json_documents(path, check_text(path, file), corpus, render)
+        elif kind == "dump":
+            yield from wiki_documents(path, check_text(path, file))
+        else:
+            plain = check_text(path, file)
+            # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
+            if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+                plain.read(len(BOM_UTF8))
+            newline = "" if kind == "csv" or corpus.white_space == "keep" else None
+            stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
+            if kind == "csv":
+                yield from rows.csv_documents(path, stream, corpus)
             else:
-                plain = check_text(path, file)
-                # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
-                if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
-                    plain.read(len(BOM_UTF8))
-                newline = "" if kind == "csv" or corpus.white_space == "keep" else None
-                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
-                if kind == "csv":
-                    yield from rows.csv_documents(path, stream, corpus)
-                else:
-                    title = Path(path).name if corpus.txt_document == "file" else ""
-                    yield from (Document("", text, title) for text in _plain(path, stream, corpus.txt_document))
-    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz, .bz2 or .zst
-        raise unreadable(path, getattr(error, "strerror", None) or error) from error
+                title = Path(path).name if corpus.txt_document == "file" else ""
+                yield from (Document("", text, title) for text in _plain(path, stream, corpus.txt_document))
 
 
 def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:

@@ -178,7 +178,8 @@ def _files(name: str, branch: Branch, step: Step, run: Run, parts: Mapping[str, 
         plain = each.rstrip(EVERY_GROUP)
         stored = [run.folder / path for path in paths(branch.path(plain), {**parts_of(run.settings), **parts})]
         if not stored:
-            raise UserError(f"{name} reads {branch.path(plain)} of each part, and {run.name} has none.")
+            part = WILD.findall(branch.path(plain))[0]
+            raise UserError(f"{name} reads {branch.path(plain)} of each {part}, and {run.name} has no {NAMED[part]}.")
         there = [path for path in stored if str(path) not in absent]
         if not there and not branch.may_lack(step, plain):
             raise UserError(f"{name} reads {branch.path(plain)}, and {run.name} has none: other settings ask for it.")

@@ -81,7 +81,7 @@ BAD = {
     "one label": ("text,label\na,1\nb,1\n", "one label alone: '1' (2)"),
     "no label": ("text,label\na,\n", "no text with a label"),
     "no field": ("words,label\na,1\n", "no field 'text' or 'prompt'. It has 'words', 'label'"),
-    "fields": ("text,label\na,1\nb,1,2\n", "(line 3): a row of other fields than the 2"),
+    "fields": ("text,label\na,1\nb,1,2\n", "(line 3): a row of 3 fields, where the header has 2"),
     "quote": ('text,label\n"a,1\n', "(line 2)"),
     "split": ("text,label,split\na,1,dev\n", "line 2: the split is 'dev'. It must be train or test"),
     "both": ("text,label,group,split\na,1,A,train\nb,0,A,test\n", "the document 'A' is in both splits"),

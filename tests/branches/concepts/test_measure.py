@@ -1,14 +1,16 @@
 """From texts to tables: what is read, on models of several kinds; rules; planted memories; the choice of layers."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from ffkv.branches.concepts.activations import read_task
 from ffkv.branches.concepts.draw import Task
-from ffkv.branches.concepts.measure import choose_layers, measure_task
+from ffkv.branches.concepts.measure import choose_layers, measure_task, memory_rows
+from ffkv.branches.concepts.null import Best
 from ffkv.branches.concepts.rules import RULES, label_tokens, tasks_of_rules
-from ffkv.branches.concepts.summarize import correct, summarize_curves, summarize_tasks
+from ffkv.branches.concepts.summarize import correct, summarize_curves, summarize_mixture, summarize_tasks
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, MEMORIES
 from ffkv.branches.settings import Concept
 from ffkv.corpus.corpus_file import read_corpus
@@ -105,6 +107,30 @@ def test_the_layer_is_chosen_without_the_test_half():
         for layer, (validation, auc) in enumerate([(np.nan, 1.0), (0.6, 0.9), (0.9, 0.2), (0.9, 0.8)])
     ]
     assert [row["chosen"] for row in choose_layers(rows)] == [False, False, True, False]
+
+
+def test_two_concepts_in_one_memory_are_counted_as_two(found):
+    """Memory 7 fires on both labels, memory 3 on the first one. Noise separates a task in at most 5 % of layers."""
+    own, m, r = planted()
+    m[1][:, 3] -= own.positive
+    (*_, rows) = measure_task(own, m, r, its(), 1)
+    memories = pd.concat([found[2].assign(task="a"), MEMORIES.frame([{"task": "b", **row} for row in rows])])
+    mixture = summarize_mixture(memories, [20, 20])
+    assert mixture["several"].tolist() == [0, 1 / 20] and mixture["any"].tolist() == [0, 2 / 20]
+    assert np.isnan(mixture["tasks"][0]) and mixture["tasks"][1] == 1.5
+    every = memories[memories["layer"] == 1].set_index(["task", "memory"])
+    assert every.loc[("b", 7), "alone"] and not every["alone"].get(("b", 3), False)
+
+
+def test_a_memory_that_is_low_on_the_label_separates_it_too():
+    """Its AUC is below 0.5."""
+    best = Best(0, 3, 1.0, np.full(99, 0.7), np.array([0.05, 0.5, 0.95]))
+    rows = memory_rows(0, np.array([2, 1, 0]), np.array([-0.9, 0.0, 0.9]), best)
+    assert [(row["memory"], row["rank"], bool(row["alone"])) for row in rows] == [
+        (0, 2, True),
+        (1, 1, False),
+        (2, 0, True),
+    ]
 
 
 def test_summaries(found):

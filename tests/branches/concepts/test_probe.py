@@ -12,7 +12,6 @@ from ffkv.branches.concepts.probe import (
     areas,
     fit,
     interval,
-    midranks,
     rank,
     score,
     validation_of,
@@ -31,15 +30,10 @@ def features(seed, texts=200, count=60, told=5, by=0.7):
     return np.maximum(x, 0), positive
 
 
-def test_ranks_are_those_of_scipy_also_where_numbers_are_equal():
-    x = np.random.default_rng(0).integers(0, 5, (7, 30)).astype(np.float32)
-    assert (midranks(x) == rankdata(x, axis=1)).all()
-
-
 def test_the_area_is_that_of_scikit_learn():
     x, positive = features(1, texts=60)
     expected = [roc_auc_score(positive, column) for column in x.T]
-    assert areas(midranks(x.T), positive[None])[0] == pytest.approx(expected, abs=1e-6)  # float32
+    assert areas(rankdata(x.T, axis=1), positive[None])[0] == pytest.approx(expected, abs=1e-6)  # float32
     assert np.isnan(area(x[:, 0].astype(float), np.ones(60, bool)))
 
 

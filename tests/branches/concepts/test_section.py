@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 import ffkv
+from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.concepts.section import SECTION
-from ffkv.branches.concepts.tables import CURVES, TASKS
+from ffkv.branches.concepts.tables import CURVES, MEMORIES, TASKS
 from ffkv.run.report.section import arrange, draw_exhibits, summary
 from tests.run.report.conftest import write_results
 
@@ -43,7 +44,26 @@ def run(tmp_path_factory):
     ]
     tables.write(CURVES.frame(rows), folder / CURVES.path)
     tables.write(TASKS.frame(pd.DataFrame([ONE, WITHOUT])), folder / TASKS.path)
+    names = ("task", "layer", "memory", "rank", "difference", "auc", "alone")
+    found = [
+        ("french", 0, 2, 0, 0.9, 0.6, False),
+        ("french", 1, 3, 0, 0.9, 0.93, True),
+        ("b/c", 1, 3, 40, -0.1, 0.02, True),
+    ]
+    path = MEMORIES.path.format(concept="french")
+    table = MEMORIES.frame([dict(zip(names, row)) for row in found])
+    tables.write(tables.identify(table, ffkv.open(folder).files.identity("train")), folder / path)
     return ffkv.open(folder)
+
+
+def test_a_memory_tells_what_it_separates_and_is_found_by_it(run):
+    assert run.memory("L1.3").concepts["task"].tolist() == ["b/c", "french"]  # 0.02 is as good as 0.98
+    assert run.memory("L0.2").concepts.empty
+    counts = run.memories()["concepts"]
+    assert counts.sum() == 2 and run.memories(between={"concepts": (2, None)})["name"].tolist() == ["L1.3"]
+    assert run.memories(concept="french")[["name", "concept_auc"]].to_numpy().tolist() == [["L1.3", 0.93]]
+    with pytest.raises(UserError, match="no task of a concept .* 'frensh'. Did you mean 'french'"):
+        run.memories(concept="frensh")
 
 
 def test_the_figure_has_a_line_for_each_kind_of_features(run):

@@ -50,6 +50,9 @@ BRANCH = Branch(
     heading="Concepts",
     introduction="A concept is a label that somebody else gave to texts. Which memories separate texts with the label from those "
     "without it, and do they so better than coordinates of the residual stream, or random directions of it?",
-    figures={"concept_curves": "How well memories separate the labels of texts"},
+    figures={
+        "concept_curves": "How well memories separate the labels of texts",
+        "concept_mixture": "How many concepts a memory separates",
+    },
     applies=lambda settings: bool(settings.concepts),
 )

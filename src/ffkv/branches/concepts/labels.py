@@ -1,9 +1,7 @@
 """Reads tasks: files of texts with labels."""
 
-import csv
 import glob
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -15,8 +13,8 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.settings.messages import shown
 from ffkv.branches.concepts.settings import FIELDS, Concept
-from ffkv.corpus.raw_file import MAX_CHARACTERS, check_text, lines_of, open_unpacked, unreadable
-from ffkv.corpus.rows import json_rows
+from ffkv.corpus.raw_file import check_text, lines_of, open_unpacked, unreadable
+from ffkv.corpus.rows import csv_rows, json_rows
 
 SEPARATORS = {"csv": ",", "tsv": "\t", "jsonl": "", "json": ""}  # of fields, by the ending of a file's name
 PACKED = ("gz", "bz2", "zst")
@@ -164,29 +162,16 @@ def _names(path: str, row: Mapping[str, Any], fields: Mapping[str, str]) -> dict
 def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields place and fields of each row."""
     separator = SEPARATORS[ENDING.search(path)[1].lower()]  # type: ignore[index]
-    try:
-        with open_unpacked(path) as file:
-            plain = check_text(path, file)
-            if not separator:
-                for place, row in json_rows(path, plain, numbers=True):
-                    if not isinstance(row, dict):
-                        raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-                    yield place, row
-                return
-            csv.field_size_limit(MAX_CHARACTERS)
-            reader = csv.DictReader(_decoded(path, plain), strict=True, delimiter=separator)
-            start = 2
-            try:
-                for row in reader:
-                    if None in row or None in row.values():
-                        fields = len(reader.fieldnames or ())
-                        raise unreadable(path, f"a row of other fields than the {fields} of the header", start)
-                    yield f"line {start:,}", row
-                    start = reader.line_num + 1
-            except csv.Error as error:
-                raise unreadable(path, f"{error} in the row that begins here", start) from error
-    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged archive
-        raise unreadable(path, getattr(error, "strerror", None) or error) from error
+    with open_unpacked(path) as file:
+        plain = check_text(path, file)
+        if separator:
+            for start, header, row in csv_rows(path, _decoded(path, plain), separator):
+                yield from [(f"line {start:,}", dict(zip(header, row, strict=True)))] if row else []
+            return
+        for place, fields in json_rows(path, plain, numbers=True):
+            if not isinstance(fields, dict):
+                raise UserError(f"{path}, {place}: contains {type(fields).__name__}, not an object with fields.")
+            yield place, fields
 
 
 def _decoded(path: str, file: Any) -> Iterator[str]:

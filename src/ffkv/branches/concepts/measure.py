@@ -16,14 +16,13 @@ from ffkv.branches.concepts.activations import read_task
 from ffkv.branches.concepts.draw import Task, describe, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
-from ffkv.branches.concepts.probe import areas, midranks, rank, score
+from ffkv.branches.concepts.probe import rank, score
 from ffkv.branches.concepts.rules import tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
-from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES
+from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
 from ffkv.branches.given import Given
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
-SHOWN = 10  # memories of each layer that are stored
 EMPTY = dict.fromkeys(("train", "test", "positives", "documents"), 0) | {
     "positive": "",
     "tokens": np.nan,
@@ -123,19 +122,28 @@ def measure_task(
                 row = {"layer": layer, "features": features}
                 sizes = [size for size in settings.sizes if size <= x.shape[1]]
                 by_layer += [{**row, "size": size, **scored(x[:, order[:size]])} for size in sizes]
-                for choice, best in best_of_layer(x, positive, train, shuffled).items():
+                own_best = best_of_layer(x, positive, train, shuffled)
+                for choice, best in own_best.items():
                     found.setdefault((features, choice), []).append(best)
                 if features == "memories":
-                    auc = areas(midranks(x[~train][:, order[:SHOWN]].T).astype(float), positive[None, ~train])[0]
-                    first = enumerate(order[:SHOWN].tolist())
-                    row = {"layer": layer}
-                    memories += [
-                        {**row, "memory": one, "rank": at, "difference": difference[one], "auc": auc[at]}
-                        for at, one in first
-                    ]
+                    memories += memory_rows(layer, order, difference, own_best["best"])
             by_layer.append({"layer": layer, "features": "whole", "size": residual.shape[1], **scored(residual)})
     nulls = [row for (features, choice), own in found.items() for row in best_rows(features, choice, own)]
     return choose_layers(by_layer), nulls, memories
+
+
+def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:
+    """Returns a row for each memory of a layer that is among the first `SHOWN` of the ranking, or that separates the labels alone.
+
+    `order`, `difference`: see `rank`. It does so if its AUC, in either direction, is above what the layer's best memory has by chance.
+    """
+    place = np.argsort(order)
+    alone = np.maximum(best.each, 1 - best.each) > best.chance
+    return [
+        {"layer": layer, "memory": one, "rank": place[one], "difference": difference[one]}
+        | {"auc": best.each[one], "alone": alone[one]}
+        for one in np.flatnonzero(alone | (place < SHOWN)).tolist()
+    ]
 
 
 def random_directions(r: np.ndarray, count: int, seed: int, layer: int) -> np.ndarray:
@@ -176,6 +184,6 @@ def best_rows(features: str, choice: str, of_layers: Sequence[Best]) -> list[dic
     return [
         row
         | {"layer": layer, "feature": best.feature, "in_layer": at, "tries": best.tries, "auc": best.auc}
-        | {"shuffled": float(np.nanquantile(best.shuffled, 0.95)), "p": p_value(best.auc, best.shuffled)}
+        | {"shuffled": best.chance, "p": p_value(best.auc, best.shuffled)}
         for layer, at, best in [*((at, at, best) for at, best in enumerate(of_layers)), (-1, highest, overall)]
     ]

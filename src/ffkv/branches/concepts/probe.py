@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -47,23 +48,10 @@ def normalize(x: np.ndarray) -> np.ndarray:
     return x / (np.abs(x).sum(0) / ((x != 0).sum(0) + TINY) + TINY)
 
 
-def midranks(x: np.ndarray) -> np.ndarray:
-    """Returns the rank from 1 of each text in each row; equal ones share the mean of their ranks. x [feature, text]."""
-    order = np.argsort(x, axis=1, kind="stable")
-    values, place = np.take_along_axis(x, order, 1), np.arange(x.shape[1])
-    new = np.diff(values, axis=1, prepend=np.nan) != 0
-    first = np.maximum.accumulate(np.where(new, place, 0), axis=1)
-    ends = np.append(new[:, 1:], np.ones((len(x), 1), bool), axis=1)
-    last = np.minimum.accumulate(np.where(ends, place, x.shape[1])[:, ::-1], axis=1)[:, ::-1]
-    ranks = np.empty(x.shape, np.float32)  # exact for up to 2^23 texts
-    np.put_along_axis(ranks, order, ((first + last) / 2 + 1).astype(np.float32), 1)
-    return ranks
-
-
 def areas(ranks: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """Computes the AUC of features with labellings, by the rank sum of Mann and Whitney.
 
-    `ranks`: of `midranks` [feature, text]. `positive`: labels [labelling, text]. Returns [labelling, feature]; NaN with one label.
+    `ranks`: the rank of each text, from 1; equal ones share the mean of theirs [feature, text]. `positive`: labels [labelling, text]. Returns [labelling, feature]; NaN with one label.
     """
     ones = positive.sum(1)[:, None]
     zeros = positive.shape[1] - ones
@@ -76,7 +64,7 @@ def areas(ranks: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 def area(scores: np.ndarray, positive: np.ndarray) -> float:
     """Computes the AUC of scores [text]; NaN with one label."""
-    return float(areas(midranks(scores[None]).astype(np.float64), positive[None])[0, 0])
+    return float(areas(rankdata(scores)[None], positive[None])[0, 0])
 
 
 def interval(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:

@@ -8,15 +8,24 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report import drawing
-from ffkv.run.report.curve import LOOK
+from ffkv.run.report.curve import LOOK, Line, Panel
 from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns
-from ffkv.run.report.section import Caption, Figure, Section, TableBlock, name_control, open_control
+from ffkv.run.report.section import (
+    Caption,
+    Figure,
+    Section,
+    TableBlock,
+    caption,
+    figure_of_lines,
+    name_control,
+    open_control,
+)
 from ffkv.run.report.wording import note, number, rows, short_name, written
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, visible
 
-CURVES, TASKS = "concept_curves", "concept_tasks"
+CURVES, TASKS, MIXTURE = "concept_curves", "concept_tasks", "concept_mixture"
 LABELS = {"memories": "memories", "residual": "coordinates of the residual", "directions": "random directions"}
 NUMBERS = {  # columns of `TASKS`: what the page calls them
     "auc": "its AUC",
@@ -33,6 +42,10 @@ MORE = (
     ("Best features, and shuffled labels", "concept_nulls"),
     ("Ranking", "concept_memories"),
 )
+MIXED = [
+    Line(label, MIXTURE, column, curve=label)
+    for column, label in {"any": "separate one task or more", "several": "separate two or more"}.items()
+]
 MOST_ROWS = 5000  # of a table that the page shows: a longer one makes it slow
 
 
@@ -113,4 +126,11 @@ def _numbers(run: Run) -> dict[str, str]:
     }
 
 
-SECTION = Section({"concept_curves": Figure((CURVES,), draw_curves, caption_curves)}, _numbers, after=_tables)
+SECTION = Section(
+    {
+        CURVES: Figure((CURVES,), draw_curves, caption_curves),
+        MIXTURE: figure_of_lines([Panel(MIXED, "memories", percentages=True)], caption(__package__, "mixture")),
+    },
+    _numbers,
+    after=_tables,
+)

@@ -1,11 +1,13 @@
 """Sums up the tasks of all concepts: what separates their labels, and curves over tasks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from ffkv.base.intervals import Z_95
 from ffkv.base.multiple_tests import q_values
-from ffkv.branches.concepts.tables import CURVES, FEATURES, LAYERS, NULLS, OF_MEMORIES, TASKS
+from ffkv.branches.concepts.tables import CURVES, FEATURES, LAYERS, MIXTURE, NULLS, OF_MEMORIES, SHOWN, TASKS
 from ffkv.branches.given import Given
 
 
@@ -19,9 +21,21 @@ def summarize_concepts(given: Given) -> dict[str, pd.DataFrame]:
         CURVES: summarize_curves(by_layer),
         LAYERS: by_layer,
         NULLS: nulls,
-        OF_MEMORIES: memories,
+        OF_MEMORIES: memories[memories["rank"] < SHOWN],
+        MIXTURE: summarize_mixture(memories, [layer.memories for layer in given.anatomy.layers]),
     }
     return {table.name: table.frame(frame) for table, frame in made.items()}
+
+
+def summarize_mixture(memories: pd.DataFrame, counts: Sequence[int]) -> pd.DataFrame:
+    """Counts how many tasks each memory separates alone, by layer. `counts`: memories per layer."""
+    tasks = memories[memories["alone"]].groupby(["layer", "memory"]).size()
+    rows = []
+    for layer, count in enumerate(counts):
+        own = tasks[tasks.index.get_level_values("layer") == layer].to_numpy()
+        shares = {"any": len(own) / count, "several": (own > 1).sum() / count}
+        rows.append({"layer": layer, "memories": count, **shares, "tasks": own.mean() if len(own) else np.nan})
+    return pd.DataFrame(rows)
 
 
 def correct(best: pd.DataFrame) -> pd.DataFrame:

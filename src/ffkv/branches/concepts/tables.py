@@ -42,6 +42,7 @@ BY_LAYER = table(
     share("validation", "AUC on the last fifth of the train half, of a regression on the rest of it"),
     flag("chosen", "whether this layer has the largest `validation` of the kind and k"),
 )
+SHOWN = 10  # first memories of a layer's ranking that are stored, whether they separate the labels or not
 OF_CHOICE = "`ranked`: the first one of the ranking on the train half; `best`: the largest AUC on the test half, of all"
 BEST = table(
     "concepts/best/{concept}.parquet",
@@ -59,13 +60,17 @@ BEST = table(
 )
 MEMORIES = table(
     "concepts/memories/{concept}.parquet",
-    "A task, a layer and a memory that is among the first of the ranking.",
+    "A task, a layer and a memory that is among the first ten of the ranking, or that separates the labels alone.",
     TASK,
     LAYER,
     MEMORY,
     count("rank", "place in the ranking on the train half, from 0"),
     number("difference", "difference of both labels' means, over the mean size where the memory is not 0"),
     share("auc", "AUC on the test half of the memory alone; below 0.5 if it is larger without the label"),
+    flag(
+        "alone",
+        "whether it, or 1 minus it, is above what the layer's best memory has by chance: `shuffled` of `concept_nulls`",
+    ),
 )
 TASKS = table(
     "concepts/concept_tasks.csv",
@@ -86,4 +91,17 @@ CURVES = table("concepts/concept_curves.csv", OF_CURVES, FEATURES, SIZE, count("
 LAYERS = table("concepts/concept_layers.csv", BY_LAYER.about, *BY_LAYER.columns)
 Q = share("q", "Benjamini-Hochberg q-value over tasks and layers; of the best one of all layers, over tasks")
 NULLS = table("concepts/concept_nulls.csv", BEST.about, *BEST.columns, Q)
-OF_MEMORIES = table("concepts/concept_memories.csv", MEMORIES.about, *MEMORIES.columns)
+OF_MEMORIES = table(
+    "concepts/concept_memories.csv",
+    "A task, a layer and one of the first ten memories of the ranking.",
+    *MEMORIES.columns,
+)
+MIXTURE = table(
+    "concepts/concept_mixture.csv",
+    "A layer: how many tasks its memories separate alone.",
+    LAYER,
+    count("memories", "number of memories"),
+    share("any", "share of memories that separate one task or more"),
+    share("several", "share of memories that separate two or more"),
+    number("tasks", "mean number of tasks of those that separate any; empty without any"),
+)

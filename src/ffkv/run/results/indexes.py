@@ -12,6 +12,8 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.datasets import Checked
 from ffkv.base.lookup import exists
 from ffkv.branches.behaviours.summary_tables import OF_MEMORIES
+from ffkv.branches.branch import parts_of, paths
+from ffkv.branches.concepts.tables import MEMORIES as CONCEPT_MEMORIES
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.branches.roles.tables import ALL_TYPES, OUTPUTS
@@ -225,6 +227,19 @@ def candidates(files: RunFiles, behaviour: str) -> pd.DataFrame:
     return table[(table["behaviour"] == behaviour) & (table["reach"] == "total")]
 
 
+@Index
+def concepts(files: RunFiles) -> pd.DataFrame:
+    """Returns the memories that separate tasks of concepts alone, in their order, the largest AUC first, in whatever direction.
+
+    Columns: those of `concepts/memories`, and row (in flat arrays). There are none if the run has no concepts.
+    """
+    names = [path for path in paths(CONCEPT_MEMORIES.path, parts_of(files.settings)) if exists(files.folder / path)]
+    table = pd.concat([CONCEPT_MEMORIES.frame([]), *map(files.file_rows, names)])
+    table = _with_row(files, table[table["alone"].astype(bool)])
+    order = np.lexsort((-(table["auc"] - 0.5).abs(), table["row"]))
+    return table.iloc[order].reset_index(drop=True)
+
+
 def has_effects(files: RunFiles) -> bool:
     """Tells whether the run has removed memories."""
     return INTERVENTION.is_in(files.settings) and _is_there(files, "intervention/by_memory")
@@ -344,4 +359,7 @@ def statistics(files: RunFiles) -> pd.DataFrame:
         key = key_statistics(file)
     roles = [role_statistics(files.details("roles/by_memory"))] if has_roles(files) else []
     table = pd.concat([place, key, value_statistics(by_memory, files.vocabulary), *roles], axis=1)
-    return table.assign(effect=effects(files)) if has_effects(files) else table
+    table = table.assign(effect=effects(files)) if has_effects(files) else table
+    if not files.settings.concepts:
+        return table
+    return table.assign(concepts=np.bincount(concepts(files)["row"], minlength=len(table)))

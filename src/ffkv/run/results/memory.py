@@ -249,6 +249,17 @@ class Memory:
         return self._own(indexes.behaviours(self.run.files))
 
     @functools.cached_property
+    def concepts(self) -> pd.DataFrame:
+        """The tasks of concepts that the memory separates alone, the largest AUC first, in whatever direction (docs/settings.md).
+
+        There are no rows if the run has no concepts, or if the memory separates none.
+
+        Columns:
+            those of the table `concepts/memories`, see docs/formats.md.
+        """
+        return self._own(indexes.concepts(self.run.files))
+
+    @functools.cached_property
     @with_columns
     def effects(self) -> pd.DataFrame:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).

@@ -107,6 +107,8 @@ class Search(Section):
     machines saw count, too, and so do the labels by which machines explain memories."""
     behaviour: str | None = Field(None, title="Behaviour")
     """only memories that are candidates of the behaviour of this name (docs/behaviours.md)."""
+    concept: str | None = Field(None, title="Separates the concept")
+    """only memories that separate this task of a concept alone, such as "french" or "tokens/digits" (docs/settings.md)."""
     collection: str | None = Field(None, title="In the list")
     """only memories of this named list, such as "starred"."""
     role: str | None = Field(None, title="Role")
@@ -128,7 +130,7 @@ class Search(Section):
     """the column to sort by. The largest value comes first; equal values keep the order of the memories. By default
     "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by `text`, else
     "examples_with_pattern" for a search by `pattern`, else "behaviour_effect" for a search by `behaviour`
-    ("behaviour_contrast" if no effect was measured), else the order of the memories. Effects, contrasts and screens of behaviours
+    ("behaviour_contrast" if no effect was measured), else "concept_auc" for a search by `concept`, else the order of the memories. Effects, contrasts and screens of behaviours
     are sorted by size, whatever their sign."""
     minimum: Annotated[float | None, PlainValidator(_minimum)] = None
     """only memories whose value in the sorted column is at least this."""
@@ -149,6 +151,7 @@ ORDERS = (
     "examples_with_pattern",
     "behaviour_effect",
     "behaviour_contrast",
+    "concept_auc",
 )
 BY_SIZE = ("behaviour_effect", "behaviour_contrast", "behaviour_screen")  # whatever their sign
 
@@ -209,6 +212,7 @@ def _hits(files: RunFiles, search: Search) -> list[pd.DataFrame]:
         "text": lambda text: triggered(files, text, search.expression),
         "pattern": lambda label: patterned(files, label),
         "behaviour": lambda name: causing(files, name),
+        "concept": lambda task: separating(files, task),
         "collection": lambda name: collected(files, name),
     }
     asked = {name: getattr(search, name) for name in found}
@@ -375,3 +379,15 @@ def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
     return indexes.candidates(files, behaviour)[["row", *columns]].rename(
         columns={name: f"behaviour_{new}" for name, new in columns.items()}
     )
+
+
+def separating(files: RunFiles, task: str) -> pd.DataFrame:
+    """Finds the memories that separate a task of a concept alone: row (in flat arrays), concept_auc.
+
+    Raises UserError if no memory separates such a task; names those that some do.
+    """
+    table = indexes.concepts(files)
+    names = table["task"].unique().tolist()
+    if task not in names:
+        raise unknown(f"task of a concept in {files.folder} that a memory separates, called", task, names)
+    return table[table["task"] == task][["row", "auc"]].rename(columns={"auc": "concept_auc"})
