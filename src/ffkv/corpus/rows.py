@@ -150,9 +150,7 @@ def csv_documents(path: str, stream: TextIO, corpus: Corpus) -> Iterator[Documen
             _check_columns(path, header, dict.fromkeys(header, ""), corpus)
 
 
-def csv_rows(
-    path: str, source: Iterable[str], separator: str = ","
-) -> Iterator[tuple[int, list[str], Sequence[str]]]:
+def csv_rows(path: str, source: Iterable[str], separator: str = ",") -> Iterator[tuple[int, list[str], Sequence[str]]]:
     """Yields the header with no row, then each row: the line in which it begins, the header, its fields.
 
     `source`: the lines of the file. Raises UserError if a row is malformed, or too long.

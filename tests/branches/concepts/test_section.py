@@ -62,7 +62,7 @@ def test_a_memory_tells_what_it_separates_and_is_found_by_it(run):
     counts = run.memories()["concepts"]
     assert counts.sum() == 2 and run.memories(between={"concepts": (2, None)})["name"].tolist() == ["L1.3"]
     assert run.memories(concept="french")[["name", "concept_auc"]].to_numpy().tolist() == [["L1.3", 0.93]]
-    with pytest.raises(UserError, match="no task of a concept .* 'frensh'. Did you mean 'french'"):
+    with pytest.raises(UserError, match=r"no task of a concept .* 'frensh'\. Did you mean 'french'"):
         run.memories(concept="frensh")
 
 

@@ -9,6 +9,8 @@ import yaml
 from support import ROOT, snakemake
 
 import ffkv
+from ffkv_explorer.shelf import open_shelf
+from tests.ffkv_explorer.conftest import Visitor, text_of
 
 pytestmark = pytest.mark.workflow
 SMALL = {"texts": 80, "sizes": [1, 4], "shuffles": 19, "draws": 20}
@@ -43,6 +45,13 @@ def test_a_run_with_concepts(tiny, tmp_path, monkeypatch):
                 )
     page = (tmp_path / "reports/tiny/index.html").read_text()
     assert "How well memories separate the labels of texts" in page and "code/bracket" in page
+    assert "How many concepts a memory separates" in page and run.table("concept_mixture")["any"].max() > 0
+    (found, *_) = run.memories(concept="calls", sort="concept_auc").itertuples()
+    assert run.memory(found.name).concepts["auc"].max() >= found.concept_auc > 0.9
+    visitor = Visitor(open_shelf([run.folder]))
+    assert ">calls</option>" in visitor.get("/r/tiny/memories")
+    assert f">{found.name}<" in visitor.get("/r/tiny/memories?concept=calls")
+    assert "Separates" in text_of(visitor.get(f"/r/tiny/m/{found.layer}/{found.memory}"))
     (tmp_path / "calls.csv").write_text("text,label\na,1\n")
     refused = snakemake(tmp_path, tmp_path / "config.yaml", "--forcerun", "concepts_measure")
     assert refused.returncode and "has one label alone" in refused.stderr

@@ -44,7 +44,7 @@ BRANCH = Branch(
             "ffkv.branches.concepts.summarize:summarize_concepts",
             "Write the tables of the report's section of concepts.",
             reads=("model", "by_task*", "by_layer*", "best*", "memories*"),
-            writes=(tables.TASKS, tables.CURVES, tables.LAYERS, tables.NULLS, tables.OF_MEMORIES),
+            writes=(tables.TASKS, tables.CURVES, tables.LAYERS, tables.NULLS, tables.OF_MEMORIES, tables.MIXTURE),
         ),
     },
     heading="Concepts",
