@@ -43,9 +43,7 @@ DOORS = {
 class Command(NamedTuple):
     """A command of `ffkv`. The command itself is imported when it is called."""
 
-    heading: (
-        str  # the heading in the help under which it stands; a new one is added below the others; "" for a subcommand
-    )
+    heading: str  # that in the help under which it stands; a new one is added below the others; "" of a subcommand
     function: str  # "module:name" of a `click` command
     about: str  # its line in the help
     first: bool = False  # whether it stands above the others of its heading: the help is in the order of use
