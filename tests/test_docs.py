@@ -20,6 +20,7 @@ from ffkv.branches.settings import Settings
 from ffkv.cli import COMMANDS, RENAMED, ffkv
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.registry import FIGURES
+from ffkv_machines.commands import machine
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -168,7 +169,7 @@ def commands(command: click.Command | None) -> Iterator[click.Command]:
 
 def test_numbers_behind_settings_and_options_are_their_defaults(subtests):
     real = collections.defaultdict(list)
-    for command in commands(ffkv):
+    for command in (*commands(ffkv), machine):  # which is imported when it is called
         for option in command.params:
             for name in option.opts:
                 real[name].append(option.default)

@@ -66,7 +66,7 @@ def test_packages_beside_the_core_ask_for_this_ffkv_and_for_what_is_tested():
     found = sorted(ROOT.glob("packages/*/pyproject.toml"))
     projects = {path.parent.name: tomllib.loads(path.read_text())["project"] for path in found}
     assert {"ffkv", *projects} == {*OWN}
-    tested = listed("requirements-test.txt") | {"ffkv": RELEASE}
+    tested = listed("requirements.txt") | listed("requirements-test.txt") | {"ffkv": RELEASE}
     for name, project in projects.items():
         assert (project["name"], project["version"]) == (name, RELEASE)
         asked = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}

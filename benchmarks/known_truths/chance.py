@@ -14,8 +14,8 @@ from ffkv.branches.translation.section import answer
 from ffkv.branches.translation.summarize import summarize_differences
 from ffkv.branches.translation.tables import ALL_READINGS, DIFFERENCES
 from ffkv.branches.values.summarize import summarize_agreement
-from ffkv_annotation.machine.explain import PER_SET, score, summarize
 from ffkv_comparison.same_memories import Memories, compare_memories, find_partners, permute, standardise, take, unit
+from ffkv_machines.explain import PER_SET, score, summarize
 
 VOCABULARY, KEYS = 2000, 512
 

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,7 +19,12 @@ from ffkv.branches.registry import BRANCHES
 from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
 # Commands of packages/, which may not be installed.
-ELSEWHERE = {"mcp": "ffkv-agents", "crate": "ffkv-publishing", "publish": "ffkv-publishing"}
+ELSEWHERE = {
+    "annotate.machine": "ffkv-machines",
+    "mcp": "ffkv-agents",
+    "crate": "ffkv-publishing",
+    "publish": "ffkv-publishing",
+}
 RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 OF_BRANCHES = {name: ["", branch.about] for name, branch in BRANCHES.items()}  # made from the steps of branches
@@ -32,16 +38,45 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     for heading, listed in LISTED.items()
 }
 _CORE = {name for group in GROUPS.values() for name in group}
-# Those of packages beside the core. They cannot replace one of the core.
+# Those of packages beside the core. They cannot replace one of the core. One with a point in its name is a subcommand of another.
 _GOOD, _WRONG = load_all("commands")
 ADDED = {name: command for name, command in _GOOD.items() if name not in _CORE}
 BROKEN = {name: error for name, error in {**BROKEN_BRANCHES, **_WRONG}.items() if name not in _CORE}
 for _name, _added in ADDED.items():
+    if "." in _name:
+        continue
     _others, _own = GROUPS.get(_added.heading, {}), {_name: [_added.function, _added.about]}
     GROUPS[_added.heading] = {**_own, **_others} if _added.first else {**_others, **_own}
-if BROKEN:
-    GROUPS["Cannot be used"] = {name: ["", "Call it to be told why."] for name in BROKEN}
+LOST = "Call it to be told why."
+if any("." not in name for name in BROKEN):
+    GROUPS["Cannot be used"] = {name: ["", LOST] for name in BROKEN if "." not in name}
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+class Later(click.Command):
+    """A subcommand that a package adds to a group of another. It is imported when it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Imports the subcommand, and makes the context in which that runs. Raises as `Lazy.get_command` does."""
+        return _import(str(self.name), parent).make_context(info_name, args, parent, **extra)
+
+
+def _import(name: str, context: click.Context | None) -> click.Command:
+    if name in BROKEN:
+        raise BROKEN[name]
+    if name in BRANCHES:
+        from ffkv.branches.commands import command_group
+
+        return command_group(BRANCHES[name])
+    if name in ADDED:
+        return load("commands", name, ADDED[name].function)
+    if name in COMMANDS:
+        return EntryPoint(name, COMMANDS[name][0], "").load()
+    package = ELSEWHERE[name]
+    told = f"`ffkv {name.replace('.', ' ')}` is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
+    raise click.UsageError(told, context)
 
 
 class Lazy(click.Group):
@@ -52,25 +87,23 @@ class Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Imports the subcommand of that name. None if there is none.
+        """Imports the subcommand of that name, and adds to a group what packages have for it. None if there is none.
 
-        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now.
+        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now, or is of a package that
+        is not installed.
         """
         if name in RENAMED:
             raise click.UsageError(f"`ffkv {name}` is now `ffkv {RENAMED[name]}`, with the same options.", context)
-        if name not in COMMANDS:
-            if name in ELSEWHERE:
-                told = f"`ffkv {name}` is in the package {ELSEWHERE[name]}. In a clone of ffkv: pip install ./packages/{ELSEWHERE[name]}"
-                raise click.UsageError(told, context)
+        if "." in name or name not in {*COMMANDS, *ELSEWHERE}:
             return None
-        if name in BROKEN:
-            raise BROKEN[name]
-        if name in BRANCHES:
-            from ffkv.branches.commands import command_group
-
-            return command_group(BRANCHES[name])
-        function = COMMANDS[name][0]
-        return load("commands", name, function) if name in ADDED else EntryPoint(name, function, "").load()
+        command = _import(name, context)
+        if isinstance(command, click.Group):
+            for whole in {**ELSEWHERE, **ADDED, **BROKEN}:
+                group, _, inside = whole.partition(".")
+                if inside and group == name and inside not in command.commands:  # nobody replaces what the group has
+                    about = ADDED[whole].about if whole in ADDED else LOST
+                    command.add_command(Later(whole, help=about, hidden=whole not in {*ADDED, *BROKEN}), inside)
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the subcommands without importing them."""

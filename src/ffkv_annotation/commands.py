@@ -1,4 +1,4 @@
-"""`ffkv annotate`: `sheets`, `write-csv`, `import`, `machine`, `agreement`."""
+"""`ffkv annotate`: `sheets`, `write-csv`, `import`, `agreement`."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import click
 
 from ffkv.base.options import ANNOTATIONS, FOLDER, READABLE, output_option, takes
 from ffkv.base.terminal import say
-from ffkv_annotation.settings import Machine, Sheets, Task
+from ffkv_annotation.settings import Sheets
 
 if TYPE_CHECKING:
     from ffkv.run.results.run import Run
@@ -81,23 +81,6 @@ def import_csv(run: "Run", annotations: Path, file: Path, sheet: str, annotator:
 
     new, done, items = import_person(run, annotations, sheet, annotator, file)
     say(f"{new} items say something new. {done} of the {items} items of {annotator} are done.")
-
-
-@annotate.command()
-@of_run
-@takes(Machine)
-@takes(Task)
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and how many tokens it takes. Ask nothing.")
-@click.option("--replay", is_flag=True, help="Use kept answers only. Nothing is sent.")
-def machine(run: "Run", annotations: Path, machine: Machine, task: Task, dry_run: bool, replay: bool) -> None:
-    """Let a language model explain keys, and score its explanations.
-
-    RESULTS is the folder of a finished run, such as results/demo. Every answer is kept: the same command asks nothing
-    twice, and goes on after a stop. docs/annotation.md says what each score means.
-    """
-    from ffkv_annotation.machine.explain import ask_machine
-
-    ask_machine(run, annotations, machine, task, dry_run=dry_run, replay=replay)
 
 
 @annotate.command()

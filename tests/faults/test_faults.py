@@ -34,7 +34,7 @@ from tests.base.hub.conftest import hub as hub
 from tests.base.hub.conftest import model_folders as model_folders
 from tests.base.hub.conftest import port as port
 from tests.base.hub.contents import parquet_dataset, sentences
-from tests.ffkv_annotation.machine.conftest import stub as stub
+from tests.ffkv_machines.conftest import stub as stub
 
 LINES = "\n".join(f"Text {number} says what people do." for number in range(30))
 DUMP = (

@@ -9,7 +9,7 @@ from support import ROOT
 
 from docs.write_agents import agents, llms
 from ffkv.base.settings import Section
-from ffkv.cli import COMMANDS
+from ffkv.cli import ADDED, COMMANDS
 from ffkv.cli import ffkv as commands
 from ffkv_agents.written import MOST, TOOLS, write
 
@@ -26,7 +26,8 @@ def test_an_answer_is_cut_by_rows_and_says_so(rows):
 
 
 def test_without_the_package_the_command_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delitem(COMMANDS, "mcp")
+    for known in (COMMANDS, ADDED):
+        monkeypatch.delitem(known, "mcp")
     told = CliRunner().invoke(commands, ["mcp", str(tmp_path)])
     assert told.exit_code == 2 and "pip install ./packages/ffkv-agents" in told.output
 

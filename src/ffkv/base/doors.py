@@ -5,7 +5,7 @@ An entry point of an installed package stands behind a door by its name.
 | door | an entry is |
 |---|---|
 | `ffkv.branches` | a `ffkv.branches.branch.Branch`, in a module beside which `settings`, `section` and `rules.smk` may stand |
-| `ffkv.commands` | a `Command` |
+| `ffkv.commands` | a `Command`; that of the name `annotate.machine` is a subcommand of the group `annotate` |
 | `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
 | `ffkv.formats` | a `ffkv.run.export.job.Format` |
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-OWN = ("ffkv", "ffkv-agents", "ffkv-publishing")  # packages of this repository
+OWN = ("ffkv", "ffkv-agents", "ffkv-machines", "ffkv-publishing")  # packages of this repository
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -43,7 +43,7 @@ DOORS = {
 class Command(NamedTuple):
     """A command of `ffkv`. The command itself is imported when it is called."""
 
-    heading: str  # the heading in the help under which it stands; a new one is added below the others
+    heading: str  # that in the help under which it stands; a new one is added below the others; "" of a subcommand
     function: str  # "module:name" of a `click` command
     about: str  # its line in the help
     first: bool = False  # whether it stands above the others of its heading: the help is in the order of use

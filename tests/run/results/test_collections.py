@@ -171,7 +171,7 @@ def test_a_list_stands_for_its_memories_wherever_they_are_named(run):
         read_changes(["@few", "L0.2"], [], run.files)
     ffkv.collect(run, "more", "@few, L0.1")
     assert run.memories(collection="more", layer=0)["name"].tolist() == ["L0.1", "L0.2"]
-    from ffkv_annotation.machine.texts import choose_memories as chosen_for_machines
+    from ffkv_machines.texts import choose_memories as chosen_for_machines
 
     assert chosen_for_machines(run, ["@few"], 1, 0) == [(0, 2), (1, 1)]
 

@@ -23,14 +23,14 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.run.annotation_tables import BY_LAYER, LABELS, MACHINE_FILES, SCORES
 from ffkv.run.results.run import Run
-from ffkv_annotation.machine import questions as wording
-from ffkv_annotation.machine import texts as chosen
-from ffkv_annotation.machine.asking import Answered, Asker, Cost, Endpoint, Ledger, read_key
-from ffkv_annotation.machine.texts import Example, Place, Texts, shuffled
-from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Sheet, read_sheet
 from ffkv_annotation.step import append_new
 from ffkv_annotation.summaries import FOLDER, SETTINGS
+from ffkv_machines import questions as wording
+from ffkv_machines import texts as chosen
+from ffkv_machines.asking import Answered, Asker, Cost, Endpoint, Ledger, read_key
+from ffkv_machines.settings import Machine, Task
+from ffkv_machines.texts import Example, Place, Texts, shuffled
 
 COUNTS = ("asked", "answered", "refused")
 SHOWN = 20  # trigger examples that are explained

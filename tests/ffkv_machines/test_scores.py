@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv_annotation.machine.explain import score, summarize
-from ffkv_annotation.machine.questions import marked, strength
-from ffkv_annotation.machine.texts import Example, intruder_sets, pair_by_length, pair_by_word, split_examples
+from ffkv_machines.explain import score, summarize
+from ffkv_machines.questions import marked, strength
+from ffkv_machines.texts import Example, intruder_sets, pair_by_length, pair_by_word, split_examples
 
 
 def named(trigger, said):

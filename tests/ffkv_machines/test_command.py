@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import ffkv
+from ffkv import cli
+from ffkv.base.doors import Command
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS
@@ -23,7 +25,7 @@ from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
 from ffkv_annotation.commands import annotate
 from ffkv_annotation.summaries import read_machines
-from tests.ffkv_annotation.machine.stub import PRESS, completion, good_answer
+from tests.ffkv_machines.stub import PRESS, completion, good_answer
 
 KEY = "sk-very-secret-0123456789"
 FEW = ["--memories", "L0.0,L1.1", "--pairs", "4", "--per-question", "8"]
@@ -35,12 +37,54 @@ def words(results, tmp_path):
 
 
 def invoke(*words):
-    return CliRunner().invoke(annotate, list(map(str, words)))
+    return CliRunner().invoke(cli.ffkv, ["annotate", *map(str, words)])
 
 
 @pytest.fixture
 def command(words):
     return lambda *options: invoke(*words, *options)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """`ffkv annotate` as it is before the command was called, and as if the package was not installed."""
+    monkeypatch.setattr(annotate, "commands", {name: annotate.commands[name] for name in ("sheets", "agreement")})
+    monkeypatch.setattr(cli, "ADDED", {name: added for name, added in cli.ADDED.items() if name != "annotate.machine"})
+
+
+def test_without_the_package_the_command_names_it(without):
+    assert "\n  machine " not in invoke("-h").output
+    told = invoke("machine", "results/demo")
+    assert told.exit_code == 2
+    assert "`ffkv annotate machine` is in the package ffkv-machines." in " ".join(told.output.split())
+    assert "pip install ./packages/ffkv-machines" in told.output
+
+
+@pytest.mark.parametrize("door", [True, False])
+def test_a_broken_package_costs_its_subcommand_alone(without, monkeypatch, door):
+    added = Command("", "no_such_package:machine", "Ask a machine.")
+    if door:
+        monkeypatch.setitem(cli.BROKEN, "annotate.machine", UserError("no door here"))
+    else:
+        monkeypatch.setitem(cli.ADDED, "annotate.machine", added)
+    helped = invoke("-h")
+    assert helped.exit_code == 0 and "  sheets " in helped.output
+    assert f"  machine    {cli.LOST if door else added.about}" in helped.output
+    with pytest.raises(
+        UserError, match="no door here" if door else "'annotate.machine' cannot be used, .*no_such_package"
+    ):
+        cli.ffkv(["annotate", "machine", "-h"], standalone_mode=False)
+
+
+def test_the_subcommand_is_imported_when_it_is_called_and_is_none_of_ffkv_itself():
+    script = "import sys\nfrom ffkv.cli import main\nsys.argv = ['ffkv', 'annotate', *sys.argv[1:], '-h']\ntry: main()\nfinally: print('ffkv_machines.commands' in sys.modules)"
+    told = [
+        subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True).stdout.splitlines()[-1]
+        for words in ([], ["machine"])
+    ]
+    assert told == ["False", "True"]
+    assert "annotate.machine" not in cli.COMMANDS
+    assert CliRunner().invoke(cli.ffkv, ["annotate.machine"]).exit_code == 2
 
 
 def folder(tmp_path):

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from ffkv.base.files.journal import problem_of
 from ffkv.base.lookup import parse_json
-from ffkv_annotation.machine.texts import Example, end_of
 from ffkv_annotation.records import MOST_PATTERNS, MarkedPattern, one_line
 from ffkv_annotation.sheets import Sheet
+from ffkv_machines.texts import Example, end_of
 
 OPENED, CLOSED = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}", "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
 TEXTS = tomllib.loads((files(__package__) / "questions.toml").read_text(encoding="utf-8"))

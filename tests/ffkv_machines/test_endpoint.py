@@ -14,10 +14,10 @@ from itertools import pairwise
 import pytest
 
 from ffkv.base.errors import UserError
-from ffkv_annotation.machine import asking
-from ffkv_annotation.machine.asking import Again, Endpoint, Ledger, chat_address, read_key, request_key, retry_after
-from ffkv_annotation.machine.questions import Question, read_label
-from tests.ffkv_annotation.machine.stub import completion
+from ffkv_machines import asking
+from ffkv_machines.asking import Again, Endpoint, Ledger, chat_address, read_key, request_key, retry_after
+from ffkv_machines.questions import Question, read_label
+from tests.ffkv_machines.stub import completion
 
 KEY = "sk-very-secret-0123456789"
 LABEL = completion('{"label": "x"}')

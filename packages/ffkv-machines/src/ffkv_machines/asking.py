@@ -25,8 +25,8 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.journal import append_entry, now, read_journal
 from ffkv.base.lookup import parse_json
 from ffkv.base.process.progress import progress
-from ffkv_annotation.machine.questions import Question, Refused
-from ffkv_annotation.settings import Machine
+from ffkv_machines.questions import Question, Refused
+from ffkv_machines.settings import Machine
 
 
 def request_key(request: Mapping[str, Any], attempt: int) -> str:

@@ -8,14 +8,14 @@ import pytest
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.run import open
-from ffkv_annotation.machine.asking import Asker, Endpoint, Ledger
-from ffkv_annotation.machine.explain import estimate, explain, judge, other_labels
-from ffkv_annotation.machine.texts import choose_memories
 from ffkv_annotation.records import MarkedPattern, read_records
-from ffkv_annotation.settings import Machine, Task
 from ffkv_annotation.sheets import Item, Sheet
-from tests.ffkv_annotation.machine.conftest import INJECTION
-from tests.ffkv_annotation.machine.stub import ABOUT_WAR, PRESS, YEAR, Stub, asked, completion, good_answer, label_of
+from ffkv_machines.asking import Asker, Endpoint, Ledger
+from ffkv_machines.explain import estimate, explain, judge, other_labels
+from ffkv_machines.settings import Machine, Task
+from ffkv_machines.texts import choose_memories
+from tests.ffkv_machines.conftest import INJECTION
+from tests.ffkv_machines.stub import ABOUT_WAR, PRESS, YEAR, Stub, asked, completion, good_answer, label_of
 
 TASK = Task(pairs=6, per_question=9, seed=1)  # in its sets, no intruder is one that `good_answer` takes for a trigger
 
@@ -89,7 +89,7 @@ def test_the_label_is_made_from_other_texts_than_it_is_scored_on(run, stub, aske
 
 
 def test_silent_prefixes_were_measured(run):
-    from ffkv_annotation.machine.texts import read_texts
+    from ffkv_machines.texts import read_texts
 
     ((_, texts),) = read_texts(run, [(0, 0)], 10, 0)
     assert texts.silent and all(abs(each.coefficient) <= texts.threshold for each in texts.silent)

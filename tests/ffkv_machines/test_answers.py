@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 
-from ffkv_annotation.machine.questions import (
+from ffkv_annotation.records import MarkedPattern
+from ffkv_machines.questions import (
     Refused,
     read_intruder,
     read_label,
@@ -14,7 +15,6 @@ from ffkv_annotation.machine.questions import (
     read_related,
     read_values,
 )
-from ffkv_annotation.records import MarkedPattern
 
 SAID = {"label": "x", "kind": "semantic"}
 PATTERN = {**SAID, "texts": [2, 1]}
