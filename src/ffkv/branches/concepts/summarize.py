@@ -21,7 +21,7 @@ def summarize_concepts(given: Given) -> dict[str, pd.DataFrame]:
         CURVES: summarize_curves(by_layer),
         LAYERS: by_layer,
         NULLS: nulls,
-        OF_MEMORIES: memories[memories["rank"] < SHOWN],
+        OF_MEMORIES: memories[memories["rank"] < SHOWN].reset_index(drop=True),
         MIXTURE: summarize_mixture(memories, [layer.memories for layer in given.anatomy.layers]),
     }
     return {table.name: table.frame(frame) for table, frame in made.items()}
