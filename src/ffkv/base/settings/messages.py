@@ -12,9 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 WORDS = tomllib.loads(Path(__file__).with_name("messages.toml").read_text(encoding="utf-8"))
 RENAMED, ALLOWED = WORDS["renamed"], WORDS["allowed"]
-NAMED = {"runs": "run name", "comparisons": "name of a comparison", "behaviours": "name of a behaviour"} | {
-    "concepts": "name of a concept"
-}
+NAMED = {"runs": "run name"} | {f"{each}s": f"name of a {each}" for each in ("comparison", "behaviour", "concept")}
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:

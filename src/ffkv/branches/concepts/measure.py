@@ -1,15 +1,18 @@
 """Reads the texts of the tasks of a concept, and measures how well memories, and other features, separate their labels."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import pandas as pd
+import torch
 from threadpoolctl import threadpool_limits
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.intervals import LEAST_GROUPS
 from ffkv.base.process.progress import progress
+from ffkv.base.process.workers import in_order
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.concepts.activations import read_task
@@ -23,11 +26,8 @@ from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHO
 from ffkv.branches.given import Given
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
-EMPTY = dict.fromkeys(("train", "test", "positives", "documents"), 0) | {
-    "positive": "",
-    "tokens": np.nan,
-    "length_auc": np.nan,
-}
+EMPTY = {"positive": "", "tokens": np.nan, "length_auc": np.nan}
+EMPTY |= dict.fromkeys(("train", "test", "positives", "documents"), 0)  # of a task without texts
 
 
 def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.DataFrame, ...]:
@@ -42,13 +42,14 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
         if len(problems) == len(tasks):
             raise UserError(f"The concept {given.name} has no task. " + " ".join(problems[:5]))
         say(f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured. Left out: " + " ".join(problems))
-    loaded, made = given.model(), [list[dict](), list[dict](), list[dict](), list[dict]()]
+    loaded, processes = given.model(), torch.get_num_threads()
+    made: list[list[dict]] = [[], [], [], []]
     with progress(len(tasks), "tasks", given.name) as bar:
         for name, task in tasks:
             row = {"concept": given.name, "task": f"{given.name}/{name}" if name else given.name}
             made[0].append({**row, **(EMPTY | {"left_out": task} if isinstance(task, str) else describe(task))})
             if isinstance(task, Task):
-                found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed)
+                found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed, processes)
                 for rows, own in zip(made[1:], found, strict=True):
                     rows += [{"task": row["task"], **each} for each in own]
             bar.update()
@@ -99,37 +100,44 @@ def _tasks(given: Given, settings: Concept, seed: int) -> Iterator[tuple[str, Ta
 
 
 def measure_task(
-    task: Task, m: Sequence[np.ndarray], r: Sequence[np.ndarray], settings: Concept, seed: int
+    task: Task, m: Sequence[np.ndarray], r: Sequence[np.ndarray], settings: Concept, seed: int, processes: int = 1
 ) -> tuple[list[dict], list[dict], list[dict]]:
     """Measures a task from m [layer][text, memory] and r [layer][text, d].
 
     Returns the rows of `BY_LAYER`, `BEST` and `MEMORIES`, without the task.
     """
+    positive, train, strengths = task.positive, task.train, settings.regularization
     generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
-    shuffled = shuffle(task.positive, task.train, task.document, task.length, settings.shuffles, generator)
-    weights = draw_documents(task.document[~task.train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
-    by_layer, memories, found = list[dict](), list[dict](), dict[tuple[str, str], list[Best]]()
-    strengths, positive, train = settings.regularization, task.positive, task.train
+    shuffled = shuffle(positive, train, task.document, task.length, settings.shuffles, generator)
+    weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
         return score(x.astype(np.float64), positive, train, task.document, weights, strengths, seed)._asdict()
 
-    with threadpool_limits(1):  # matrices are small: one thread is faster than several that wait for each other
-        for layer, (own, residual) in enumerate(zip(m, r, strict=True)):
-            directions = random_directions(residual, own.shape[1], seed, layer)
-            for features, x in {"memories": own, "residual": residual, "directions": directions}.items():
+    def measure_layer(layer: int) -> tuple[list[dict], dict[tuple[str, str], Best], list[dict]]:
+        by_layer, best, memories = list[dict](), dict[tuple[str, str], Best](), list[dict]()
+        directions = random_directions(r[layer], m[layer].shape[1], seed, layer)
+        with threadpool_limits(1):  # matrices are small: several threads wait for each other
+            for features, x in {"memories": m[layer], "residual": r[layer], "directions": directions}.items():
                 order, difference = rank(x[train], positive[train])
                 row = {"layer": layer, "features": features}
                 sizes = [size for size in settings.sizes if size <= x.shape[1]]
                 by_layer += [{**row, "size": size, **scored(x[:, order[:size]])} for size in sizes]
-                own_best = best_of_layer(x, positive, train, shuffled)
-                for choice, best in own_best.items():
-                    found.setdefault((features, choice), []).append(best)
+                own = best_of_layer(x, positive, train, shuffled)
+                best |= {(features, choice): each for choice, each in own.items()}
                 if features == "memories":
-                    memories += memory_rows(layer, order, difference, own_best["best"])
-            by_layer.append({"layer": layer, "features": "whole", "size": residual.shape[1], **scored(residual)})
-    nulls = [row for (features, choice), own in found.items() for row in best_rows(features, choice, own)]
-    return choose_layers(by_layer), nulls, memories
+                    memories = memory_rows(layer, order, difference, own["best"])
+            whole = {"layer": layer, "features": "whole", "size": r[layer].shape[1], **scored(r[layer])}
+        return [*by_layer, whole], best, memories
+
+    found = [*in_order(measure_layer, range(len(m)), min(processes, len(m)), "measure layers")]
+    by_layer, best, memories = zip(*found, strict=True)
+    nulls = [
+        row
+        for features, choice in best[0]
+        for row in best_rows(features, choice, [own[features, choice] for own in best])
+    ]
+    return choose_layers([*chain(*by_layer)]), nulls, [*chain(*memories)]
 
 
 def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:
