@@ -6,13 +6,14 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from support import CONFIGS, random_checkpoint, random_model, some_ids
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, MixtralConfig
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
+from ffkv.model.discover import prove as prove_module
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.identities import IDENTITIES
 from ffkv.model.keys_and_values import values
@@ -150,6 +151,38 @@ def test_a_second_matrix_that_is_called_by_name_is_read(kind):
     for one, other in zip(found, expected, strict=True):
         for quantity in "myo":
             torch.testing.assert_close(one[quantity], other[quantity])
+
+
+def test_coefficients_that_the_second_matrix_does_not_read_are_refused(monkeypatch):
+    """Two slips of published code (2604.02178). A layer of GPT-NeoX is computed again with its activations as coefficients, and its second
+    matrix reads what was there before them. And an expert's input is kept as its coefficients, where both have as many columns."""
+    right = prove_module.observe
+
+    def slipped(coefficients):
+        def observed(model, layers, ids, quantities="mbsyo"):
+            found = right(model, layers, ids, {*quantities, "m", "x"})
+            for states in found:
+                states["m"] = coefficients(states)
+            return found
+
+        monkeypatch.setattr(prove_module, "observe", observed)
+
+    model = random_model(CONFIGS["gpt-neox"])
+    for layer in model.gpt_neox.layers:
+        layer.mlp.forward = lambda x, mlp=layer.mlp: mlp.dense_4h_to_h(mlp.dense_h_to_4h(x))
+    prove_layers(model, some_ids(1), some_ids(2))  # what the second matrix reads are the coefficients of this layer
+    slipped(lambda states: torch.nn.functional.gelu(states["m"]))
+    with pytest.raises(
+        UserError, match=r"layer 0 \(gpt_neox\.layers\.0\.mlp\.dense_4h_to_h\): the memories do not add up"
+    ):
+        prove_layers(model, some_ids(1), some_ids(2))
+    config = MixtralConfig(**{**CONFIGS["mixtral"].to_dict(), "intermediate_size": CONFIGS["mixtral"].hidden_size})
+    model = random_model(config)
+    slipped(lambda states: states["m"])
+    prove_layers(model, some_ids(1), some_ids(2))
+    slipped(lambda states: (states["m"] != 0) * states["x"].repeat(1, 1, config.num_local_experts))
+    with pytest.raises(UserError, match=r"layer 0 \(model\.layers\.0\.mlp\.experts\): the memories do not add up"):
+        prove_layers(model, some_ids(1), some_ids(2))
 
 
 def test_a_module_that_reads_no_state_is_refused():
