@@ -96,6 +96,7 @@ LISTS = {
         *("-c", ENVIRONMENTS / "requirements.txt"),
     ],
     PEERS / "requirements-delphi.txt": ["--no-deps"],
+    PEERS / "requirements-circuitkit.txt": ["--no-deps"],
 }
 
 

@@ -1,11 +1,15 @@
 """Effects of candidates and of sets against forward passes in which coefficients are changed, for each kind of layer."""
 
 import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import LAYER_KINDS
+from support import LAYER_KINDS, OFFLINE, ROOT
 
 from ffkv.base.errors import UserError
 from ffkv.branches.behaviours import measure, subjects
@@ -156,6 +160,28 @@ def test_screen_is_a_small_patch(kind, running):
             change = -0.01 * float(s[layer] * m[layer][0, memory]) * v
             fall = 100 * (difference(loaded, prompt, {}) - changed_difference(loaded, prompt, layers[layer], change))
             assert fall == pytest.approx(float(states.screen[number, place]), abs=0.05 * float(largest))
+
+
+def test_the_screen_is_the_edge_attribution_patching_of_circuitkit(running, checkpoints, tmp_path):
+    """Its score of a neuron behind the activation is by how much the difference grows. Float32 in another order: 1e-5 of the largest."""
+    theirs = ROOT / ".venv-peers/circuitkit"
+    if not theirs.is_dir():
+        pytest.skip(f"{theirs} does not exist: make peers")
+    model, prompts = running("gpt2"), [PROMPTS[0]._replace(patch=np.array([0, 3, 5, 7, 9])), PROMPTS[1]]
+    pairs = [
+        {"clean": each.clean.tolist(), "patch": each.patch.tolist(), "answer": each.answer, "wrong": each.wrong}
+        for each in prompts
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    command = [sys.executable, str(Path(__file__).with_name("screened_by_circuitkit.py")), str(checkpoints("gpt2"))]
+    command += [str(tmp_path / "pairs.json"), str(tmp_path / "scores.npy")]
+    done = subprocess.run(command, env={**OFFLINE, "PYTHONPATH": str(theirs)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    mean = np.zeros(model.loaded.anatomy.layer_offset[-1], np.float32)
+    own = read_states(model.loaded, model.head, prompts, mean, "patch", 64, {}).screen
+    scores = np.load(tmp_path / "scores.npy").reshape(own.shape)
+    assert np.abs(own).max() > 1e-3
+    np.testing.assert_allclose(-scores, own, rtol=0, atol=1e-5 * np.abs(own).max())
 
 
 def changed_difference(loaded, prompt: Encoded, layer, change: torch.Tensor) -> float:
