@@ -39,6 +39,8 @@ CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task
 - **Shuffled labels**: among documents of one half and similar length; inside documents that have both labels. `ranked` is the first feature of the
   ranking, `best` the largest test AUC of all. Of all layers (`layer` -1), each shuffle chooses the best again, so p is corrected for the number of tries,
   whether memories are of experts or not. q is Benjamini and Hochberg's, over tasks and layers.
+- **Alone**: a memory separates a task alone if its test AUC, in either direction, is above the 95 % quantile of what the best memory of its layer has
+  with shuffled labels. `concept_mixture.csv` counts such tasks per memory, by layer; `Run.memories` has the column `concepts` and the search `concept`.
 - **Length**: the AUC of the number of tokens alone. A label that it tells is told by shuffled labels, too."""
 INTRODUCTION = f"""# Settings
 
