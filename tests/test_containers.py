@@ -46,6 +46,7 @@ def test_what_is_copied_is_there_and_makes_the_package(recipe):
     names = copied()[recipe]
     assert [name for name in names if not (ROOT / name).exists()] == []
     assert {"src", "workflow", "profiles", "Snakefile", "setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert "packages/ffkv-formats" in names  # of `ffkv export`
     assert "envs" in names or {f"envs/{each}" for each in LISTS} <= names
     setup = (ROOT / "setup.py").read_text()  # it copies these folders into the package
     assert all(f'"{name}"' in setup for name in ("workflow", "envs", "profiles"))
@@ -55,7 +56,8 @@ def test_what_docker_copies_is_not_left_out_of_what_it_is_sent():
     sent = {
         line[1:] for line in (ROOT / "envs/Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")
     }
-    assert {name.partition("/")[0] for name in copied()["docker"]} == sent
+    folders = {name if name.startswith("packages/") else name.partition("/")[0] for name in copied()["docker"]}
+    assert folders == sent
 
 
 @pytest.mark.parametrize("recipe", ["docker", "apptainer"])
@@ -64,7 +66,7 @@ def test_the_versions_are_the_listed_ones(recipe):
     text = "\n".join(commands()[recipe])
     assert {Path(name).name for name in re.findall(r"envs/\S+\.txt", text)} == LISTS
     assert "-c envs/constraints.txt -r envs/requirements.txt" in text and "==" not in text
-    assert "--no-deps -r envs/requirements-demo.txt" in text and "--no-deps ." in text
+    assert "--no-deps -r envs/requirements-demo.txt" in text and "--no-deps . ./packages/ffkv-formats" in text
 
 
 def test_the_python_is_that_of_the_other_environments():
