@@ -36,7 +36,8 @@ BY_HAND = [
     ROOT / "CONTRIBUTING.md",
 ]
 MOST_WORDS = 42_000  # of the pages that are written by hand: a fact stands on one page, and others link to it
-ROOMS = [path for path in ROOT.glob("src/ffkv*/**/__init__.py") if path.parent.name != "ffkv"]
+SOURCES = [ROOT / "src", *ROOT.glob("packages/*/src")]
+ROOMS = [path for each in SOURCES for path in each.glob("ffkv*/**/__init__.py") if path.parent.name != "ffkv"]
 EVERY_ROOM = {
     "__init__",
     "__main__",
@@ -106,9 +107,8 @@ def test_a_room_says_which_modules_and_rooms_it_has(subtests):
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             said = {*re.findall(r"`(\w+)`", re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, text))}
             assert modules_below(path.parent, "*") - EVERY_ROOM - IN_REGISTRIES <= said
-            assert said <= modules_below(ROOT / "src", "**/*") | {"huggingface_hub"}, (
-                "it names modules that do not exist"
-            )
+            there = {name for each in SOURCES for name in modules_below(each, "**/*")}
+            assert said <= there | {"huggingface_hub"}, "it names modules that do not exist"
 
 
 def _spelled(match: re.Match) -> str:
@@ -190,7 +190,10 @@ def test_the_readme_has_every_command_and_no_other():
 
 
 def test_no_page_and_no_message_has_an_old_word_for_a_command():
-    files = [*PAGES, *(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".toml", ".html", ".txt"))]
+    files = [
+        *PAGES,
+        *(path for each in SOURCES for path in each.rglob("*") if path.suffix in (".py", ".toml", ".html", ".txt")),
+    ]
     old = re.compile(rf"ffkv ({'|'.join(RENAMED)})(?![\w-])")
     told = {ROOT / "CHANGELOG.md"}  # it says what the word was
     assert RENAMED and [path for path in files if path not in told and old.search(path.read_text("utf-8"))] == []
@@ -272,13 +275,13 @@ def test_the_pages_by_hand_stay_short():
     assert sum(words.values()) <= MOST_WORDS, words
 
 
-PATH = re.compile(r"(?:src|tests|configs|workflow|docs|envs|profiles|tools|benchmarks)/[\w./-]+")
+PATH = re.compile(r"(?:src|packages|tests|configs|workflow|docs|envs|profiles|tools|benchmarks)/[\w./-]+")
 
 
 def stands_in(name: str) -> Path:
     """The module that a dotted name of Python leads to: the longest part of it that is a file."""
     package, *parts = name.split(".")
-    path = ROOT / "src" / package
+    path = next(each / package for each in SOURCES if (each / package).is_dir())
     for part in parts:
         if (path / part).is_dir():
             path = path / part

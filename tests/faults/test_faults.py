@@ -93,7 +93,7 @@ HERE = Path(__file__).parent
 PLACES = f"{ROOT}/src:{ROOT}/tests"
 PROMPTS = str(ROOT / "configs/prompts/documentation.jsonl")
 BEHAVIOUR = {"candidates": 3, "controls": 4, "directions": 1, "effect_prompts": 8, "sets": [1, 5], "random_sets": 1}
-CASES = os.environ.get("FFKV_FAULTS", "4")  # calls of each command that fail
+CASES = os.environ.get("FFKV_FAULTS", "3")  # calls of each command that fail
 SEED = os.environ.get("FFKV_SEED", "12")  # which
 PARTS = 1 if CASES not in ("0", "places") else 4  # of the steps, for processes side by side in `make test-faults`
 # Commands of people, by the name of a test.

@@ -1,6 +1,6 @@
 """Random settings, models and degenerate corpora through every step, in one process: a result or a sentence, no traceback.
 
-The seeds are fixed, so that a failure can be repeated: `FFKV_CASES=40 pytest tests/hostile/test_pipeline.py -k ordinary17`.
+The seeds are fixed, so that a failure can be repeated: `FFKV_CASES=30 pytest tests/hostile/test_pipeline.py -k ordinary17`.
 """
 
 import os

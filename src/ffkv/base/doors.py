@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-OWN = ("ffkv", "ffkv-agents", "ffkv-machines", "ffkv-publishing")  # packages of this repository
+OWN = ("ffkv", "ffkv-agents", "ffkv-formats", "ffkv-machines", "ffkv-publishing")  # packages of this repository
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {

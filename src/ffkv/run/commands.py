@@ -28,7 +28,7 @@ from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Model
 from ffkv.base.terminal import announce, emit, say
 from ffkv.branches.settings import Behaviour, Concept
-from ffkv.run.export.settings import FORMATS, Export
+from ffkv.run.export.settings import ELSEWHERE, FORMATS, Export
 from ffkv.run.trace.settings import GenerateOptions, GraphOptions, TraceOptions
 
 if TYPE_CHECKING:
@@ -114,10 +114,15 @@ def collections(results: Path, annotations: Path | None) -> None:
     emit(read_collections(open(results, annotations=annotations)).map(safe_text).to_csv(index=False).rstrip("\n"))
 
 
+class _Format(click.Choice[str]):
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return super().get_invalid_choice_message(value, ctx) + ELSEWHERE
+
+
 @click.command()
 @click.argument("results", type=FOLDER)
 @click.option(
-    "--format", "format_name", type=click.Choice(FORMATS), required=True, help="The format of the other tool."
+    "--format", "format_name", type=_Format(FORMATS), required=True, help=f"The format of the other tool.{ELSEWHERE}"
 )
 @output_option("The folder to write.")
 @takes(Export, argument="wanted")

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +265,39 @@ def test_the_command(run, tmp_path, monkeypatch):
     request = json.loads((output / "0-mine/batch-0.json").read_text())
     assert (request["modelId"], request["source"]) == ("gpt2-small", "0-mine")
     assert "export" in COMMANDS
+
+
+WITHOUT = """
+from pathlib import Path
+from ffkv.base import doors
+found = doors.entries
+doors.entries = lambda door: {name: each for name, each in found(door).items() if each.dist.name != "ffkv-formats"}
+from click.testing import CliRunner
+from ffkv.run.commands import export
+from ffkv.run.export.step import UserError
+from ffkv.run.export.step import export as of_python
+for words in ["--help"], [".", "--format", "neuronpedia", "--output", "out"]:
+    print(" ".join(CliRunner().invoke(export, words).output.split()))
+try:
+    of_python(None, "neuronpedia", Path("out"))
+except UserError as error:
+    print(error)
+"""
+
+
+def test_without_the_package_of_formats_the_help_and_the_refusals_name_it():
+    run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    helped, refused, raised = run.stdout.splitlines()
+    install = "More are in the package ffkv-formats. In a clone of ffkv: pip install ./packages/ffkv-formats"
+    assert "--format [neuron-record|parquet] " in helped and f"The format of the other tool. {install} " in helped
+    assert "'neuronpedia' is not one of 'neuron-record', 'parquet'." in refused and refused.endswith(install)
+    assert raised == f"There is no format 'neuronpedia'. There are neuron-record, parquet. {install}"
+
+
+def test_with_the_package_nobody_is_told_to_install_it():
+    assert "ffkv-formats" not in CliRunner().invoke(commands.export, ["--help"]).output
+    with pytest.raises(UserError, match=r"There is no format 'pickle'\. There are .*, transluce\.$"):
+        find_format("pickle")
 
 
 def test_every_format_is_found_by_its_name_and_described():

@@ -65,6 +65,7 @@ def test_settings_are_sections_of_ffkv_settings():
         "runs",
         "comparisons",
         "behaviours",
+        "concepts",
     }
     assert {type(section).__name__.lower() for section in sections} == groups
     assert all(getattr(ffkv.settings, type(section).__name__) is type(section) for section in sections)

@@ -41,7 +41,10 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
     if problems := [f"{name}: {why}" for name, why in tasks if isinstance(why, str)]:
         if len(problems) == len(tasks):
             raise UserError(f"The concept {given.name} has no task. " + " ".join(problems[:5]))
-        say(f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured. Left out: " + " ".join(problems))
+        say(
+            f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured. Left out: " + " ".join(problems),
+            error=True,
+        )
     loaded, processes = given.model(), torch.get_num_threads()
     made: list[list[dict]] = [[], [], [], []]
     with progress(len(tasks), "tasks", given.name) as bar:

@@ -9,6 +9,13 @@ from ffkv.base.doors import entries
 from ffkv.base.settings import Section
 
 FORMATS = [*entries("formats")]  # their names
+PACKAGE = "ffkv-formats"  # of packages/, which may not be installed
+# What the help and a refusal add; "" where the package is installed.
+ELSEWHERE = (
+    ""
+    if PACKAGE in {entry.dist.name for entry in entries("formats").values() if entry.dist}
+    else f" More are in the package {PACKAGE}. In a clone of ffkv: pip install ./packages/{PACKAGE}"
+)
 
 
 def _name(name: str | None) -> str | None:

@@ -23,7 +23,7 @@ from ffkv.base.process.progress import progress
 from ffkv.run.export.job import Format, Job, definitions, public_name, write_json
 from ffkv.run.export.records import Record, reader
 from ffkv.run.export.selection import NONE, Selection, select
-from ffkv.run.export.settings import FORMATS, Export
+from ffkv.run.export.settings import ELSEWHERE, FORMATS, Export
 from ffkv.run.export.store import Store, fill
 from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.run import Run, open
@@ -66,9 +66,9 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
 
 
 def find_format(name: str) -> Format:
-    """Returns the format of a name in `FORMATS`. Raises UserError if it has no such name, or its package is broken."""
+    """Returns the format of a name in `FORMATS`. Raises UserError if it has no such name, or its package is broken or not installed."""
     if name not in FORMATS:
-        raise UserError(f"There is no format {name!r}. There are {', '.join(FORMATS)}.")
+        raise UserError(f"There is no format {name!r}. There are {', '.join(FORMATS)}.{ELSEWHERE}")
     return load("formats", name)
 
 

@@ -2,6 +2,9 @@
 
 `neuronpedia`, `saedashboard`, `delphi`, `transluce` and `circuit_tracer` write what the tool's own code reads.
 `jacobian_lens` writes no memories, but the lens of a run. `notebook` gives arguments of CircuitsVis instead of files.
+
+This is a package of its own because a format of another tool follows that tool's releases. It comes through the door `ffkv.formats`, as
+a package of strangers does.
 """
 
 from ffkv.base.public import public_names
