@@ -41,6 +41,7 @@ CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task
   whether memories are of experts or not. q is Benjamini and Hochberg's, over tasks and layers.
 - **Alone**: a memory separates a task alone if its test AUC, in either direction, is above the 95 % quantile of what the best memory of its layer has
   with shuffled labels. `concept_mixture.csv` counts such tasks per memory, by layer; `Run.memories` has the column `concepts` and the search `concept`.
+  Of a rule, `examples` is the share of a memory's trigger examples whose last token has the label; that of all memories is in `concept_tasks.csv`.
 - **Length**: the AUC of the number of tokens alone. A label that it tells is told by shuffled labels, too."""
 INTRODUCTION = f"""# Settings
 

@@ -41,7 +41,7 @@ def settings_file(tmp_path_factory) -> Path:
         "prefixes": {**config["prefixes"], "extra_states": ["x"]},
         "embedded": {**config["embedded"], "keep_steps": [0], "text": ["a.txt"]},
         "behaviours": {"agreement": {"prompts": "a b.jsonl", "fields": {"clean_prefix": "clean"}}},
-        "concepts": {"tokens": {"rules": "code"}},
+        "concepts": {"tokens": {"rules": "code", "fields": {"text": "question"}}},
         "comparisons": {"both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]}},
         "runs": {
             "tiny": {"model": {"max_memory": {}}, "report": {"control": "auto"}},
@@ -161,7 +161,7 @@ def test_each_rule_says_what_it_does(dry_run):
         message = re.search(r"message:\s+\"(.+)\"", text)
         assert message and message[1].endswith("."), rule
         outputs = text.partition("output:")[2].partition("log:")[0].replace("tables(", "results/{run}/(")
-        wildcards = set(re.findall(r"\{(run|split|shard|group|kind|comparison|behaviour)\}", outputs))
+        wildcards = set(re.findall(r"\{(run|split|shard|group|kind|comparison|behaviour|concept)\}", outputs))
         assert wildcards == set(re.findall(r"\{wildcards\.(\w+)\}", message[1])), rule
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
 

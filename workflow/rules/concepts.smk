@@ -1,6 +1,6 @@
 """Concepts: which labelled concepts memories separate, beside coordinates of the residual and random directions.
 
-Needs: the model, the train split, files of labels or rules.
+Needs: the model, the train split, the trigger examples, files of labels or rules.
 Makes: results/<run>/concepts/: tables by concept, and the tables of the report's section. Runs without `concepts` do not use them.
 """
 
@@ -10,6 +10,7 @@ rule concepts_measure:
         runs.files("labels"),
         model="results/{run}/model",
         train="results/{run}/corpus/train.h5",
+        triggers="results/{run}/triggers.h5",
     output:
         by_task="results/{run}/concepts/by_task/{concept}.parquet",
         by_layer="results/{run}/concepts/by_layer/{concept}.parquet",
@@ -38,6 +39,7 @@ rule concepts_measure:
             --name {wildcards.concept} \
             --model {input.model:q} \
             --train {input.train:q} \
+            --triggers {input.triggers:q} \
             --threads {threads} \
             --output-by-task {output.by_task:q} \
             --output-by-layer {output.by_layer:q} \

@@ -1,15 +1,21 @@
 """From texts to tables: what is read, on models of several kinds; rules; planted memories; the choice of layers."""
 
+from types import SimpleNamespace
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 import pytest
+import spacy
 import torch
 
+from ffkv.activations.trigger_file import NONE
+from ffkv.base.errors import UserError
 from ffkv.branches.concepts.activations import read_task
 from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.measure import choose_layers, measure_task, memory_rows
 from ffkv.branches.concepts.null import Best
-from ffkv.branches.concepts.rules import RULES, label_tokens, tasks_of_rules
+from ffkv.branches.concepts.rules import RULES, find_rules, label_tokens, shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.summarize import correct, summarize_curves, summarize_mixture, summarize_tasks
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, MEMORIES
 from ffkv.branches.settings import Concept
@@ -71,7 +77,8 @@ def found():
     own, m, r = planted()
     tables = measure_task(own, m, r, its(), 0)
     return [
-        table.frame([{"task": "t", **row} for row in rows]) for table, rows in zip((BY_LAYER, BEST, MEMORIES), tables)
+        table.frame([{"task": "t", "examples": np.nan, **row} for row in rows])
+        for table, rows in zip((BY_LAYER, BEST, MEMORIES), tables)
     ]
 
 
@@ -114,10 +121,12 @@ def test_two_concepts_in_one_memory_are_counted_as_two(found):
     own, m, r = planted()
     m[1][:, 3] -= own.positive
     (*_, rows) = measure_task(own, m, r, its(), 1)
-    memories = pd.concat([found[2].assign(task="a"), MEMORIES.frame([{"task": "b", **row} for row in rows])])
+    second = MEMORIES.frame([{"task": "b", "examples": 0.25, **row} for row in rows])
+    memories = pd.concat([found[2].assign(task="a", examples=0.5), second])
     mixture = summarize_mixture(memories, [20, 20])
     assert mixture["several"].tolist() == [0, 1 / 20] and mixture["any"].tolist() == [0, 2 / 20]
     assert np.isnan(mixture["tasks"][0]) and mixture["tasks"][1] == 1.5
+    assert np.isnan(mixture["examples"][0]) and mixture["examples"][1] == 0.5  # of equal AUCs the first
     every = memories[memories["layer"] == 1].set_index(["task", "memory"])
     assert every.loc[("b", 7), "alone"] and not every["alone"].get(("b", 3), False)
 
@@ -144,7 +153,7 @@ def test_summaries(found):
     assert curves["auc"].equals(chosen.loc[curves.index, "auc"]) and (curves["tasks"] == 1).all()
     two = summarize_curves(by_layer[::-1].loc[by_layer.index[::-1].repeat(2)])
     assert two["error"].to_numpy() == pytest.approx(curves["error"].to_numpy() / 2**0.5)
-    names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "left_out"]
+    names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "examples", "left_out"]
     by_task = best[["task"]].drop_duplicates().assign(**dict.fromkeys(names, 0))
     row = summarize_tasks(by_task, by_layer, nulls).iloc[0]
     assert (row["best_layer"], row["best_memory"], row["one"], row["auc"]) == (1, 7, 1, 1)
@@ -162,20 +171,61 @@ MARKED = {
 }
 
 
+class Words(NamedTuple):
+    """A corpus of one text or more. Tokens are words with the blank before them."""
+
+    texts: list[str]
+
+    @property
+    def token_end(self):
+        ends = [[at for at, sign in enumerate(text) if sign == " "] + [len(text)] for text in self.texts]
+        return np.concatenate(ends)
+
+    @property
+    def offsets(self):
+        return np.cumsum([0, *(len(text.split()) for text in self.texts)])
+
+
+def marked(corpus, rule):
+    """The words of the first text that a rule labels."""
+    return np.array(corpus.texts[0].split())[label_tokens(corpus, 0, rule)].tolist()
+
+
 @pytest.mark.parametrize("rule", MARKED)
 def test_a_rule_labels_tokens_that_overlap_its_match(rule):
-    """Tokens are words with the blank before them."""
     text, wanted = MARKED[rule]
-    ends = np.array([at for at, sign in enumerate(text) if sign == " "] + [len(text)])
-    pattern = next(rules[rule] for rules in RULES.values() if rule in rules)
-    words = np.array(text.split())
-    assert all(word in wanted or wanted in word for word in words[label_tokens(text, ends, pattern)])
-    assert label_tokens(text, ends, pattern).any()
+    rules = {name: own for kind in ("text", "code") for name, own in find_rules(kind, "").items()}
+    found = marked(Words([text]), rules[rule])
+    assert found and all(word in wanted or wanted in word for word in found)
+
+
+def test_parts_of_speech_are_those_of_a_pipeline(tmp_path):
+    tagger = spacy.blank("en")
+    ruler = tagger.add_pipe("attribute_ruler")
+    for word, part in {"keys": "NOUN", "Paris": "PROPN", "are": "AUX"}.items():
+        ruler.add([[{"TEXT": word}]], {"POS": part})
+    tagger.to_disk(tmp_path / "own")
+    rules = find_rules("speech", str(tmp_path / "own"))
+    corpus = Words(["the keys of Paris are keys"])
+    assert marked(corpus, rules["noun"]) == ["keys", "keys"] and marked(corpus, rules["verb"]) == []
+    assert marked(corpus, rules["proper noun"]) == ["Paris"] and marked(corpus, rules["auxiliary"]) == ["are"]
+    with pytest.raises(UserError, match="no pipeline 'nowhere'"):
+        find_rules("speech", "nowhere")
+
+
+def test_shares_of_trigger_examples_by_hand():
+    """Of three memories: two of three examples end with digits, none does, and there is none. The empty prefix has no last token."""
+    corpus = Words(["in 1999 or 2001", "no 7", "words alone"])
+    sentence = np.array([[0, 1, 2], [2, 0, 0], [NONE, NONE, NONE]])
+    position = np.array([[2, 2, 1], [2, 1, 0], [0, 0, 0]])
+    triggers = SimpleNamespace(sentence=sentence, position=position)
+    found = shares_of_examples(corpus, triggers, find_rules("text", "")["digits"])
+    np.testing.assert_allclose(found, [2 / 3, 0, np.nan])
 
 
 def test_a_task_of_rules_on_a_run(tiny):
     corpus = read_corpus(tiny / "results/tiny/corpus/train.h5")
-    found = dict(tasks_of_rules(corpus, "code", 60, 40, np.random.default_rng(4)))
+    found = dict(tasks_of_rules(corpus, find_rules("code", ""), 60, 40, np.random.default_rng(4)))
     assert found.keys() == RULES["code"].keys()
     assert isinstance(found["LaTeX formula"], str) and "too few texts" in found["LaTeX formula"]
     own = found["bracket"]

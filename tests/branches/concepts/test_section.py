@@ -13,7 +13,7 @@ from ffkv.run.report.section import arrange, draw_exhibits, summary
 from tests.run.report.conftest import write_results
 
 ONE = {"task": "french", "concept": "french", "positive": "<b>yes", "train": 20, "test": 20, "positives": 20, "documents": 40,
-       "tokens": 9.0, "length_auc": 0.5, "left_out": "", "one": 0.9, "many": 0.95, "whole": 0.97, "best_layer": 1, "best_memory": 3,
+       "tokens": 9.0, "length_auc": 0.5, "examples": np.nan, "left_out": "", "one": 0.9, "many": 0.95, "whole": 0.97, "best_layer": 1, "best_memory": 3,
        "auc": 0.93, "shuffled": 0.7, "p": 0.01, "q": 0.02}  # fmt: skip
 WITHOUT = {
     **ONE,
@@ -44,11 +44,11 @@ def run(tmp_path_factory):
     ]
     tables.write(CURVES.frame(rows), folder / CURVES.path)
     tables.write(TASKS.frame(pd.DataFrame([ONE, WITHOUT])), folder / TASKS.path)
-    names = ("task", "layer", "memory", "rank", "difference", "auc", "alone")
+    names = ("task", "layer", "memory", "rank", "difference", "auc", "examples", "alone")
     found = [
-        ("french", 0, 2, 0, 0.9, 0.6, False),
-        ("french", 1, 3, 0, 0.9, 0.93, True),
-        ("b/c", 1, 3, 40, -0.1, 0.02, True),
+        ("french", 0, 2, 0, 0.9, 0.6, np.nan, False),
+        ("french", 1, 3, 0, 0.9, 0.93, np.nan, True),
+        ("b/c", 1, 3, 40, -0.1, 0.02, np.nan, True),
     ]
     path = MEMORIES.path.format(concept="french")
     table = MEMORIES.frame([dict(zip(names, row)) for row in found])

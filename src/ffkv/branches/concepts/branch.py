@@ -34,7 +34,7 @@ BRANCH = Branch(
         "measure": Step(
             "ffkv.branches.concepts.measure:measure_concept",
             "Measure how well memories, coordinates and random directions separate the labels of a concept.",
-            reads=("model", "train"),
+            reads=("model", "train", "triggers"),
             settings=("concepts", "seed", "batches/tokens", *MODULES, "model/max_memory"),
             writes=(tables.BY_TASK, tables.BY_LAYER, tables.BEST, tables.MEMORIES),
             imports="model",

@@ -20,13 +20,13 @@ from ffkv.branches.concepts.draw import Task, describe, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
 from ffkv.branches.concepts.probe import rank, score
-from ffkv.branches.concepts.rules import tasks_of_rules
+from ffkv.branches.concepts.rules import Rule, find_rules, shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
 from ffkv.branches.given import Given
 from ffkv.corpus.encode import replace_surrogates, tokenize
 
-EMPTY = {"positive": "", "tokens": np.nan, "length_auc": np.nan}
+EMPTY = {"positive": "", "tokens": np.nan, "length_auc": np.nan, "examples": np.nan}
 EMPTY |= dict.fromkeys(("train", "test", "positives", "documents"), 0)  # of a task without texts
 
 
@@ -37,38 +37,45 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
         UserError: there is no such file; it is malformed, or has not two labels, and is the only one; no task has enough texts; or states
             are not finite.
     """
-    tasks = [*_tasks(given, settings, seed)]
+    rules = find_rules(settings.rules, settings.pipeline) if settings.rules else {}
+    tasks = [*_tasks(given, settings, rules, seed)]
     if problems := [f"{name}: {why}" for name, why in tasks if isinstance(why, str)]:
         if len(problems) == len(tasks):
             raise UserError(f"The concept {given.name} has no task. " + " ".join(problems[:5]))
-        say(
-            f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured. Left out: " + " ".join(problems),
-            error=True,
-        )
-    loaded, processes = given.model(), torch.get_num_threads()
+        measured = f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured."
+        say(f"{measured} Left out: " + " ".join(problems), error=True)
+    loaded, processes, offset = given.model(), torch.get_num_threads(), given.anatomy.layer_offset
     made: list[list[dict]] = [[], [], [], []]
     with progress(len(tasks), "tasks", given.name) as bar:
         for name, task in tasks:
             row = {"concept": given.name, "task": f"{given.name}/{name}" if name else given.name}
-            made[0].append({**row, **(EMPTY | {"left_out": task} if isinstance(task, str) else describe(task))})
-            if isinstance(task, Task):
+            if isinstance(task, str):
+                made[0].append({**row, **EMPTY, "left_out": task})
+            else:
                 found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed, processes)
-                for rows, own in zip(made[1:], found, strict=True):
-                    rows += [{"task": row["task"], **each} for each in own]
+                shares = (
+                    shares_of_examples(given.train, given.triggers, rules[name])
+                    if rules
+                    else np.full(offset[-1], np.nan)
+                )
+                memories = [each | {"examples": shares[offset[each["layer"]] + each["memory"]]} for each in found[2]]
+                of_task = [describe(task) | {"examples": pd.Series(shares).mean()}]
+                for rows, own in zip(made, (of_task, *found[:2], memories), strict=True):
+                    rows += [row | each for each in own]
             bar.update()
     described = (BY_TASK, BY_LAYER, BEST, MEMORIES)
     return tuple(tables.frame(table, rows, given.identity) for table, rows in zip(described, made, strict=True))
 
 
-def _tasks(given: Given, settings: Concept, seed: int) -> Iterator[tuple[str, Task | str]]:
+def _tasks(given: Given, settings: Concept, rules: dict[str, Rule], seed: int) -> Iterator[tuple[str, Task | str]]:
     """Yields the name of each task, and the task; or why a task of several has no texts."""
     from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
     anatomy, beginning = given.anatomy, given.train.bos
     longest = min(settings.longest, anatomy.context - len(beginning))
-    if settings.rules:
+    if rules:
         generator = random_stream(seed, Purpose.CONCEPT_TEXTS)
-        yield from tasks_of_rules(given.train, settings.rules, settings.texts, longest, generator)
+        yield from tasks_of_rules(given.train, rules, settings.texts, longest, generator)
         return
     tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
     files = task_files(settings.labels)

@@ -6,11 +6,13 @@ whole, where they split by token; and a token that is labelled is compared with 
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
 
+from ffkv.activations.trigger_file import NONE, Triggers
 from ffkv.base.errors import UserError
 from ffkv.branches.concepts.draw import Task, draw
 from ffkv.corpus.corpus_file import Corpus
@@ -18,38 +20,76 @@ from ffkv.corpus.corpus_file import Corpus
 SENTENCES = 20_000  # maximum number of sentences that are looked through, so that a large corpus takes no longer
 PER_SENTENCE = 2  # tokens of each label
 RULES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
+SPEECH = "speech"  # the rules that are parts of speech; the others are regular expressions
+Rule = Callable[
+    [str], Iterable[tuple[int, int]]
+]  # what it labels of a text: first character, and the one behind the last
 
 
-def label_tokens(text: str, ends: np.ndarray, rule: str) -> np.ndarray:
-    """Tells which tokens of a text a rule labels [token].
+def find_rules(kind: str, pipeline: str) -> dict[str, Rule]:
+    """Returns the rules of a kind, by their names. Raises UserError if parts of speech are asked for, and spaCy has no such pipeline."""
 
-    `ends`: how many characters of the text the model has read whole with each token [token].
-    """
+    def expression(rule: str) -> Rule:
+        return lambda text: (match.span() for match in re.finditer(rule, text))
+
+    if kind != SPEECH:
+        return {name: expression(rule) for name, rule in RULES[kind].items()}
+    import spacy
+
+    try:
+        tagger = spacy.load(pipeline)
+    except OSError as error:
+        told = "Install the package, or name another one in `pipeline`. A folder that spaCy wrote may be named, too."
+        raise UserError(f"spaCy has no pipeline {pipeline!r}, which tells parts of speech. {told}") from error
+
+    @cache
+    def words(text: str) -> list[tuple[str, int, int]]:
+        return [(word.pos_, word.idx, word.idx + len(word)) for word in tagger(text)]
+
+    def part(tag: str) -> Rule:
+        return lambda text: ((start, stop) for found, start, stop in words(text) if found == tag)
+
+    return {name: part(tag) for name, tag in RULES[kind].items()}
+
+
+def label_tokens(corpus: Corpus, sentence: int, rule: Rule) -> np.ndarray:
+    """Tells which tokens of a sentence a rule labels: those with a character of it that is no blank [token]."""
+    text, ends = corpus.texts[sentence], corpus.token_end[corpus.offsets[sentence] : corpus.offsets[sentence + 1]]
     inside = np.zeros(len(text) + 1, int)
-    for match in re.finditer(rule, text):
-        inside[match.start() : match.end()] = [not each.isspace() for each in match[0]]
+    for start, stop in rule(text):
+        inside[start:stop] = [not each.isspace() for each in text[start:stop]]
     sums = np.concatenate([[0], np.cumsum(inside)])
-    return sums[ends] > sums[np.concatenate([[0], ends[:-1]])]
+    labels: np.ndarray = sums[ends] > sums[np.concatenate([[0], ends[:-1]])]
+    return labels
+
+
+def shares_of_examples(corpus: Corpus, triggers: Triggers, rule: Rule) -> np.ndarray:
+    """Computes the share of each memory's trigger examples whose last token a rule labels [memory]; NaN without trigger examples."""
+    there = (triggers.sentence != NONE) & (triggers.position > 0)
+    used, at = np.unique(triggers.sentence[there], return_inverse=True)
+    labels = [label_tokens(corpus, sentence, rule) for sentence in used.tolist()]
+    first = np.cumsum([0, *map(len, labels)])[:-1]
+    found = np.zeros(there.shape)
+    if labels:
+        found[there] = np.concatenate(labels)[first[at] + triggers.position[there] - 1]
+    with np.errstate(invalid="ignore"):
+        return found.sum(1) / there.sum(1)
 
 
 def tasks_of_rules(
-    corpus: Corpus, rules: str, texts: int, longest: int, generator: np.random.Generator
+    corpus: Corpus, rules: dict[str, Rule], texts: int, longest: int, generator: np.random.Generator
 ) -> Iterator[tuple[str, Task | str]]:
     """Yields the name of each rule, and its task; or why it has none, if too few tokens have the label.
 
     `corpus`: the train split. `texts`, `longest`: the settings.
     """
     sentences = generator.permutation(len(corpus))[:SENTENCES].tolist()
-    for name, rule in RULES[rules].items():
+    for name, rule in rules.items():
         found: list[tuple[int, int, bool]] = []  # sentence, tokens up to the labelled one, label
         for sentence in sentences:
             if len(found) >= 4 * texts:  # documents are drawn among as many again
                 break
-            text = corpus.texts[sentence]
-            if not re.search(rule, text):
-                continue
-            ends = corpus.token_end[corpus.offsets[sentence] : corpus.offsets[sentence + 1]]
-            labels = label_tokens(text, ends, rule)[:longest]
+            labels = label_tokens(corpus, sentence, rule)[:longest]
             both = [np.flatnonzero(labels), np.flatnonzero(~labels)]
             count = min(PER_SENTENCE, *map(len, both))
             for label, own in zip((True, False), both):

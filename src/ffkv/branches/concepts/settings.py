@@ -24,9 +24,11 @@ class Concept(Section):
     (or `target`), and, if it has them, `document` (or `group`) and `split` (`train` or `test`). A pattern such as `tasks/*.csv` names
     several tasks, and so does `package:sae_probes/*`: data files in a Python package, by their names without endings. No code of the
     package runs."""
-    rules: Literal["", "text", "code"] = ""
-    """Rules that label tokens of the train split, in place of a file: of `text` (digits, capitals, punctuation, ...), or of `code` and
-    LaTeX. Each rule is a task."""
+    rules: Literal["", "text", "code", "speech"] = ""
+    """Rules that label tokens of the train split, in place of a file: of `text` (digits, capitals, punctuation, ...), of `code` and
+    LaTeX, or parts of `speech`. Each rule is a task."""
+    pipeline: str = "en_core_web_sm"
+    """The pipeline of spaCy, an installed package or a folder, that tells parts of speech."""
     fields: dict[str, str] = Field({})
     """What the file calls its fields, by ffkv's names: `{text: question, label: is_true}`."""
     positive: str = ""

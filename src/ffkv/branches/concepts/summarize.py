@@ -29,12 +29,18 @@ def summarize_concepts(given: Given) -> dict[str, pd.DataFrame]:
 
 def summarize_mixture(memories: pd.DataFrame, counts: Sequence[int]) -> pd.DataFrame:
     """Counts how many tasks each memory separates alone, by layer. `counts`: memories per layer."""
-    tasks = memories[memories["alone"]].groupby(["layer", "memory"]).size()
+    alone = memories[memories["alone"]].sort_values("auc", ascending=False, kind="stable")
+    of_memory = alone.groupby(["layer", "memory"]).agg(
+        tasks=("task", "size"), auc=("auc", "max"), examples=("examples", "first")
+    )
     rows = []
     for layer, count in enumerate(counts):
-        own = tasks[tasks.index.get_level_values("layer") == layer].to_numpy()
-        shares = {"any": len(own) / count, "several": (own > 1).sum() / count}
-        rows.append({"layer": layer, "memories": count, **shares, "tasks": own.mean() if len(own) else np.nan})
+        own = of_memory[of_memory.index.get_level_values("layer") == layer]
+        shares = {"any": len(own) / count, "several": (own["tasks"] > 1).sum() / count}
+        best = own["examples"][own["auc"] > 0.5]
+        rows.append(
+            {"layer": layer, "memories": count, **shares, "tasks": own["tasks"].mean(), "examples": best.mean()}
+        )
     return pd.DataFrame(rows)
 
 

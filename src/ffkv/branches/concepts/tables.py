@@ -28,6 +28,10 @@ OF_TASK = (
     count("documents", "documents, which are never split over halves"),
     number("tokens", "mean length of what is read", "token"),
     share("length_auc", "AUC of the length alone"),
+    share(
+        "examples",
+        "of a rule: share of the trigger examples of all memories whose last token has the label; else empty",
+    ),
     text("left_out", "what is not used, and why; of a task without texts, why there is none"),
 )
 BY_TASK = table("concepts/by_task/{concept}.parquet", "A task: its texts.", *OF_TASK)
@@ -104,4 +108,8 @@ MIXTURE = table(
     share("any", "share of memories that separate one task or more"),
     share("several", "share of memories that separate two or more"),
     number("tasks", "mean number of tasks of those that separate any; empty without any"),
+    share(
+        "examples",
+        "mean share of trigger examples with the label of the rule that a memory separates best, with an AUC above 0.5; empty without any",
+    ),
 )
