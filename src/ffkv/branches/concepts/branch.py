@@ -6,21 +6,26 @@ from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.concepts import tables
 
-TOKENS, TASKS, RULES = 30, 1, 14  # of a text; of a file, which may be a pattern, and of rules: for plans
+TOKENS = 30  # of a text, for plans
+REGRESSION = 1e8  # operations of matrices that take as long as a regression, for plans: 5 ms
 
 
 def _measured(run: Any) -> tuple[float, float]:
-    """Returns the operations of the passes over texts, and how many regressions there are, each on as many texts.
+    """Returns the operations of the passes over texts, of shuffles and of regressions; and rows.
 
-    Shuffles are compared by products of matrices: as many operations as shuffles, texts and features.
+    Raises UserError as `task_files`.
     """
-    total, fits = 0.0, 0.0
+    from ffkv.branches.concepts.labels import task_files  # a command starts without them
+    from ffkv.branches.concepts.rules import RULES
+
+    total, rows = 0.0, 0.0
     for its in run.settings.concepts.values():
-        tasks = RULES if its.rules else TASKS
-        total += tasks * its.texts * TOKENS * run.shape.body
-        total += tasks * its.shuffles * its.texts * 2 * run.shape.all_memories
-        fits += tasks * run.shape.layers * (3 * len(its.sizes) + 1)
-    return total, fits
+        tasks = len(RULES[its.rules]) if its.rules else len(task_files(its.labels))
+        fits = run.shape.layers * (3 * len(its.sizes) + 1)
+        total += tasks * its.texts * (TOKENS * run.shape.body + its.shuffles * 2 * run.shape.all_memories)
+        total += tasks * fits * REGRESSION
+        rows += tasks * (fits + tables.SHOWN * run.shape.layers)
+    return total, rows
 
 
 BRANCH = Branch(
