@@ -135,13 +135,18 @@ def library(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory) -> Path:
-    """configs/tiny.yaml, shorter, with an untrained control, a behaviour and a comparison."""
+    """configs/tiny.yaml, shorter, with an untrained control, a behaviour, a concept and a comparison."""
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
     config["embedded"]["steps"] = 3
     config["report"]["control"] = "auto"
     config["behaviours"] = {"number": {"prompts": PROMPTS, "minimum_accuracy": 0, **BEHAVIOUR}}
     config["comparisons"] = {"both": {"runs": ["tiny", "tiny-untrained"]}}
     path = tmp_path_factory.mktemp("settings") / "settings.yaml"
+    labels = path.with_name("labels.csv")
+    labels.write_text(
+        "text,label\n" + "".join(f"a name {n} {what},{what}\n" for n in range(20) for what in ("is", "has"))
+    )
+    config["concepts"] = {"verbs": {"labels": str(labels), "texts": 40, "sizes": [1], "shuffles": 19, "draws": 20}}
     path.write_text(yaml.safe_dump(config))
     return path
 

@@ -153,7 +153,18 @@ def test_summaries(found):
     assert curves["auc"].equals(chosen.loc[curves.index, "auc"]) and (curves["tasks"] == 1).all()
     two = summarize_curves(by_layer[::-1].loc[by_layer.index[::-1].repeat(2)])
     assert two["error"].to_numpy() == pytest.approx(curves["error"].to_numpy() / 2**0.5)
-    names = ["concept", "positive", "train", "test", "positives", "documents", "tokens", "length_auc", "examples", "left_out"]
+    names = [
+        "concept",
+        "positive",
+        "train",
+        "test",
+        "positives",
+        "documents",
+        "tokens",
+        "length_auc",
+        "examples",
+        "left_out",
+    ]
     by_task = best[["task"]].drop_duplicates().assign(**dict.fromkeys(names, 0))
     row = summarize_tasks(by_task, by_layer, nulls).iloc[0]
     assert (row["best_layer"], row["best_memory"], row["one"], row["auc"]) == (1, 7, 1, 1)
