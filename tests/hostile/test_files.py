@@ -193,7 +193,7 @@ def test_a_disk_that_fails_is_named(tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
 
     (tmp_path / "a.txt").write_text("one\n")
-    monkeypatch.setattr(raw_file, "open_unpacked", lambda path: io.BufferedReader(Failing()))
+    monkeypatch.setitem(raw_file.UNPACK, ".txt", lambda packed: io.BufferedReader(Failing()))
     with refused(r"a\.txt cannot be read: Input/output error"):
         load(tmp_path / "a.txt")
 

@@ -17,6 +17,7 @@ from tests.run.report.made_up_rows import BEHAVIOUR, made_up
 from tests.run.report.made_up_tables import (
     write_behaviour_graph,
     write_composition,
+    write_concepts,
     write_costs,
     write_interventions,
     write_keys,
@@ -37,6 +38,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
             "triggers": {"per_key": KEPT},
             "values": {"readout": "all"},
             "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}},
+            "concepts": {"french": {"labels": "french.csv"}},
             **overrides,
         }
     )
@@ -53,6 +55,8 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_roles(folder, layers, signed and gated, generator)
     write_costs(folder)
     write_behaviour_graph(folder, BEHAVIOUR, layers, generator)
+    if settings.concepts:
+        write_concepts(folder, generator)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
     for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
         if not table.path.startswith("keys/read_") and not table.path.endswith(".csv"):

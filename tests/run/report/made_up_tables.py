@@ -8,6 +8,7 @@ import pandas as pd
 from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
 from ffkv.branches.behaviours.summary_tables import ALL_GRAPHS
+from ffkv.branches.concepts.tables import CURVES, FEATURES, TASKS
 from ffkv.branches.keys.section import CATEGORIES
 from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.refinement.section import CASES
@@ -303,3 +304,19 @@ def write_behaviour_graph(folder: Path, behaviour: str, layers: int, generator: 
     paths[["held", "direct", "total", "total_m"]] = generator.random((2, 4))
     for table, frame in zip(ALL_GRAPHS, (sets, nodes, edges, paths), strict=True):
         tables.write(table.frame(frame.assign(behaviour=behaviour)), folder / table.path)
+
+
+def write_concepts(folder: Path, generator: np.random.Generator) -> None:
+    """Curves over ten sizes, and three tasks, of which one has no texts."""
+    curves = []
+    for features, sizes in zip(FEATURES.choices, ([2**n for n in range(10)],) * 3 + ([64],), strict=True):
+        auc = np.sort(generator.uniform(0.5, 0.95, len(sizes)))
+        row = {"features": features, "tasks": 2, "error": 0.02, "f1": 0.7, "accuracy": 0.7}
+        curves += [{**row, "size": n, "auc": a, "low": a - 0.04, "high": a + 0.04} for n, a in zip(sizes, auc)]
+    tables.write(CURVES.frame(curves), folder / CURVES.path)
+    row = {column.name: float(generator.random()) for column in TASKS.columns if column.dtype == "float64"}
+    row |= {"concept": "french", "best_layer": 0, "best_memory": 1, "left_out": ""}
+    row |= {"train": 40, "test": 40, "positives": 40, "documents": 80}
+    found = [row | {"task": f"french/{number}", "positive": "".join(HOSTILE[:3])} for number in range(3)]
+    found[2] |= {"train": 0, "test": 0, "best_layer": np.nan, "best_memory": np.nan, "left_out": "too few texts"}
+    tables.write(TASKS.frame(found), folder / TASKS.path)

@@ -193,6 +193,7 @@ def test_the_csv_links_are_the_tables(page, folder):
         "behaviour_prompts",
         "translation_differences",
     }
+    others |= {f"concept_{name}" for name in ("tasks", "layers", "nulls", "memories")}
     assert set(links) == {f"{name}.csv" for name in names | others}
     for name, link in links.items():
         head, body = link.split(",")
