@@ -16,7 +16,7 @@ from ffkv.run.report.wording import course
 from ffkv.run.results.run import open
 
 # Two significant digits, or all of those before the point; and what stands around them.
-NUMBERS = r"[−+]?[\d,]*(\d|\d\.\d|0\.0*\d\d?)( %| nats| of [\d,]+ memories| points \(.*\))?|99\.\d %"
+NUMBERS = r"[−+]?[\d,]*(\d|\d\.\d|0\.0*\d\d?)( %| nats| of [\d,]+( memories)?| points \(.*\))?|99\.\d %"
 NUMBERS = f"({NUMBERS})( to ({NUMBERS}))?|–"
 
 

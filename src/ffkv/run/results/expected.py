@@ -52,12 +52,13 @@ def expected_files(settings: Settings) -> list[str]:
 def unmeasured(folder: Path, settings: Settings) -> dict[str, list[str]]:
     """Returns what an earlier ffkv, which made a run, did not measure: the columns that a table lacks, by its path below the folder.
 
-    A table that is not there has no columns; nor has a branch, which stands there by its name. There is nothing of runs of
+    A table that is not there has no columns; nor has a branch, which stands there by its name, if it does not need to be asked for. There is nothing of runs of
     this ffkv. Raises UserError if a table is damaged.
     """
     from ffkv.base.files import tables  # needs pandas, which rules do without
 
-    found: dict[str, list[str]] = {name: [] for name in BRANCHES if not settings.knows(name)}
+    applying = {name for name, branch in BRANCHES.items() if branch.applies is None or branch.applies(settings)}
+    found: dict[str, list[str]] = {name: [] for name in BRANCHES if name in applying and not settings.knows(name)}
     for path in expected_files(settings):
         known, there = table_of(path), exists(folder / path)
         if known and known.since and not there:
