@@ -3,6 +3,7 @@
 import csv
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -34,6 +35,7 @@ def test_a_run_with_concepts(tiny, tmp_path, monkeypatch):
     tasks = run.table("concept_tasks").set_index("task")
     assert tasks.loc["calls", "train"] == tasks.loc["calls", "test"] == 40 and "code/bracket" in tasks.index
     assert tasks.loc["calls", "auc"] > 0.9  # the last token tells the label
+    assert 0 < tasks.loc["code/bracket", "examples"] < 1 and np.isnan(tasks.loc["calls", "examples"])
     asked = ffkv.concepts(run, "calls.csv", device="cpu", **SMALL)
     for name, table in asked.items():
         if "q" not in table:  # which depends on the other tasks

@@ -71,6 +71,7 @@ MEMORIES = table(
     count("rank", "place in the ranking on the train half, from 0"),
     number("difference", "difference of both labels' means, over the mean size where the memory is not 0"),
     share("auc", "AUC on the test half of the memory alone; below 0.5 if it is larger without the label"),
+    share("examples", "of a rule: share of its trigger examples whose last token has the label; else empty"),
     flag(
         "alone",
         "whether it, or 1 minus it, is above what the layer's best memory has by chance: `shuffled` of `concept_nulls`",
