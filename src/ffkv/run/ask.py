@@ -1,10 +1,12 @@
 """Asks a finished run, from Python, for one step of a branch, or about a behaviour or a concept: its files are read, and nothing is written."""
 
+import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ffkv.base.doors import PREFIX
 from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD
 from ffkv.base.lookup import as_path
@@ -148,7 +150,8 @@ def concepts(run: Run, labels: Path | str = "", *, device: str = "auto", **optio
         ['memories', 'residual', 'directions', 'whole']
     """
     its = section(Concept, **{**options, "labels": str(labels)})
-    name = plain(Path(its.labels or its.rules).stem)
+    named = Path(its.labels.removeprefix(PREFIX) or its.rules)
+    name = plain(named.parent.name if glob.has_magic(named.name) else named.stem)  # of a pattern its folder or package
     return _take_steps(CONCEPTS, run, name, its, device)["summarize"]
 
 
