@@ -86,6 +86,7 @@ BAD = {
     "split": ("text,label,split\na,1,dev\n", "line 2: the split is 'dev'. It must be train or test"),
     "both": ("text,label,group,split\na,1,A,train\nb,0,A,test\n", "the document 'A' is in both splits"),
     "empty": ("", "no text with a label"),
+    "contradictions": ("text,label\na,1\na,0\n", "no text with one label alone"),
 }
 
 

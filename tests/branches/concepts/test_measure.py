@@ -127,6 +127,10 @@ def test_two_concepts_in_one_memory_are_counted_as_two(found):
     assert mixture["several"].tolist() == [0, 1 / 20] and mixture["any"].tolist() == [0, 2 / 20]
     assert np.isnan(mixture["tasks"][0]) and mixture["tasks"][1] == 1.5
     assert np.isnan(mixture["examples"][0]) and mixture["examples"][1] == 0.5  # of equal AUCs the first
+    low = memories.assign(examples=memories["examples"].where(memories["task"] == "b"), auc=1 - memories["auc"])
+    assert np.isnan(
+        summarize_mixture(low, [20, 20])["examples"]
+    ).all()  # those of the only rule have smaller coefficients
     every = memories[memories["layer"] == 1].set_index(["task", "memory"])
     assert every.loc[("b", 7), "alone"] and not every["alone"].get(("b", 3), False)
 

@@ -110,6 +110,8 @@ def read_labels(path: str, settings: Concept) -> Labelled:
             dropped[DOUBLED].append(place)
         else:
             kept[text] = label == positive, document or text, split == "train"
+    if not kept:
+        raise Unusable(f"{path} has no text with one label alone: each has both.")
     number = {name: place for place, name in enumerate(dict.fromkeys(document for _, document, _ in kept.values()))}
     train: dict[str, bool] = {}
     for _, document, half in kept.values():

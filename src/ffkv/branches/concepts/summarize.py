@@ -30,17 +30,16 @@ def summarize_concepts(given: Given) -> dict[str, pd.DataFrame]:
 def summarize_mixture(memories: pd.DataFrame, counts: Sequence[int]) -> pd.DataFrame:
     """Counts how many tasks each memory separates alone, by layer. `counts`: memories per layer."""
     alone = memories[memories["alone"]].sort_values("auc", ascending=False, kind="stable")
-    of_memory = alone.groupby(["layer", "memory"]).agg(
-        tasks=("task", "size"), auc=("auc", "max"), examples=("examples", "first")
-    )
+    alone = alone.assign(
+        examples=alone["examples"].where(alone["auc"] > 0.5)
+    )  # `first` takes the first one that is known
+    of_memory = alone.groupby(["layer", "memory"]).agg(tasks=("task", "size"), examples=("examples", "first"))
     rows = []
     for layer, count in enumerate(counts):
         own = of_memory[of_memory.index.get_level_values("layer") == layer]
         shares = {"any": len(own) / count, "several": (own["tasks"] > 1).sum() / count}
-        best = own["examples"][own["auc"] > 0.5]
-        rows.append(
-            {"layer": layer, "memories": count, **shares, "tasks": own["tasks"].mean(), "examples": best.mean()}
-        )
+        means = own[["tasks", "examples"]].mean().to_dict()
+        rows.append({"layer": layer, "memories": count, **shares, **means})
     return pd.DataFrame(rows)
 
 
