@@ -296,6 +296,8 @@ class ExpertCall(NamedTuple):
     tokens: Tensor  # numbers of its tokens [n]
     coefficients: Tensor  # with the router's weight [n, unit]
     positive: Tensor | None  # whether the gates were positive [n, unit]; None without a gate
+    weight: Tensor | None  # the router's weight [n, 1]; None if it acts inside the expert
+    written: Tensor  # what the expert wrote, with its bias [n, d]
 
 
 class BankCall(NamedTuple):
@@ -342,7 +344,7 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
         return state
     experts, units = call.shape
     m = call.written.new_zeros(len(call.written), experts * units)
-    for expert, tokens, values, _ in call.experts:
+    for expert, tokens, values, *_ in call.experts:
         m[:, expert * units : (expert + 1) * units].index_add_(0, tokens, values)
     return m
 
@@ -352,7 +354,7 @@ def positive_gates(bank: nn.Module) -> Tensor:
     call = last_calls[bank]
     experts, units = call.shape
     positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
-    for expert, tokens, _, gates in call.experts:
+    for expert, tokens, _, gates, *_ in call.experts:
         assert gates is not None, "a bank without gates"
         positive[tokens, expert * units : (expert + 1) * units] = gates
     return positive
@@ -381,11 +383,13 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
         m = m if weight is None else m * weight
         for change in _changes.get(layout.bank, ()):
             m = m if (changed := change(expert, tokens, m)) is None else changed
-        calls.append(ExpertCall(expert, tokens, m, positive))
-        memories_wrote.index_add_(0, tokens, (m @ layout.values(expert)).to(memories_wrote.dtype))
+        wrote = m @ layout.values(expert)
+        memories_wrote.index_add_(0, tokens, wrote.to(memories_wrote.dtype))
         if (own := layout.expert_bias(expert)) is not None:
-            own = (own if weight is None else own * weight).to(bias.dtype)
-            bias.index_add_(0, tokens, own.expand(len(tokens), -1))
+            of_bias = (own if weight is None else own * weight).expand(len(tokens), -1)
+            bias.index_add_(0, tokens, of_bias.to(bias.dtype))
+            wrote = wrote + of_bias
+        calls.append(ExpertCall(expert, tokens, m, positive, weight, wrote))
     if (shared := layout.bank_bias()) is not None:
         bias += shared
     call = last_calls[layout.bank] = BankCall((layout.experts, layout.units), calls, memories_wrote + bias, bias)

@@ -35,3 +35,5 @@ COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
 SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = "own", "random_memories", "random_directions", "outside"
 # Parts of all memories at which CPR and CMD look (MIB, Mueller et al. 2025).
 SHARES = 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0
+# How an expert leaves.
+CHANGES = REMOVED, RENORMALISED, REPLACED = "removed", "renormalised", "replaced"

@@ -164,7 +164,7 @@ def from_the_start(
 def _changed(o: Tensor, changes: Tensor, along: Tensor | None = None) -> Tensor:
     """Returns o of a prefix [token, d] with each change at its last tokens, and without any [change + 1, token, d]."""
     times = changes.new_ones(len(changes), 1) if along is None else along
-    each = (times[:, :, None] * changes[:, None]).to(o.device)
+    each = (changes if changes.ndim == 3 else times[:, :, None] * changes[:, None]).to(o.device)
     states = o.repeat(len(changes) + 1, 1, 1)
     states[:-1, -each.shape[1] :] = (o[-each.shape[1] :].float() + each).to(o.dtype)
     return states
@@ -211,8 +211,9 @@ def changed_ends(
     reaches: Sequence[str] = REACHES,
     along: Along = None,
 ) -> dict[str, Sequence[Tensor]]:
-    """Returns what the head reads after changes of o at the last tokens of prefixes [prefix][change, d], by reach.
+    """Returns what the head reads after changes of o at the last tokens of prefixes, by reach.
 
+    Changes are [prefix][change, d], or [prefix][change, token, d] where prefixes are read whole and each token changes otherwise.
     Direct: the change at the last token is added to what the head reads. Total: the blocks after the layer run again. After the
     last layer there are none, so that both are the same. `rerun`: see `rerunning`. `along`: see `rerun.Along`.
     """
@@ -222,7 +223,8 @@ def changed_ends(
             counts, end = [*map(len, changes)], torch.stack([base.end for base in bases])
             own = to_device(np.repeat(np.arange(len(bases)), counts), str(end.device))
             times = 1 if along is None else torch.cat([n[:, -1:] for n in along])
-            found[reach] = (end[own] + (times * torch.cat([*changes])).to(end.device)).split(counts)
+            at_last = torch.cat([each if each.ndim == 2 else each[:, -1] for each in changes])
+            found[reach] = (end[own] + (times * at_last).to(end.device)).split(counts)
         else:
             found[reach] = rerun(bases, changes, along)
     return dict.fromkeys(reaches, found[reaches[0]]) if last else found
