@@ -6,7 +6,7 @@ record of the bank: `Routed`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,89 +20,73 @@ from ffkv.model.experts import BankCall, last_calls
 from ffkv.model.keys_and_values import in_residual
 from ffkv.model.tap import hooks
 from ffkv.model.tap.change import with_output
-from ffkv.model.tap.tap import OnTensor, scale_of, tap
+from ffkv.model.tap.tap import scale_of, tap
 
+Banks = list[tuple[Layer, SecondMatrix]]  # layers with a bank of experts, and their banks
 PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm"}  # names of torch's functions that a router's map may be
 
 
 class Routed(NamedTuple):
-    """What a bank did with tokens. A slot of a token is one of its experts, by their numbers."""
+    """What a bank did with tokens. A slot of a token is one of its experts, by their numbers; empty ones are behind the last."""
 
-    expert: Tensor  # number of the expert; -1 behind the last one [token, slot]
+    expert: Tensor  # number of the expert; -1 in an empty slot [token, slot]
     weight: Tensor  # the router's weight; NaN where it acts inside the expert [token, slot]
-    written: Tensor  # what the expert adds to the residual, without the factor of a norm behind; 0 behind the last one [token, slot, d]
+    written: Tensor  # what the expert adds to the residual, without the factor of a norm behind [token, slot, d]
+    factor: Tensor | float  # that factor [token, 1, 1]; 1 without a norm
+    o: Tensor  # o of the layer at all tokens [sentence, token, d]
 
 
-def bank_of(layer: Layer) -> SecondMatrix | None:
-    """Returns the bank of experts of a layer; None without one."""
-    return next((matrix for matrix in layer.second_matrices if matrix.experts), None)
+def banks_of(layers: Iterable[Layer]) -> Banks:
+    """Returns the layers that have a bank of experts, each with its bank."""
+    return [(layer, matrix) for layer in layers for matrix in layer.second_matrices if matrix.experts]
 
 
-def experts_of(layer: Layer) -> int:
-    """Returns the number of experts of the bank of a layer; 0 without one."""
-    return bank.experts if (bank := bank_of(layer)) else 0
-
-
-def route(loaded: LoadedModel, ids: Tensor, chosen: Tensor, receive: OnTensor = lambda *_: None) -> dict[int, Routed]:
+def route(
+    loaded: LoadedModel,
+    ids: Tensor,
+    chosen: Tensor,
+    inside: contextlib.AbstractContextManager = contextlib.nullcontext(),
+) -> dict[int, Routed]:
     """Runs tokens [sentence, token]; returns what each bank does with some of them, by layer.
 
-    `chosen`: the numbers of these tokens in `ids` laid out flat. `receive`: is given s and o of each layer, as `tap` hands them out.
+    `chosen`: the numbers of these tokens in `ids` laid out flat. `inside`: the pass runs inside this `with` statement.
     """
-    return _run(loaded, ids, chosen, receive, contextlib.nullcontext())
-
-
-def route_without(
-    loaded: LoadedModel, ids: Tensor, chosen: Tensor, outputs: Mapping[int, Tensor], left_out: Mapping[int, Tensor]
-) -> dict[int, Routed]:
-    """Returns what `route` does, if the router of each layer leaves an expert of each chosen token out.
-
-    The layers do not see this of each other: o of each layer is set to what it is without the change. So one pass tells of
-    all layers. Whoever calls must check that no token is sent to its expert, and each to as many as before.
-
-    Args:
-        outputs: o of the unchanged model, by layer [sentence, token, d].
-        left_out: the expert that is left out for each chosen token, by layer with a bank; -1: none [token].
-    """
-    by_token = {}
-    for layer, expert in left_out.items():
-        by_token[layer] = torch.full((ids.numel(),), -1, device=expert.device)
-        by_token[layer][chosen.to(expert.device)] = expert
-    return _run(loaded, ids, chosen, lambda *_: None, _leaving_out(loaded, outputs, by_token))
-
-
-def _run(
-    loaded: LoadedModel, ids: Tensor, chosen: Tensor, receive: OnTensor, inside: contextlib.AbstractContextManager
-) -> dict[int, Routed]:
-    model, layers, found = loaded.model, loaded.anatomy.layers, dict[int, Routed]()
+    layers, banks, seen = loaded.anatomy.layers, banks_of(loaded.anatomy.layers), dict[tuple[int, str], Tensor]()
+    calls = dict[int, tuple[Tensor, Tensor, Tensor]]()
 
     def read(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
-        # Before the tap drops the record.
-        call = last_calls[model.get_submodule(bank.module)]
-        found[layer.index] = _routed(call, bank, chosen.to(call.written.device))
+        call = last_calls[loaded.model.get_submodule(bank.module)]  # before the tap drops it
+        calls[layer.index] = _routed(call, bank, chosen.to(call.written.device))
 
-    with inside, _after_banks(model, layers, read), tap(model, layers, "so") as run:
+    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        of_token = tensor.flatten(0, 1)[chosen.to(tensor.device), None].float()
+        seen[layer.index, quantity] = tensor.clone() if quantity == "o" else of_token
+
+    with inside, _after_banks(loaded.model, banks, read), tap(loaded.model, layers, "so") as run:
         run(ids, receive)
-    for layer in layers:  # behind the pass: a norm that is asked for its gain is no part of it
-        if (own := found.get(layer.index)) is not None:
-            written = in_residual(model, layer, own.written.flatten(0, 1), directions=True)
-            found[layer.index] = own._replace(written=written.float().reshape(own.written.shape))
+    found = {}
+    for layer, _ in banks:  # behind the pass: a norm that is asked for its gain is no part of it
+        expert, weight, raw = calls[layer.index]
+        written = in_residual(loaded.model, layer, raw.flatten(0, 1), directions=True).float().reshape(raw.shape)
+        more = seen.get((layer.index, "s"), 1.0), seen[layer.index, "o"]
+        found[layer.index] = Routed(expert, weight, written, *more)
     return found
 
 
 @contextlib.contextmanager
-def _after_banks(model: nn.Module, layers: Sequence[Layer], act: Callable[..., None]) -> Iterator[None]:
+def _after_banks(model: nn.Module, banks: Banks, act: Callable[..., None]) -> Iterator[None]:
     """Inside the `with` statement, act(layer, bank, …) is called when the bank of a layer has run, in the layer's own repeat."""
-    repeats, counting = hooks.counting_repeats(model, {layer.block for layer in layers})
+    repeats, counting = hooks.counting_repeats(model, {layer.block for layer, _ in banks})
     pairs = [
         (model.get_submodule(bank.module), partial(hooks.in_own_repeat, layer, repeats, partial(act, layer, bank)))
-        for layer in layers
-        if (bank := bank_of(layer))
+        for layer, bank in banks
     ]
     with hooks.before(*counting), hooks.after(*pairs):
         yield
 
 
-def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> Routed:
+def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns expert, weight, and what is written, before what follows the sum of the second matrices."""
     row = chosen.new_full((len(call.written),), -1)
     row[chosen] = torch.arange(len(chosen), device=chosen.device)
     tokens = row[torch.cat([each.tokens for each in call.experts])]
@@ -124,19 +108,15 @@ def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> Routed:
         for each in calls
     )
     experts = dense((torch.full_like(each.tokens, each.expert) for each in calls), -1)
-    return Routed(experts, dense(weights, 0)[..., 0].float(), scale_of(bank, written) * written)
+    return experts, dense(weights, 0)[..., 0].float(), scale_of(bank, written) * written
 
 
 class _LeavingOut(TorchFunctionMode):
     """Inside the `with` statement, a router that runs leaves out an expert of each token."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.experts = 0  # of the bank whose router runs
-        self.left_out: Tensor | None = (
-            None  # the expert of each token; -1: none. None: no router has run since the last bank did
-        )
-        self.maps = False  # whether the router's linear map runs
+    experts = 0  # of the bank whose router runs
+    left_out: Tensor | None = None  # see `leaving_out`; None: no router has run since a bank did
+    maps = False  # whether the router's linear map runs
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = getattr(function, "__name__", "")
@@ -146,24 +126,28 @@ class _LeavingOut(TorchFunctionMode):
         return self._without(result) if self.maps and name in PRODUCTS else result
 
     def _without(self, scores: Tensor) -> Tensor:
-        if (
-            self.left_out is None
-            or scores.shape[-1] != self.experts
-            or scores.numel() != self.experts * len(self.left_out)
-        ):
+        out = self.left_out
+        if out is None or scores.shape[-1] != self.experts or scores.numel() != self.experts * len(out):
             return scores
-        rows, out = scores.reshape(-1, self.experts).clone(), self.left_out.to(scores.device)
+        rows, out = scores.reshape(len(out), -1).clone(), out.to(scores.device)
         rows[out >= 0, out[out >= 0]] = -torch.inf
         return rows.reshape(scores.shape)
 
 
 @contextlib.contextmanager
-def _leaving_out(loaded: LoadedModel, outputs: Mapping[int, Tensor], left_out: Mapping[int, Tensor]) -> Iterator[None]:
-    model, layers, mode = loaded.model, loaded.anatomy.layers, _LeavingOut()
-    repeats, pairs = hooks.counting_repeats(model, {layer.block for layer in layers})
+def leaving_out(loaded: LoadedModel, unchanged: Mapping[int, Routed], left_out: Mapping[int, Tensor]) -> Iterator[None]:
+    """Inside the `with` statement, the router of each layer leaves out an expert of each token.
 
-    def begin(layer: Layer, experts: int, *_: Any) -> None:
-        mode.experts, mode.left_out, mode.maps = experts, left_out[layer.index], True
+    The layers do not see this of each other: o of each layer is set to what it is without the change. So one pass tells of all
+    layers. Whoever uses it must check that no token is sent to its expert, and each to as many as before.
+
+    `unchanged`: see `route`. `left_out`: the expert that is left out for each token, by layer; -1: none [sentence * token].
+    """
+    model, banks, mode = loaded.model, banks_of(loaded.anatomy.layers), _LeavingOut()
+    repeats, pairs = hooks.counting_repeats(model, {layer.block for layer, _ in banks})
+
+    def begin(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
+        mode.experts, mode.left_out, mode.maps = bank.experts, left_out[layer.index], True
 
     def end_map(*_: Any) -> None:
         mode.maps = False
@@ -171,34 +155,30 @@ def _leaving_out(loaded: LoadedModel, outputs: Mapping[int, Tensor], left_out: M
     def end(*_: Any) -> None:
         mode.left_out = None
 
+    def restore(layer: Layer, o: Tensor) -> Tensor:
+        return unchanged[layer.index].o.to(o).reshape(o.shape)
+
     with contextlib.ExitStack() as stack:
-        for layer in layers:
-            o = outputs[layer.index]
-            stack.enter_context(with_output(model, layer, lambda changed, o=o: o.to(changed).reshape(changed.shape)))
-            if (bank := bank_of(layer)) is None:
-                continue
+        for layer, bank in banks:
+            stack.enter_context(with_output(model, layer, partial(restore, layer)))
             for router in _routers(model, layer, bank):
-                pairs.append(
-                    (router, partial(hooks.in_own_repeat, layer, repeats, partial(begin, layer, bank.experts)))
-                )
+                pairs.append((router, partial(hooks.in_own_repeat, layer, repeats, partial(begin, layer, bank))))
                 stack.enter_context(hooks.after((router, end_map)))
-        stack.enter_context(_after_banks(model, layers, end))
+        stack.enter_context(_after_banks(model, banks, end))
         stack.enter_context(hooks.before(*pairs))
-        with mode:
-            yield
+        stack.enter_context(mode)
+        yield
 
 
 def _routers(model: nn.Module, layer: Layer, bank: SecondMatrix) -> list[nn.Module]:
     """Returns the modules with a matrix of a row per expert: those inside a bank; without any, those of the module around it."""
     others = {name for matrix in layer.second_matrices for name in (matrix.module, *matrix.first_matrices)}
-    known = {model.get_submodule(name) for name in others}
+    known, found = {model.get_submodule(name) for name in others}, list[nn.Module]()
     for scope in (bank.module, bank.module.rpartition(".")[0]):
-        found = [
+        found = found or [
             module
             for module in model.get_submodule(scope).modules()
             if module not in known
             and any(each.ndim == 2 and len(each) == bank.experts for each in module.parameters(recurse=False))
         ]
-        if found:
-            return found
-    return []
+    return found

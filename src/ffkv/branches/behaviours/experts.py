@@ -7,8 +7,7 @@ behind the layer is held. Beside it stand changes of the same length by which th
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,14 +28,12 @@ from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.tables import EXPERTS
-from ffkv.branches.behaviours.words import CHANGES, ESTIMATE, PAIRS, REFERENCE, REMOVED
+from ffkv.branches.behaviours.words import CHANGES, ESTIMATE, PAIRS, REFERENCE, REMOVED, REPLACED
 from ffkv.branches.given import Given
 from ffkv.model.anatomy import Layer
 from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, run_unchanged
-from ffkv.model.routing import Routed, experts_of, route, route_without
+from ffkv.model.routing import Routed, banks_of, leaving_out, route
 from ffkv.model.tap.hooks import relative_error, tried
-
-PLACE = ["layer", "expert"]
 
 
 def measure_experts(given: Given, settings: Behaviour, seed: int = 0) -> pd.DataFrame:
@@ -49,33 +46,16 @@ def measure_experts(given: Given, settings: Behaviour, seed: int = 0) -> pd.Data
         UserError: the model cannot be changed while it runs.
     """
     frame, found = stored.used(given.table("encode", given.identity)), pd.DataFrame()
-    if any(experts_of(layer) for layer in given.anatomy.layers):
+    if banks_of(given.anatomy.layers):
         with given.running(whole=settings.positions == "all") as its:
             found = measure_routing(its, frame, settings.flips, seed)
             found = found.merge(pd.DataFrame(itertools.product(CHANGES, REACHES), columns=["change", "reach"]), "cross")
             if stored.accuracy_of(given.table("answers", given.identity)) >= settings.minimum_accuracy:
                 own = stored.first(frame, ESTIMATE, settings.effect_prompts)
                 effects = measure_effects(its, stored.encoded(own), own["group"].to_numpy(str), settings.flips, seed)
-                found = found.merge(effects, "left", [*PLACE, "change", "reach"])
+                found = found.merge(effects, "left", ["layer", "expert", "change", "reach"])
     found = found.reindex(columns=EXPERTS.names).fillna({"prompts": 0, "active": 0})
     return tables.frame(EXPERTS, found.assign(behaviour=given.name), given.train_identity)
-
-
-class Tokens(NamedTuple):
-    """Prompts side by side, and the tokens at their ends."""
-
-    ids: Tensor  # padded on the right [prompt, token]
-    chosen: Tensor  # the numbers of the tokens at the ends in `ids` laid out flat, prompt by prompt [chosen token]
-    counts: list[int]  # how many of them each prompt has
-
-
-def tokens_of(rows: Sequence[np.ndarray], counts: list[int], device: str) -> Tokens:
-    """Puts prompts side by side. `counts`: number of tokens at the end of each one."""
-    ids = pad(rows, device)
-    ends = [
-        n * ids.shape[1] + np.arange(len(row) - count, len(row)) for n, (row, count) in enumerate(zip(rows, counts))
-    ]
-    return Tokens(ids, to_device(np.concatenate(ends), device), counts)
 
 
 def measure_routing(running: Running, frame: pd.DataFrame, flips: int, seed: int) -> pd.DataFrame:
@@ -108,197 +88,157 @@ def read_shares(running: Running, rows: Sequence[np.ndarray], counts: Sequence[i
 
     `counts`: number of these tokens of each prompt.
     """
-    layers = running.loaded.anatomy.layers
-    found = {layer.index: np.zeros((len(rows), experts_of(layer))) for layer in layers if experts_of(layer)}
+    banks = banks_of(running.loaded.anatomy.layers)
+    found = {layer.index: np.zeros((len(rows), bank.experts)) for layer, bank in banks}
     for batch in batches(np.array([*map(len, rows)]), running.batch_tokens):
-        its = tokens_of([rows[n] for n in batch], [counts[n] for n in batch], running.loaded.device)
-        for layer, own in route(running.loaded, its.ids, its.chosen).items():
-            sent = one_hot(own.expert + 1, found[layer].shape[1] + 1).sum(1)[:, 1:].double()  # empty slots are left out
-            found[layer][batch] = torch.stack([part.mean(0) for part in sent.split(its.counts)]).cpu().numpy()
+        own, of_own = [rows[n] for n in batch], [counts[n] for n in batch]
+        ids, chosen = side_by_side_at(own, of_own, running.loaded.device)
+        for layer, routed in route(running.loaded, ids, chosen).items():
+            sent = one_hot(routed.expert + 1, found[layer].shape[1] + 1).sum(1)[:, 1:].double()  # without empty slots
+            found[layer][batch] = torch.stack([part.mean(0) for part in sent.split(of_own)]).cpu().numpy()
     return found
 
 
-class Leaving(NamedTuple):
-    """What the experts of a layer write at tokens, and by what o changes when one of them leaves."""
+def side_by_side_at(rows: Sequence[np.ndarray], counts: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
+    """Returns the ids of prompts, padded on the right [prompt, token], and the numbers in it of the last tokens of each, flat.
 
-    expert: Tensor  # number of the expert; -1: none [token, slot]
-    written: Tensor  # [token, slot, d]
-    changes: Tensor  # NaN where it is not known [token, slot, change, d]
-
-
-def read_leaving(running: Running, its: Tokens, unproven: dict[int, str]) -> dict[int, Leaving]:
-    """Reads, by layer, what experts write at the chosen tokens, and by what o changes when one leaves, in each of `CHANGES`.
-
-    The weights of the others cannot be scaled where they act inside of experts, or where there is no other expert. What takes
-    the place of an expert is known if a router that leaves nothing out does what it did; and, at a token, if the expert is gone
-    and as many experts work. `unproven`: gets the layers where this fails, and why.
+    `counts`: number of these tokens of each prompt.
     """
-    outputs, factors = dict[int, Tensor](), dict[int, Tensor]()
+    ids = pad(rows, device)
+    ends = np.arange(len(rows)) * ids.shape[1] + [*map(len, rows)]
+    last = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return ids, to_device(np.concatenate(last), device)
 
-    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        (outputs if quantity == "o" else factors)[layer.index] = tensor.clone()
 
-    plain = route(running.loaded, its.ids, its.chosen, receive)
-    instead = replaced(running, its, plain, outputs, unproven)
-    found = {}
+def read_changes(running: Running, ids: Tensor, chosen: Tensor, unproven: set[int]) -> dict[int, tuple[Tensor, Tensor]]:
+    """Reads the experts of some tokens [token, slot], and by what o changes when one leaves [token, slot, change, d], by layer.
+
+    See `route`. NaN: where the weights of the others cannot be scaled, as there are none, or the weight acts inside the expert.
+    What takes the place of an expert is known if a router that leaves nothing out does what it did, and one that does sends no
+    token to its expert, and each to as many. `unproven`: gets the layers where this is not so.
+    """
+    plain, found = route(running.loaded, ids, chosen), dict[int, tuple[Tensor, Tensor]]()
+    instead = {layer: torch.full_like(own.written, torch.nan) for layer, own in plain.items()}
+    for slot in range(-1, max(own.expert.shape[1] for own in plain.values())):  # first nothing is left out
+        left_out = {layer: ids.new_full((ids.numel(),), -1) for layer in plain}
+        asked = {layer: own for layer, own in plain.items() if slot < own.expert.shape[1] and layer not in unproven}
+        for layer, own in asked.items() if slot >= 0 else ():
+            left_out[layer][chosen] = own.expert[:, slot].to(ids.device)
+        made = tried(route, running.loaded, ids, chosen, leaving_out(running.loaded, plain, left_out))
+        for layer, own in asked.items():
+            if isinstance(made, Exception) or not _proves(made[layer], own, slot):
+                unproven.add(layer)
+            elif slot >= 0:
+                instead[layer][:, slot] = made[layer].written.sum(1)
     for layer, own in plain.items():
-        s = factors[layer].flatten(0, 1)[its.chosen].float()[:, None] if layer in factors else 1
-        c, weight = s * own.written, own.weight[..., None]
-        total = c.sum(1, keepdim=True)
-        grow = weight / (weight.sum(1, keepdim=True) - weight)
-        found[layer] = Leaving(own.expert, c, torch.stack([-c, grow * (total - c) - c, s * instead[layer] - total], 2))
+        c, weight = own.factor * own.written, own.weight[..., None]
+        total, grow = c.sum(1, keepdim=True), weight / (weight.sum(1, keepdim=True) - weight)
+        found[layer] = own.expert, torch.stack([-c, grow * (total - c) - c, own.factor * instead[layer] - total], 2)
     return found
 
 
-def replaced(
-    running: Running, its: Tokens, plain: Mapping[int, Routed], outputs: Mapping[int, Tensor], unproven: dict[int, str]
-) -> dict[int, Tensor]:
-    """Returns what all experts of a token write if the router leaves one out, by layer [token, slot, d]; NaN: see `read_leaving`."""
-    found = {layer: torch.full_like(own.written, torch.nan) for layer, own in plain.items()}
-    none = {layer: torch.full_like(its.chosen, -1).to(own.expert.device) for layer, own in plain.items()}
-    slots = max(own.expert.shape[1] for own in plain.values())
-    for slot in range(-1, slots):  # first nothing is left out
-        out = {n: own.expert[:, slot] if 0 <= slot < own.expert.shape[1] else none[n] for n, own in plain.items()}
-        made = tried(route_without, running.loaded, its.ids, its.chosen, outputs, out)
-        for layer, own in plain.items():
-            if isinstance(made, Exception):
-                unproven[layer] = f"{type(made).__name__}: {made}"[:200]
-            elif slot < 0 and not relative_error(made[layer].written.sum(1), own.written.sum(1)) < TOLERANCE:
-                unproven[layer] = "a router that leaves nothing out does something else"
-            elif 0 <= slot < own.expert.shape[1] and layer not in unproven:
-                new, old = made[layer].expert, out[layer][:, None]
-                proven = (new != old).all(1) & ((new >= 0).sum(1) == (own.expert >= 0).sum(1))
-                if not (proven | (old[:, 0] < 0)).all():
-                    unproven[layer] = "the router does not send each token to as many other experts"
-                found[layer][proven, slot] = made[layer].written.sum(1)[proven]
-    return found
+def _proves(new: Routed, own: Routed, slot: int) -> bool:
+    """Tells whether a pass without the experts of a slot is right, see `read_changes`. `slot`: -1: nothing was left out."""
+    if slot < 0:
+        return relative_error(new.written.sum(1), own.written.sum(1)) < TOLERANCE
+    old, counts = own.expert[:, slot, None], ((its.expert >= 0).sum(1) for its in (new, own))
+    return bool(((new.expert != old) | (old < 0)).all()) and torch.equal(*counts)
 
 
-def changes_beside(its: Leaving) -> tuple[Tensor, Tensor]:
+def changes_beside(expert: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the experts of a prompt [expert], and by what o changes when each leaves [expert, change, 1 + control, token, d].
 
     A control is a change of the same length at each token by which another expert of this token would leave. It is 0 where that
-    expert writes nothing.
+    expert writes nothing. The arguments are those of its tokens, see `read_changes`.
     """
-    experts, (tokens, slots) = its.expert[its.expert >= 0].unique(), its.expert.shape
-    found = its.written.new_zeros(len(experts), len(CHANGES), slots, tokens, its.written.shape[-1])
-    away = -normalize(its.written, dim=-1, eps=1e-30)
-    for of_expert, expert in zip(found, experts, strict=True):
-        token, slot = torch.where(its.expert == expert)
-        own = its.changes[token, slot].transpose(0, 1)
-        of_expert[:, 0, token] = own
+    experts, (tokens, slots) = expert[expert >= 0].unique(), expert.shape
+    found = changes.new_zeros(len(experts), len(CHANGES), slots, tokens, changes.shape[-1])
+    away = normalize(changes[:, :, CHANGES.index(REMOVED)], dim=-1, eps=1e-30)
+    for of_expert, number in zip(found, experts, strict=True):
+        token, slot = torch.where(expert == number)
+        of_expert[:, 0, token] = own = changes[token, slot].transpose(0, 1)
         for control in range(slots - 1):
             of_expert[:, 1 + control, token] = own.norm(dim=-1, keepdim=True) * away[token, control + (control >= slot)]
     return experts, found
 
 
-class Effects(NamedTuple):
-    """What the experts of a layer do on prompts; 0 where no token is sent to them."""
-
-    own: np.ndarray  # by how much the logit difference falls when each leaves [prompt, reach, expert, change]
-    beside: np.ndarray  # the same of its controls, their mean; NaN without one [prompt, reach, expert, change]
-    length: np.ndarray  # length of what the expert writes, summed over tokens [prompt, expert]
-    active: np.ndarray  # whether a token is sent to it [prompt, expert]
-
-
 def measure_effects(
     running: Running, prompts: Sequence[Encoded], group: np.ndarray, flips: int, seed: int
 ) -> pd.DataFrame:
-    """Returns the columns of the table `EXPERTS` about effects, a row per expert that a token is sent to, change and reach.
+    """Returns the columns of the table `EXPERTS` about effects, a row per expert, change and reach.
 
     `group`: of each prompt [prompt].
     """
-    loaded, unproven, made = running.loaded, dict[int, str](), dict[int, Effects]()
-    layers = [layer for layer in loaded.anatomy.layers if experts_of(layer)]
-    for layer in layers:
-        of_prompt = len(prompts), experts_of(layer)
-        effects = np.zeros((2, len(prompts), len(REACHES), experts_of(layer), len(CHANGES)))
-        made[layer.index] = Effects(effects[0], effects[1], np.zeros(of_prompt), np.zeros(of_prompt, bool))
+    loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
+    banks = banks_of(loaded.anatomy.layers)
+    layers, shape = [layer for layer, _ in banks], (len(prompts), 4, len(REACHES))
+    made = [
+        np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks
+    ]  # of an expert that a prompt is not sent to 0, else see `measure_prompt`
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
-            own = [prompts[n] for n in rows]
-            clean = [each.clean for each in own]
-            its = tokens_of(clean, [each.tokens for each in own], loaded.device)
-            leaving = read_leaving(running, its, unproven)
-            for layer, bases in zip(layers, run_unchanged(loaded, layers, clean, running.keeps), strict=True):
-                parts = zip(*(part.split(its.counts) for part in leaving[layer.index]), strict=True)
-                measure_layer(running, layer, own, bases, [Leaving(*part) for part in parts], made[layer.index], rows)
+            clean, counts = [prompts[n].clean for n in rows], [prompts[n].tokens for n in rows]
+            changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device), unproven)
+            unchanged = run_unchanged(loaded, layers, clean, running.keeps)
+            for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
+                parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
+                for row, base, part in zip(rows, bases, parts, strict=True):
+                    experts, found = measure_prompt(running, layer, prompts[row], base, *changes_beside(*part))
+                    of_layer[row][:, :, experts] = found
             bar.update(len(rows))
-    for number, why in unproven.items():
-        say(
-            f"Layer {number}: what takes the place of an expert is not always known ({why}): there `replaced` is empty."
-        )
+    if unproven:
+        say(f"Layers {sorted(unproven)}: their routers cannot be made to leave an expert out, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
-    tested = [estimate_effects(own, drawn, flips, generator).assign(layer=number) for number, own in made.items()]
-    found = pd.concat(tested, ignore_index=True)
-    for _, own in found.dropna(subset="effect_p").groupby(["change", "reach"]):
-        found.loc[own.index, "effect_q"] = q_values(own["effect_p"].to_numpy(), len(own))
-    return found
+    for layer, its in zip(layers, made, strict=True):
+        its[:, 0, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
+        tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=layer.index))
+    table = pd.concat(tested, ignore_index=True)
+    for _, known in table.dropna(subset="effect_p").groupby(["change", "reach"]):
+        table.loc[known.index, "effect_q"] = q_values(known["effect_p"].to_numpy(), len(known))
+    return table
 
 
-def measure_layer(
-    running: Running,
-    layer: Layer,
-    prompts: Sequence[Encoded],
-    bases: Sequence[Unchanged],
-    leaving: Sequence[Leaving],
-    made: Effects,
-    rows: np.ndarray,
-) -> None:
-    """Measures what the experts of a layer do on prompts that run side by side.
+def measure_prompt(
+    running: Running, layer: Layer, prompt: Encoded, base: Unchanged, experts: Tensor, changes: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the experts of a prompt [expert], and of each [4, reach, expert, change]: by how much the logit difference falls when it
+    leaves (NaN if the change is not known); the same of its controls, their mean (NaN without one); the length of the change,
+    summed over tokens; and 1.
 
-    `bases`: the prompts unchanged. `leaving`: what leaves, of each prompt. `made`: gets what is found, at some `rows`.
+    `base`: the prompt unchanged. `experts`, `changes`: see `changes_beside`.
     """
-    every = [changes_beside(its) for its in leaving]
-    flat = [changes.flatten(0, 2).flatten(1) for _, changes in every]  # [change or control, token * d]
-    known = [each.isfinite().all(1) for each in flat]
-    run = [of & (each != 0).any(1) for each, of in zip(flat, known, strict=True)]
-    # A change of nothing is the last one of each prompt: what it gives is rounded as the others are.
-    asked = [torch.cat([each[its], torch.zeros_like(each[:1])]) for each, its in zip(flat, run, strict=True)]
-    asked = [each.unflatten(1, (its.written.shape[0], -1)) for each, its in zip(asked, leaving, strict=True)]
-    asked = [each[:, -1] for each in asked] if running.keeps else asked
-    ends = changed_ends(running.loaded, layer, running.reruns[layer.index], bases, asked)
-    counts = [*map(len, asked)]
-    pairs = torch.tensor([(each.answer, each.wrong) for each in prompts]).repeat_interleave(torch.tensor(counts), 0)
-    for number, reach in enumerate(REACHES):
-        after = running.head.differences(torch.cat([*ends[reach]]), pairs, running.loaded.anatomy.read_as)
-        parts = after.double().cpu().split(counts)
-        for row, (experts, changes), told, ran, own in zip(rows, every, known, run, parts, strict=True):
-            falls = torch.where(told.cpu(), 0, torch.nan).double()
-            falls[ran.cpu()] = own[-1] - own[:-1]
-            falls, nothing = (each.reshape(changes.shape[:3]) for each in (falls, ~ran.cpu()))
-            controls = falls[..., 1:].masked_fill(nothing[..., 1:] & ~nothing[..., :1], torch.nan)
-            place = row, number, experts.cpu().numpy()
-            made.own[place], made.beside[place] = falls[..., 0].numpy(), controls.nanmean(-1).numpy()
-    for row, (experts, changes) in zip(rows, every, strict=True):
-        own = experts.cpu().numpy()
-        made.active[row, own] = True
-        made.length[row, own] = changes[:, CHANGES.index(REMOVED), 0].norm(dim=-1).sum(-1).cpu().numpy()
+    flat, shape = changes.flatten(0, 2), changes.shape[:3]
+    known, something = flat.isfinite().all(2).all(1), (flat != 0).any(2).any(1)
+    run = known & something
+    # A change of nothing is the last one: what it gives is rounded as the others are.
+    asked = torch.cat([flat[run], torch.zeros_like(flat[:1])])
+    asked = asked[:, -1] if running.keeps else asked
+    ends = changed_ends(running.loaded, layer, running.reruns[layer.index], [base], [asked])
+    falls = torch.where(known, 0, torch.nan).double().cpu().repeat(len(REACHES), 1)
+    pairs = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(asked), -1)
+    for row, reach in zip(falls, REACHES, strict=True):
+        after = running.head.differences(ends[reach][0], pairs, running.loaded.anatomy.read_as).double().cpu()
+        row[run.cpu()] = after[-1] - after[:-1]
+    something, falls = something.cpu().reshape(shape), falls.reshape(len(REACHES), *shape)
+    beside = falls[..., 1:].masked_fill(something[..., :1] & ~something[..., 1:], torch.nan).nanmean(-1)
+    lengths = changes[:, :, 0].norm(dim=-1).sum(-1).cpu().expand_as(beside)
+    return experts.cpu().numpy(), torch.stack([falls[..., 0], beside, lengths, torch.ones_like(beside)]).numpy()
 
 
-def estimate_effects(own: Effects, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
-    """Returns rows of a layer, as `measure_effects` does, without q-values.
+def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
+    """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see there [prompt, 4, reach, expert, change].
 
     The p-value is that of effect minus control, by sign flips of groups. An expert whose mean effect is no larger than that of its
     controls has 1.
     """
-    kinds = pd.MultiIndex.from_product(
-        [REACHES, range(own.active.shape[1]), CHANGES], names=["reach", "expert", "change"]
-    )
-    found = kinds.to_frame(index=False)
-    found = found.assign(
-        prompts=len(own.active), active=own.active.sum(0)[found["expert"]], length=own.length.mean(0)[found["expert"]]
-    )
-    effects, controls = (each.reshape(len(each), -1) for each in (own.own, own.beside))
-    effects[:, found["active"] == 0] = np.nan
-    for name, values in (("effect", effects), ("difference", effects - controls)):
-        start = "" if name == "effect" else f"{name}_"
+    kinds = itertools.product(REACHES, range(its.shape[3]), CHANGES)
+    found = pd.DataFrame(kinds, columns=["reach", "expert", "change"]).assign(prompts=len(its))
+    own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
+    found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
+    for name, start, values in (("effect", "", own), ("difference", "difference_", own - beside)):
         found[name], found[f"{start}low"], found[f"{start}high"] = estimate(values, drawn)
     found["beside"] = found["effect"] - found["difference"]
-    tested = found["difference"].notna().to_numpy()
-    found["effect_p"] = np.nan
-    found.loc[tested, "effect_p"] = p_values(
-        (effects - controls)[:, tested].astype(np.float32), drawn, flips, generator
-    )
-    found.loc[tested & (found["effect"].abs() <= found["beside"].abs()), "effect_p"] = 1.0
+    known = found["difference"].notna().to_numpy()
+    found.loc[known, "effect_p"] = p_values((own - beside)[:, known].astype(np.float32), drawn, flips, generator)
+    found.loc[known & (found["effect"].abs() <= found["beside"].abs()), "effect_p"] = 1.0
     return found

@@ -271,38 +271,28 @@ OF_GRAPH_NODES = (
 )
 EXPERTS = table(
     f"{OF}/experts.parquet",
-    "An expert, a way in which it leaves, and a reach (docs/behaviours.md#experts); without rows if the model has no experts.",
+    "An expert, how it leaves, and a reach (docs/behaviours.md#experts); without rows if the model has no experts.",
     BEHAVIOUR,
     LAYER,
     count("expert", "number of the expert in its layer, from 0"),
-    share("clean", "share of the patched tokens of the prompts that are sent to it; of two lists, of the first one"),
+    share("clean", "share of the patched tokens of prompts that are sent to it; of two lists, of the first one"),
     share("patch", "the same of the other prompts; without pairs, of the other list or of sampled prefixes"),
-    number("log_ratio", "logarithm of the first share over the second one, half a prompt added to each"),
+    number("log_ratio", "logarithm of the first share over the second, half a prompt added to each"),
     share("p_value", "share of assignments of signs to groups of prompts with a difference of the shares as large"),
     share("q_value", "p-value, adjusted for all experts of the layer"),
-    word(
-        "change",
-        "`removed`: its contribution leaves; `renormalised`: the weights of the others grow, too; `replaced`: the next expert takes its place",
-        *words.CHANGES,
-    ),
+    word("change", "how it leaves (docs/behaviours.md#experts)", *words.CHANGES),
     REACH,
-    count("prompts", "prompts of the second half on which effects are measured"),
-    count("active", "those of them of which a patched token is sent to it"),
-    number("length", "mean length of what it writes there, summed over tokens", lowest=0),
-    *effect(
-        "mean over these prompts: by how much the logit difference falls; empty if none is sent to it, or the change is not known"
-    ),
-    number(
-        "beside",
-        "the same for changes of equal length along what the token's other experts write; empty without others",
-        LOGITS,
-    ),
+    count("prompts", "prompts on which effects are measured"),
+    count("active", "those of them with a patched token that is sent to it"),
+    number("length", "mean length of the change, summed over tokens; empty like `effect`", lowest=0),
+    *effect("mean fall of the logit difference; empty if no token is sent to it, or the change is not known"),
+    number("beside", "the same of the controls: the token's other experts; empty without any", LOGITS),
     *estimated(number("difference", "effect minus `beside`", LOGITS), OF_FIVE),
     share(
         "effect_p",
-        "share of assignments of signs to groups with a difference as large; 1 if the effect is no larger than `beside`",
+        "share of assignments of signs with a difference as large; 1 if the effect is no larger than `beside`",
     ),
-    share("effect_q", "the same, adjusted for all experts of all layers with such an effect"),
+    share("effect_q", "the same, adjusted for all experts of all layers"),
     since="fourth",
 )
 SOURCE = count("source", "row of the memory in the behaviour's table of nodes, from 0")
