@@ -206,6 +206,44 @@ rule behaviours_graph:
         """
 
 
+rule behaviours_experts:
+    input:
+        model="results/{run}/model",
+        prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
+        answers="results/{run}/behaviours/{behaviour}/answers.parquet",
+        triggers="results/{run}/triggers.h5",
+    output:
+        experts="results/{run}/behaviours/{behaviour}/experts.parquet",
+    log:
+        "results/{run}/logs/behaviours_experts/{behaviour}.log",
+    benchmark:
+        "results/{run}/benchmarks/behaviours_experts/{behaviour}.tsv"
+    priority: 50
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=gpus(whole_model=True),
+    params:
+        options=runs.options("behaviours_experts"),
+        memory=runs.memory_limits(),
+        code=code("behaviours_experts"),
+    message:
+        "Measure experts on the prompts of {wildcards.behaviour} of {wildcards.run}. Progress is in {log}."
+    shell:
+        """
+        ffkv behaviours experts {params.options} {params.memory} \
+            --name {wildcards.behaviour} \
+            --model {input.model:q} \
+            --encode {input.prompts:q} \
+            --answers {input.answers:q} \
+            --triggers {input.triggers:q} \
+            --threads {threads} \
+            --output {output.experts:q} \
+            >{log:q} 2>&1
+        """
+
+
 rule behaviours_summarize:
     input:
         model="results/{run}/model",
@@ -231,6 +269,7 @@ rule behaviours_summarize:
         graph_paths=runs.every(
             "results/{run}/behaviours/{behaviour}/graph_paths.parquet"
         ),
+        experts=runs.every("results/{run}/behaviours/{behaviour}/experts.parquet"),
         projections=runs.every("results/{run}/values/projections/{group}.h5"),
     output:
         tables("behaviours_summarize"),
@@ -255,6 +294,7 @@ rule behaviours_summarize:
         graph_nodes=repeated("graph_nodes"),
         graph_edges=repeated("graph_edges"),
         graph_paths=repeated("graph_paths"),
+        experts=repeated("experts"),
         projections=repeated("projections"),
         options=runs.options("behaviours_summarize"),
         code=code("behaviours_summarize"),
@@ -266,7 +306,7 @@ rule behaviours_summarize:
             {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
             {params.effects:q} {params.sets:q} {params.parts:q} {params.side_effects:q} \
             {params.graph_sets:q} {params.graph_nodes:q} {params.graph_edges:q} {params.graph_paths:q} \
-            {params.projections:q} \
+            {params.experts:q} {params.projections:q} \
             --model {input.model:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1

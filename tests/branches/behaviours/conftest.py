@@ -29,6 +29,7 @@ class Made(NamedTuple):
     sets: pd.DataFrame
     parts: pd.DataFrame
     side_effects: pd.DataFrame
+    experts: pd.DataFrame
     summaries: dict[str, pd.DataFrame]
     states: list[Path]
 
@@ -65,11 +66,12 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         [write(f"{name}-{number}", made[at]) for number, made in enumerate(of_shards)]
         for at, name in enumerate(measured)
     )
-    graph = take("graph")
+    graph, experts = take("graph"), take("experts")
     of_all = ("model", "encode", "memories", "answers", "stability")
     files = {name: files[name] for name in of_all} | {"projections": [files["projections"]]}
     files |= {"effects": effects, "sets": sets, "parts": parts, "side_effects": side}
     files |= {each.name: write(each.name, table) for each, table in zip(GRAPHS, graph, strict=True)}
+    files["experts"] = write("experts", experts)
     summaries = take("summarize")
     return Made(
         tables.read(files["encode"]),
@@ -78,6 +80,7 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         tables.read_all(sets),
         tables.read_all(parts),
         tables.read_all(side),
+        experts,
         summaries,
         states,
     )

@@ -38,6 +38,8 @@ def made_up(table: Table, layers: int, generator: np.random.Generator, rows: int
             frame[column.name] = _values(column, len(frame), generator)
     if table.name == "behaviours":  # a row per behaviour
         frame = frame.head(1)
+    if "expert" in frame:  # a row for each way in which it leaves
+        frame["expert"] = 0
     for names in IN_ORDER:
         if all(name in frame and pd.api.types.is_numeric_dtype(frame[name]) for name in names):
             frame[[*names]] = np.sort(frame[[*names]].to_numpy(float), axis=1)

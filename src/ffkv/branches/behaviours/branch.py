@@ -9,6 +9,7 @@ from ffkv.branches.branch import Branch
 PACKAGE = "ffkv.branches.behaviours"
 TOKENS = 20  # of a prompt, for plans
 PARTS = 3 * len(words.SHARES)  # first memories of three rankings, for CPR and CMD
+SENT = 8  # experts of a token, for plans
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
 RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
 
@@ -40,6 +41,19 @@ def _graphed(run: Any) -> tuple[float, float]:
         sets = (1 + its.graph_resamples) * TRIED * its.graph_maximum + 2 * its.random_sets
         whole = TOKENS if its.positions == "all" else 1
         total += sets * its.graph_prompts * (whole * 2 * run.shape.body + run.shape.head)
+    return total, 0
+
+
+def _of_experts(run: Any) -> tuple[float, float]:
+    """Returns the operations of the passes that read routers, of the blocks after experts, and of the head; and rows."""
+    total = 0.0
+    for its in run.settings.behaviours.values() if run.shape.active < 1 else ():
+        changes = (
+            3 * SENT**2 * run.shape.layers * its.effect_prompts
+        )  # an expert leaves in three ways, beside the others
+        whole = TOKENS if its.positions == "all" else 1
+        total += (2 * its.count + (3 + SENT) * its.effect_prompts) * TOKENS * run.shape.body
+        total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
     return total, 0
 
 
@@ -102,6 +116,15 @@ BRANCH = Branch(
             imports="model",
             amount=_graphed,
         ),
+        "experts": Step(
+            f"{PACKAGE}.experts:measure_experts",
+            "Measure which experts the routers send the prompts of a behaviour to, and what each expert does there.",
+            reads=("model", "encode", "answers", "triggers"),
+            settings=("behaviours", "seed", *RUNS_MODEL[:-1]),
+            writes=(tables.EXPERTS,),
+            imports="model",
+            amount=_of_experts,
+        ),
         "summarize": Step(
             f"{PACKAGE}.summarize:summarize_behaviours",
             "Write the tables of the report's section of behaviours.",
@@ -116,9 +139,10 @@ BRANCH = Branch(
                 "parts*",
                 "side_effects*",
                 *(f"{each.name}*" for each in tables.GRAPHS),
+                "experts*",
                 "projections*",
             ),
-            writes=(*summary_tables.SUMMARIES, *summary_tables.ALL_GRAPHS),
+            writes=(*summary_tables.SUMMARIES, *summary_tables.ALL_GRAPHS, summary_tables.ALL_EXPERTS),
         ),
     },
     heading="Behaviours",

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours import told as words
-from ffkv.branches.behaviours.told import MEMORIES, POSITIONS, SETS, SUMMARY
-from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM
+from ffkv.branches.behaviours.told import EXPERTS, MEMORIES, POSITIONS, SETS, SUMMARY
+from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM, REMOVED, RENORMALISED, REPLACED
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
@@ -154,6 +154,7 @@ def _tables(run: Run) -> list[TableBlock]:
             for number, name in enumerate(words.asked(run)["behaviour"])
         ),
         *_graphs(run),
+        *_experts(run),
         *(
             TableBlock(f"behaviour-{anchor}", heading, note(__package__, text), data_table(run, table))
             for anchor, heading, text, table in MORE
@@ -186,6 +187,41 @@ def _graphs(run: Run) -> list[TableBlock]:
         ]
         anchor, more = f"behaviour-graph-{place}", note(__package__, "graph")
         blocks.append(TableBlock(anchor, f"Graph of {name}", graph.told, table, folded, drawn, more))
+    return blocks
+
+
+def _experts(run: Run) -> list[TableBlock]:
+    """Returns the experts of each behaviour, or that there are none; nothing of a run that an earlier ffkv made."""
+    every = run.table(EXPERTS) if EXPERTS in run.tables else None
+    if every is None or not len(every):
+        return [] if every is None else [TableBlock("behaviour-experts", "Experts", note(__package__, "no_experts"))]
+    blocks, place = list[TableBlock](), ["layer", "expert"]
+    for name, own in every.groupby("behaviour", sort=False):
+        effects = own.pivot(index=place, columns=["reach", "change"], values="effect")
+        found = rows(own, reach="total", change=REMOVED).sort_values(["effect_q", "q_value"], kind="stable")
+        found = found.head(words.SHOWN).set_index(place)
+        shown = {
+            "removed": found["effect"],
+            "others": found["beside"],
+            "renormalised": effects["total", RENORMALISED],
+            "replaced": effects["total", REPLACED],
+            "direct": effects["direct", REMOVED],
+        }
+        columns: dict[str, Iterable[Cell]] = {
+            "expert": [f"L{layer}.e{expert}" for layer, expert in found.index],
+            **{
+                title: map(percent, found[each])
+                for title, each in (("sent there", "clean"), ("other prompts", "patch"))
+            },
+            **{
+                f"q, {what}": column(found[each], places=2)
+                for what, each in (("sent", "q_value"), ("effect", "effect_q"))
+            },
+            **{title: column(its.loc[found.index], like=found["effect"]) for title, its in shown.items()},
+        }
+        table = of_columns(f"experts of {name}", columns, ["expert"], int((found["effect_q"] <= SIGNIFICANT).sum()))
+        text = note(__package__, "experts")
+        blocks.append(TableBlock(f"behaviour-experts-{len(blocks)}", f"Experts of {name}", text, table))
     return blocks
 
 

@@ -32,6 +32,7 @@ def summarize_behaviours(given: Given) -> dict[str, pd.DataFrame]:
             of_memories = every["memories"][[*PLACE, "coefficient"]]
             frame = frame.assign(token=given.top_token_texts(frame)).merge(of_memories, "left", [*PLACE])
         made[table] = [frame]
+    made[summary_tables.ALL_EXPERTS] = [every["experts"]]
     return {
         table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
         for table, frames in made.items()

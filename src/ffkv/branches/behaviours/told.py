@@ -18,6 +18,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, number, percent
 
 SUMMARY, MEMORIES, SETS, MISSED = "behaviours", "behaviour_memories", "behaviour_sets", "behaviour_missed"
+EXPERTS = "behaviour_experts"
 SHOWN = 25  # memories of each behaviour that a page shows
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
 
