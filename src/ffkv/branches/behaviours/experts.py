@@ -211,7 +211,7 @@ def measure_prompt(
     known, something = flat.isfinite().all(2).all(1), (flat != 0).any(2).any(1)
     run = known & something
     # A change of nothing is the last one: what it gives is rounded as the others are.
-    asked = torch.cat([flat[run], torch.zeros_like(flat[:1])])
+    asked = torch.cat([flat[run], flat.new_zeros(1, *flat.shape[1:])])
     asked = asked[:, -1] if running.keeps else asked
     ends = changed_ends(running.loaded, layer, running.reruns[layer.index], [base], [asked])
     falls = torch.where(known, 0, torch.nan).double().cpu().repeat(len(REACHES), 1)
@@ -228,17 +228,18 @@ def measure_prompt(
 def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
     """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see there [prompt, 4, reach, expert, change].
 
-    The p-value is that of effect minus control, by sign flips of groups. An expert whose mean effect is no larger than that of its
-    controls has 1.
+    The difference is that of the sizes of effect and controls, whichever way these push. Its p-value is by sign flips of groups; 1 of an
+    effect that is no larger.
     """
     kinds = itertools.product(REACHES, range(its.shape[3]), CHANGES)
     found = pd.DataFrame(kinds, columns=["reach", "expert", "change"]).assign(prompts=len(its))
     own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
     found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
-    for name, start, values in (("effect", "", own), ("difference", "difference_", own - beside)):
+    larger = np.sign(own.mean(0)) * own - np.sign(beside.mean(0)) * beside
+    for name, start, values in (("effect", "", own), ("difference", "difference_", larger)):
         found[name], found[f"{start}low"], found[f"{start}high"] = estimate(values, drawn)
-    found["beside"] = found["effect"] - found["difference"]
-    known = found["difference"].notna().to_numpy()
-    found.loc[known, "effect_p"] = p_values((own - beside)[:, known].astype(np.float32), drawn, flips, generator)
-    found.loc[known & (found["effect"].abs() <= found["beside"].abs()), "effect_p"] = 1.0
+    found["beside"], known = beside.mean(0) + 0 * found["effect"], found["difference"].notna().to_numpy()
+    found.loc[known, "effect_p"] = p_values(larger[:, known].astype(np.float32), drawn, flips, generator)
+    no_larger = found["difference"] <= 1e-4 * found["effect"].abs()  # the same change twice differs by rounding
+    found.loc[no_larger, "effect_p"] = 1.0
     return found

@@ -287,7 +287,7 @@ EXPERTS = table(
     number("length", "mean length of the change, summed over tokens; empty like `effect`", lowest=0),
     *effect("mean fall of the logit difference; empty if no token is sent to it, or the change is not known"),
     number("beside", "the same of the controls: the token's other experts; empty without any", LOGITS),
-    *estimated(number("difference", "effect minus `beside`", LOGITS), OF_FIVE),
+    *estimated(number("difference", "size of the effect minus that of `beside`", LOGITS), OF_FIVE),
     share(
         "effect_p",
         "share of assignments of signs with a difference as large; 1 if the effect is no larger than `beside`",
