@@ -53,16 +53,20 @@ def route(
     """
     layers, banks, seen = loaded.anatomy.layers, banks_of(loaded.anatomy.layers), dict[tuple[int, str], Tensor]()
     calls = dict[int, tuple[Tensor, Tensor, Tensor]]()
+    quantities = "so" if any(layer.output_kind == "norm" for layer in layers) else "o"
 
     def read(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
-        call = last_calls[loaded.model.get_submodule(bank.module)]  # before the tap drops it
+        module = loaded.model.get_submodule(bank.module)
+        call = (
+            last_calls[module] if "s" in quantities else last_calls.pop(module)
+        )  # else the tap reads it, and drops it
         calls[layer.index] = _routed(call, bank, chosen.to(call.written.device))
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         of_token = tensor.flatten(0, 1)[chosen.to(tensor.device), None].float()
         seen[layer.index, quantity] = tensor.clone() if quantity == "o" else of_token
 
-    with inside, _after_banks(loaded.model, banks, read), tap(loaded.model, layers, "so") as run:
+    with inside, _after_banks(loaded.model, banks, read), tap(loaded.model, layers, quantities) as run:
         run(ids, receive)
     found = {}
     for layer, _ in banks:  # behind the pass: a norm that is asked for its gain is no part of it
