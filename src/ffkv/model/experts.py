@@ -296,7 +296,7 @@ class ExpertCall(NamedTuple):
     tokens: Tensor  # numbers of its tokens [n]
     coefficients: Tensor  # with the router's weight [n, unit]
     positive: Tensor | None  # whether the gates were positive [n, unit]; None without a gate
-    weight: Tensor | None  # the router's weight [n, 1]; None if it acts inside the expert
+    weight: Tensor  # the router's weight [n]; NaN if it acts inside the expert
     written: Tensor  # what the expert wrote, with its bias [n, d]
 
 
@@ -389,7 +389,8 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
             of_bias = (own if weight is None else own * weight).expand(len(tokens), -1)
             bias.index_add_(0, tokens, of_bias.to(bias.dtype))
             wrote = wrote + of_bias
-        calls.append(ExpertCall(expert, tokens, m, positive, weight, wrote))
+        known = m.new_full((len(tokens),), torch.nan) if weight is None else weight[:, 0]
+        calls.append(ExpertCall(expert, tokens, m, positive, known, wrote))
     if (shared := layout.bank_bias()) is not None:
         bias += shared
     call = last_calls[layout.bank] = BankCall((layout.experts, layout.units), calls, memories_wrote + bias, bias)

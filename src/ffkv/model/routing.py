@@ -105,14 +105,12 @@ def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> tuple[Tensor,
         found[token, slot] = values
         return found
 
-    calls = call.experts
-    written = dense((each.written for each in calls), 0)
-    weights = (
-        each.written.new_full((len(each.tokens), 1), torch.nan) if each.weight is None else each.weight
-        for each in calls
+    written, weight = (
+        dense((each.written for each in call.experts), 0),
+        dense((each.weight for each in call.experts), 0),
     )
-    experts = dense((torch.full_like(each.tokens, each.expert) for each in calls), -1)
-    return experts, dense(weights, 0)[..., 0].float(), scale_of(bank, written) * written
+    expert = dense((torch.full_like(each.tokens, each.expert) for each in call.experts), -1)
+    return expert, weight.float(), scale_of(bank, written) * written
 
 
 class _LeavingOut(TorchFunctionMode):

@@ -320,7 +320,7 @@ def test_experts_stand_in_a_table_those_with_the_smallest_q_values_first(run, ch
     assert (block.heading, block.table.muted_from) == (f"Experts of {NAME}", 1)
     assert block.table.headers[0] == "expert" and not block.table.numeric[0]
     first, *others = ([str(cell).replace("\u00a0", " ") for cell in row] for row in block.table.rows)
-    assert first == ["L1.e3", "75 %", "25 %", "0.01", "0.01", "3.25", "0.50", "3.25", "–", "3.25"]
+    assert first == ["L1.e3", "75 %", "25 %", "0.01", "0.01", "3.25", "3.25", "–", "0.50", "3.25"]
     assert [row[0] for row in others] == ["L0.e0", "L0.e3", "L1.e0"]
 
 

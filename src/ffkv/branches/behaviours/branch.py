@@ -46,14 +46,12 @@ def _graphed(run: Any) -> tuple[float, float]:
 
 def _of_experts(run: Any) -> tuple[float, float]:
     """Returns the operations of the passes that read routers, of the blocks after experts, and of the head; and rows."""
-    total = 0.0
+    total, body = 0.0, run.shape.body
     for its in run.settings.behaviours.values() if run.shape.active < 1 else ():
-        changes = (
-            3 * SENT**2 * run.shape.layers * its.effect_prompts
-        )  # an expert leaves in three ways, beside the others
         whole = TOKENS if its.positions == "all" else 1
-        total += (2 * its.count + (3 + SENT) * its.effect_prompts) * TOKENS * run.shape.body
-        total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
+        # An expert leaves in three ways, beside the others.
+        changes = 3 * SENT**2 * run.shape.layers * (whole * body / 2 + 2 * run.shape.head)
+        total += its.effect_prompts * (changes + (3 + SENT) * TOKENS * body) + 2 * its.count * TOKENS * body
     return total, 0
 
 

@@ -170,11 +170,10 @@ def measure_effects(
     `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks = banks_of(loaded.anatomy.layers)
-    layers, shape = [layer for layer, _ in banks], (len(prompts), 4, len(REACHES))
-    made = [
-        np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks
-    ]  # of an expert that a prompt is not sent to 0, else see `measure_prompt`
+    banks, shape = banks_of(loaded.anatomy.layers), (len(prompts), 4, len(REACHES))
+    layers = [layer for layer, _ in banks]
+    # See `measure_prompt`; 0 where a prompt is not sent to the expert.
+    made = [np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks]
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
             clean, counts = [prompts[n].clean for n in rows], [prompts[n].tokens for n in rows]
@@ -190,7 +189,7 @@ def measure_effects(
         say(f"Layers {sorted(unproven)}: their routers cannot be made to leave an expert out, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
     for layer, its in zip(layers, made, strict=True):
-        its[:, 0, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
+        its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
         tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=layer.index))
     table = pd.concat(tested, ignore_index=True)
     for _, known in table.dropna(subset="effect_p").groupby(["change", "reach"]):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours import told as words
 from ffkv.branches.behaviours.told import EXPERTS, MEMORIES, POSITIONS, SETS, SUMMARY
-from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, RANDOM, REMOVED, RENORMALISED, REPLACED
+from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, CHANGES, RANDOM, REMOVED
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
@@ -200,28 +200,19 @@ def _experts(run: Run) -> list[TableBlock]:
         effects = own.pivot(index=place, columns=["reach", "change"], values="effect")
         found = rows(own, reach="total", change=REMOVED).sort_values(["effect_q", "q_value"], kind="stable")
         found = found.head(words.SHOWN).set_index(place)
-        shown = {
-            "removed": found["effect"],
-            "others": found["beside"],
-            "renormalised": effects["total", RENORMALISED],
-            "replaced": effects["total", REPLACED],
-            "direct": effects["direct", REMOVED],
-        }
+        shown = {change: effects["total", change] for change in CHANGES}
+        shown |= {"others": found["beside"], "direct": effects["direct", REMOVED]}
         columns: dict[str, Iterable[Cell]] = {
             "expert": [f"L{layer}.e{expert}" for layer, expert in found.index],
-            **{
-                title: map(percent, found[each])
-                for title, each in (("sent there", "clean"), ("other prompts", "patch"))
-            },
-            **{
-                f"q, {what}": column(found[each], places=2)
-                for what, each in (("sent", "q_value"), ("effect", "effect_q"))
-            },
+            "sent there": map(percent, found["clean"]),
+            "other prompts": map(percent, found["patch"]),
+            "q, sent": column(found["q_value"], places=2),
+            "q, effect": column(found["effect_q"], places=2),
             **{title: column(its.loc[found.index], like=found["effect"]) for title, its in shown.items()},
         }
         table = of_columns(f"experts of {name}", columns, ["expert"], int((found["effect_q"] <= SIGNIFICANT).sum()))
-        text = note(__package__, "experts")
-        blocks.append(TableBlock(f"behaviour-experts-{len(blocks)}", f"Experts of {name}", text, table))
+        anchor, heading = f"behaviour-experts-{len(blocks)}", f"Experts of {name}"
+        blocks.append(TableBlock(anchor, heading, note(__package__, "experts"), table))
     return blocks
 
 

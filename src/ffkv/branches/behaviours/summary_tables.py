@@ -164,12 +164,7 @@ OF_STABILITY = table(
     share("overlap", "mean rank-biased overlap, persistence 0.9"),
 )
 SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_SIDE_EFFECTS, OF_STABILITY)
-ALL_EXPERTS = table(
-    "behaviours/behaviour_experts.csv",
-    f"{tables.EXPERTS.about} Of all behaviours.",
-    *tables.EXPERTS.columns,
-    since="fourth",
-)
+ALL_EXPERTS = replace(tables.EXPERTS, path="behaviours/behaviour_experts.csv")  # of all behaviours
 COEFFICIENT = replace(tables.COEFFICIENT, since="fourth")
 # Those of all behaviours, below each other.
 ALL_GRAPHS = tuple(
