@@ -57,9 +57,8 @@ def route(
 
     def read(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
         module = loaded.model.get_submodule(bank.module)
-        call = (
-            last_calls[module] if "s" in quantities else last_calls.pop(module)
-        )  # else the tap reads it, and drops it
+        # If the tap reads factors, it drops the record itself.
+        call = last_calls[module] if "s" in quantities else last_calls.pop(module)
         calls[layer.index] = _routed(call, bank, chosen.to(call.written.device))
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
@@ -105,10 +104,8 @@ def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> tuple[Tensor,
         found[token, slot] = values
         return found
 
-    written, weight = (
-        dense((each.written for each in call.experts), 0),
-        dense((each.weight for each in call.experts), 0),
-    )
+    written = dense((each.written for each in call.experts), 0)
+    weight = dense((each.weight for each in call.experts), 0)
     expert = dense((torch.full_like(each.tokens, each.expert) for each in call.experts), -1)
     return expert, weight.float(), scale_of(bank, written) * written
 
