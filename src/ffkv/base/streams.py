@@ -60,6 +60,7 @@ class Purpose(IntEnum):
     CONCEPT_DRAWS = 66
     CONCEPT_DIRECTIONS = 67
     SHUFFLED_CONCEPTS = 68
+    ROUTED_DOCUMENTS = 69
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -83,7 +83,7 @@ def label_files(concept: Concept) -> list[str]:
 def check_labels(concept: Concept) -> None:
     """Reads the files with the labels of a concept. Raises UserError if its only file, or none of them, is a task; or as `find_rules`."""
     if concept.rules == "speech":
-        from ffkv.branches.concepts.rules import find_rules  # needs spaCy, which takes its time
+        from ffkv.corpus.rules import find_rules  # needs spaCy, which takes its time
 
         find_rules(concept.rules, concept.pipeline)
     problems, files = list[str](), label_files(concept)

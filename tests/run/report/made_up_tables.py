@@ -9,6 +9,8 @@ from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
 from ffkv.branches.behaviours.summary_tables import ALL_GRAPHS
 from ffkv.branches.concepts.tables import CURVES, FEATURES, TASKS
+from ffkv.branches.routing import measure as routing
+from ffkv.branches.routing import tables as of_routing
 from ffkv.branches.keys.section import CATEGORIES
 from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.refinement.section import CASES
@@ -320,3 +322,17 @@ def write_concepts(folder: Path, generator: np.random.Generator) -> None:
     found = [row | {"task": f"french/{number}", "positive": "".join(HOSTILE[:3])} for number in range(3)]
     found[2] |= {"train": 0, "test": 0, "best_layer": np.nan, "best_memory": np.nan, "left_out": "too few texts"}
     tables.write(TASKS.frame(found), folder / TASKS.path)
+
+
+def write_routing(folder: Path, layers: int) -> None:
+    """Layers of eight experts, of which the last one gets no token, and the first one most tokens of a pattern."""
+    generator = np.random.default_rng(5)  # of its own: the tables after these stay as they are
+    has, load, experts, patterns = generator.random(1000) < 0.1, [], [], []
+    for layer in range(layers):
+        sent = (generator.random((1000, 8)) < 0.25) & (np.arange(8) < 7)
+        sent[has, 0] = True
+        load.append({"layer": layer, **routing.load_of(sent)})
+        experts += [{"layer": layer, "expert": at, "tokens": n, "share": n / 1000} for at, n in enumerate(sent.sum(0))]
+        patterns += [{"layer": layer, "q": row["p"], **row} for row in routing.rows_of_patterns(sent, {"digits": has})]
+    for table, rows in ((of_routing.LOAD, load), (of_routing.EXPERTS, experts), (of_routing.PATTERNS, patterns)):
+        tables.write(table.frame(rows), folder / table.path)
