@@ -1,7 +1,5 @@
 """To which experts tokens are sent: read from models of several kinds, against their routers; by hand; planted; and by chance."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ GENERATOR = np.random.default_rng
 class Sentences:
     """Sentences of some lengths behind one token that precedes every sentence, each of a document."""
 
-    bos = [1]
+    bos = (1,)
 
     def __init__(self, lengths, document=None, vocabulary=60):
         self.lengths = np.array(lengths)
@@ -28,7 +26,7 @@ class Sentences:
         self.own = [GENERATOR(n).integers(2, vocabulary, length) for n, length in enumerate(lengths)]
 
     def prefix_ids(self, sentence, position):
-        return np.concatenate([self.bos, self.own[sentence][:position]])
+        return np.concatenate([np.array(self.bos), self.own[sentence][:position]])
 
 
 def with_experts(loaded):
@@ -55,7 +53,7 @@ def test_tokens_are_sent_to_the_experts_that_work_on_them_alone(load_kind, kind)
 def test_tokens_are_sent_where_the_router_has_its_largest_logits(load_kind):
     loaded, corpus = load_kind("mixtral"), Sentences([6])
     layer = with_experts(loaded)[1]
-    (read,) = [found for found in read_routing(loaded, [layer], corpus, [0], 100)]
+    (read,) = list(read_routing(loaded, [layer], corpus, [0], 100))
     states: list[torch.Tensor] = []
     router = loaded.model.get_submodule(f"{layer.block}.mlp.gate")
     handle = router.register_forward_pre_hook(lambda module, args: states.append(args[0]))

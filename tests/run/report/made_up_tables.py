@@ -9,14 +9,14 @@ from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
 from ffkv.branches.behaviours.summary_tables import ALL_GRAPHS
 from ffkv.branches.concepts.tables import CURVES, FEATURES, TASKS
-from ffkv.branches.routing import measure as routing
-from ffkv.branches.routing import tables as of_routing
 from ffkv.branches.keys.section import CATEGORIES
 from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.refinement.section import CASES
 from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
 from ffkv.branches.roles.tables import BY_MEMORY as ROLES
 from ffkv.branches.roles.tables import CASES as CASES_OF_SIGNS
+from ffkv.branches.routing import measure as routing
+from ffkv.branches.routing import tables as of_routing
 from tests.run.report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_some_projections
 
 
