@@ -34,10 +34,16 @@ def test_a_run_of_a_model_with_experts(tmp_path):
     own = expert.memories
     assert own["memory"].sort_values().tolist() == [*range(48, 72)] and (own["layer"] == 1).all()
     assert own["contribution"].is_monotonic_decreasing
-    assert expert.load["share"].item() == run.table("routing_experts").query("layer == 1 and expert == 2")["share"].item()
+    assert (
+        expert.load["share"].item() == run.table("routing_experts").query("layer == 1 and expert == 2")["share"].item()
+    )
     assert expert.patterns["q"].is_monotonic_increasing and expert.effects.empty
     assert run.memory("L1.50").expert == "L1.e2" and run.memory("L1.50").unit == "expert 2, unit 2"
-    for wrong, told in {"L1.e4": "experts 0 to 3", "L2.e0": "layers 0 to 1", "L1.2": "Write expert 5 of layer 3"}.items():
+    for wrong, told in {
+        "L1.e4": "experts 0 to 3",
+        "L2.e0": "layers 0 to 1",
+        "L1.2": "Write expert 5 of layer 3",
+    }.items():
         with pytest.raises(UserError, match=told):
             run.expert(wrong)
     visitor = Visitor(open_shelf([run.folder]))
