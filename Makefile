@@ -98,7 +98,7 @@ lint: install ## Formats, lint rules, and the directions in which rooms may impo
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 	lint-imports
-	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests configs benchmarks config.yaml
+	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src packages tests configs benchmarks config.yaml
 
 types: install ## Type checker.
 	mypy
@@ -145,7 +145,7 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/require
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
 	$(call install_demo,$(VENV))
-	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-formats -e packages/ffkv-machines -e packages/ffkv-publishing
+	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-machines -e packages/ffkv-publishing
 	touch $@
 
 slurm: $(VENV)/slurm ## Set up .venv with what submits jobs to a SLURM cluster.
@@ -165,7 +165,7 @@ $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requiremen
 
 clean: ## Delete caches. Results and reports stay.
 	rm -rf build mutants .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find src packages tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Delete caches, environments, results and reports. Asks first.
 	@read -r -p "Delete .venv, .venv-peers, .snakemake, and all results and reports? [y/N] " answer && [ "$$answer" = y ]

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-OWN = ("ffkv", "ffkv-agents", "ffkv-formats", "ffkv-machines", "ffkv-publishing")  # packages of this repository
+# The packages of this repository, the core first.
+OWN = "ffkv", "ffkv-agents", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -57,6 +58,11 @@ def _of_all_packages() -> Any:  # its type depends on the version of Python
 def is_own(entry: EntryPoint) -> bool:
     """Whether it is of ffkv's own packages, those in packages/ among them."""
     return entry.dist is not None and entry.dist.name in OWN
+
+
+def is_of_core(entry: EntryPoint) -> bool:
+    """Whether it is of the package ffkv itself, which is always installed."""
+    return entry.dist is not None and entry.dist.name == OWN[0]
 
 
 @cache

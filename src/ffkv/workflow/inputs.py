@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.doors import entries, is_own, locate
+from ffkv.base.doors import entries, is_of_core, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
@@ -48,7 +48,7 @@ def code_beside(what: str, settings: Settings) -> str:
         folder = Path(settings.model.located().checkpoint)
         name = next((name for name, reader in readers().items() if reader.reads(folder)), "")
     entry = entries(doors[what]).get(name)
-    return "" if entry is None or is_own(entry) else code_hash(entry.value)
+    return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
 
 
 def check_packages(settings: Settings) -> None:
