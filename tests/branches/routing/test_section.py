@@ -5,12 +5,12 @@ from ffkv.base.files import tables
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.routing.section import SECTION
 from ffkv.run.report.section import arrange_one, draw_exhibits, summary
-from tests.run.report.conftest import folder, write_results  # noqa: F401
+from tests.run.report.conftest import write_results
 
 
-def test_an_expert_of_a_pattern_is_named_and_one_of_none_is_counted(folder):
+def test_an_expert_of_a_pattern_is_named_and_one_of_none_is_counted(tmp_path):
     """Of the made-up layers, expert 0 gets all digits, and expert 7 gets no token."""
-    run = ffkv.open(folder)
+    run = ffkv.open(write_results(tmp_path / "made"))
     (block,) = SECTION.after(run)
     rows = block.table.rows
     assert len(rows) == 5 and all("digits" in row[0] for row in rows)  # of six layers
