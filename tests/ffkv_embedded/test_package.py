@@ -49,7 +49,7 @@ facts.load_tokenizer = facts.context_of = facts.chat_renderer = lambda *given: 9
 settings = ffkv.settings.Settings(model=other, corpus={{"dataset": "theirs/text"}})
 ask(facts._measure_text, settings, None, None, {{}})
 print(CliRunner().invoke(command, ["train", "--output", "checkpoint"]).output.splitlines()[-1])
-print(*[name for name in CliRunner().invoke(command, ["--help"]).output.split() if name in ("train", "prove", "corpus")])
+print("Train the embedded model" in CliRunner().invoke(command, ["--help"]).output)
 """
 
 
@@ -65,7 +65,7 @@ def test_without_the_package_every_way_to_the_model_or_the_corpus_names_it(tmp_p
         "False",
         f"The text by which the size of theirs/text is estimated {INSTALL}",
         f"Error: `ffkv train` {INSTALL}",
-        "corpus",
+        "False",
     ]
 
 
