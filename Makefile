@@ -81,7 +81,7 @@ test-versions: ## The fast tests and a run with the newest versions of all requi
 	    $(PYTHON) -m venv build/$$edge && \
 	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
 	    $(call install_demo,build/$$edge) && \
-	    build/$$edge/bin/pip install --quiet --no-deps -e . -e packages/ffkv-embedded -e packages/ffkv-fairseq && \
+	    build/$$edge/bin/pip install --quiet --no-deps $(addprefix -e ,. $(wildcard packages/*)) && \
 	    export PATH=$(CURDIR)/build/$$edge/bin:$$PATH && \
 	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults" && \
 	    snakemake --configfile configs/tiny.yaml --directory build/run-$$edge || exit 1; \
