@@ -117,3 +117,22 @@ def test_a_public_name_of_a_missing_package_is_told_when_it_is_used(tmp_path):
     assert names() == public == ["Part"] and get("Part") is ffkv.Part
     with pytest.raises(ffkv.UserError, match=r"^their\.b is in the package no-such-package\."):
         get("b")
+
+
+READ = f"""{HIDDEN}
+from click.testing import CliRunner
+import ffkv
+from ffkv.cli import ffkv as command
+
+run = ffkv.open("results/tiny")
+print(len(run.table("training")), type(ffkv.figure(run, "training")).__name__)
+print(CliRunner().invoke(command, ["check", "results/tiny"]).output.strip())
+"""
+
+
+@pytest.mark.workflow
+def test_without_the_package_a_finished_run_of_the_model_is_read(tiny):
+    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, env=OFFLINE, cwd=tiny)
+    assert done.returncode == 0, done.stderr
+    rows, about = done.stdout.splitlines()
+    assert rows == "20 Figure" and about.endswith("all that the run has, and all are whole.")
