@@ -28,7 +28,8 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = "ffkv", "ffkv-agents", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
+OWN = "ffkv", "ffkv-agents", "ffkv-embedded", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
+BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -75,7 +76,9 @@ def entries(door: str) -> dict[str, EntryPoint]:
 
 
 def load(door: str, name: str, function: str = "") -> Any:
-    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used."""
+    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
+    if name not in entries(door):
+        raise UserError(in_package(f"What model.checkpoint or corpus.dataset calls `{name}`", BRINGS[name]))
     entry = entries(door)[name]
     try:
         found = EntryPoint(name, function or entry.value, entry.group).load()
@@ -84,6 +87,11 @@ def load(door: str, name: str, function: str = "") -> Any:
         return found
     except Exception as error:  # whatever goes wrong in a package of others
         raise unusable(entry, function or entry.value, error) from error
+
+
+def in_package(what: str, package: str) -> str:
+    """Says which package of packages/ has what is asked for, and how it is installed."""
+    return f"{what} is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
 
 
 def unusable(entry: EntryPoint, what: str, error: Exception) -> UserError:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.doors import entries, is_of_core, locate
+from ffkv.base.doors import entries, is_of_core, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
@@ -52,8 +52,10 @@ def code_beside(what: str, settings: Settings) -> str:
 
 
 def check_packages(settings: Settings) -> None:
-    """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
+    """Makes sure that the packages are installed whose text a run reads, or that train its model. Raises UserError if one is missing."""
     corpus = settings.corpus
+    if EMBEDDED in (settings.model.checkpoint, corpus.dataset):
+        load("rules", EMBEDDED)
     for address in (corpus.train + corpus.validation) * (corpus.dataset == "files") + settings.embedded.text:
         locate(address)
 
