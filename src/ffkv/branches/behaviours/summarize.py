@@ -11,7 +11,7 @@ from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.behaviours import stored, summary_tables
 from ffkv.branches.behaviours.missed import STRATA, most_of, strata_of
 from ffkv.branches.behaviours.tables import GRAPHS
-from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OUTSIDE, OWN, REFERENCE
+from ffkv.branches.behaviours.words import ALL, DIRECTIONS, EVERYTHING, MEMORIES, OUTSIDE, OWN, REFERENCE
 from ffkv.branches.given import Given
 
 PLACE = ("behaviour", "layer", "memory")
@@ -63,6 +63,7 @@ def summarize(
         summary_tables.OF_SETS: of_sets,
         summary_tables.AREAS: areas,
         summary_tables.MISSED: summarize_missed(own["effects"], own["memories"], of_memories),
+        summary_tables.OF_WRITERS: summarize_writers(own["writers"], group),
         summary_tables.OF_SIDE_EFFECTS: summarize_side_effects(own["side_effects"]),
         summary_tables.OF_STABILITY: summarize_stability(own["stability"]),
     }
@@ -204,6 +205,30 @@ def summarize_missed(effects: pd.DataFrame, memories: pd.DataFrame, of_memories:
             counted = {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
         row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
         rows.append(row | counted)
+    return pd.DataFrame(rows)
+
+
+def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """Returns the rows of the table `OF_WRITERS` of one behaviour, from the table `WRITERS`. `group`: of each prompt, by its number.
+
+    Shares are of what everything does. There are none if that is not above 0, or its interval has the 0.
+    """
+    rows: list[dict] = []
+    for (reach, positions), own in writers.groupby(["reach", "positions"], sort=False):
+        effects = own.pivot_table("effect", "prompt", ["layer", "writer"], sort=False)
+        weights = without_each(group.loc[effects.index].to_numpy())
+        every = weights @ effects.to_numpy(np.float64)
+        whole = every[:, [effects.columns.get_loc((-1, EVERYTHING))]]
+        there = whole[0, 0] > 0 and not interval_over_groups(whole[:, 0])[0] <= 0
+        shares = every / whole if there else every * np.nan
+        for (layer, writer), effect, share in zip(effects.columns, every.T, shares.T, strict=True):
+            row = {"layer": layer, "writer": writer, "reach": reach, "positions": positions, "prompts": len(effects)}
+            row |= {"effect": effect[0], **dict(zip(("low", "high"), interval_over_groups(effect), strict=True))}
+            row |= {
+                "share": share[0],
+                **dict(zip(("share_low", "share_high"), interval_over_groups(share), strict=True)),
+            }
+            rows.append(row)
     return pd.DataFrame(rows)
 
 

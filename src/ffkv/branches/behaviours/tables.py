@@ -7,6 +7,7 @@ from ffkv.base.files.columns import (
     Column,
     count,
     flag,
+    layer,
     number,
     share,
     table,
@@ -229,6 +230,32 @@ SIDE_EFFECTS = table(
     *OF_SET,
     number("divergence", "KL divergence of the new prediction from the old one", "nat", "float32", lowest=0),
     number("loss", "by how much the loss of the next token rises", "nat", "float32"),
+)
+OF_WRITERS = (
+    layer("the layer, from 0; -1: all layers together"),
+    word(
+        "writer",
+        "what writes: the `embedding`; `attention`: what is added between o of the layer before and o of the layer, but for its y;"
+        " `memories`: y; `everything`",
+        *words.WRITERS,
+    ),
+    REACH,
+    word(
+        "positions",
+        "where: at the `last` token of a prompt, or at `all` tokens, if the two prompts of a pair have as many",
+        "last",
+        "all",
+    ),
+)
+WRITERS = table(
+    f"{OF}/writers/{{shard}}.parquet",
+    "A prompt of a pair, what writes, a reach and where. Without rows if memories are not patched to the other prompt, or writes cannot be told"
+    " apart.",
+    BEHAVIOUR,
+    PROMPT,
+    *OF_WRITERS,
+    number("effect", "by how much the logit difference falls when it writes what it does on the other prompt", LOGITS),
+    since="fourth",
 )
 
 OF_GRAPH_SETS = (

@@ -18,6 +18,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, number, percent
 
 SUMMARY, MEMORIES, SETS, MISSED = "behaviours", "behaviour_memories", "behaviour_sets", "behaviour_missed"
+WRITERS = "behaviour_writers"
 SHOWN = 25  # memories of each behaviour that a page shows
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
 
@@ -100,6 +101,23 @@ def _tell_sets(run: Run, name: str) -> str:
 def caption_sets(run: Run) -> Caption:
     """Returns the words of the figure of sets."""
     return _caption(run, _tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
+
+
+def _tell_writers(run: Run, name: str) -> str:
+    table = writers(run, name)
+    found = [(where, rows(table, reach="total", positions=where, layer=-1)) for where in POSITIONS]
+    found = [(POSITIONS[where], own.set_index("writer")) for where, own in found if len(own)]
+    return note(__package__, "written", found=found, with_interval=with_interval)
+
+
+def writers(run: Run, name: str) -> pd.DataFrame:
+    """Returns what is known of who carries a behaviour; no rows in a run of an earlier ffkv."""
+    return rows(run.table(WRITERS), behaviour=name) if WRITERS in run.tables else pd.DataFrame()
+
+
+def caption_writers(run: Run) -> Caption:
+    """Returns the words of the figure of who writes a behaviour."""
+    return _caption(run, _tell_writers, "writers", "Lines by layer, a panel per behaviour.")
 
 
 def main_numbers(run: Run) -> dict[str, str]:
