@@ -10,11 +10,11 @@ from support import LAYER_KINDS, WORDS, word_tokenizer
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from ffkv.base.errors import UserError
-from ffkv.branches.behaviours import summarize, writers
+from ffkv.branches.behaviours import writers
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.branches.behaviours.writers import measure_writers, sets_of_writers
+from ffkv.branches.behaviours.writers import find_norms, measure_writers, sets_of_writers
 from ffkv.model.effects.rerun import Running
-from ffkv.model.effects.writes import read_writes, why_not_apart
+from ffkv.model.effects.writes import norms_before, read_writes
 from ffkv.model.head.head_file import load_head
 from tests.branches.behaviours.conftest import make
 from tests.branches.intervention.conftest import write_inputs
@@ -78,6 +78,10 @@ def run(loaded, kind: str, ids: np.ndarray, to=None, which=lambda layer, writer:
     return written, end[0], logits
 
 
+def measured(model: Running, prompts: list[Encoded]) -> list[dict]:
+    return measure_writers(model, find_norms(model.loaded, prompts), prompts)
+
+
 def difference(prompt: Encoded, logits: torch.Tensor) -> float:
     return float(logits[prompt.answer] - logits[prompt.wrong])
 
@@ -91,7 +95,7 @@ def effects_of(rows: list[dict]) -> dict[tuple, float]:
 def test_total_effects_are_those_of_forward_passes(kind, running):
     """Each writer of each layer, of all layers, and everything; at the last token, and at all of a pair of equal length."""
     model = running(kind)
-    loaded, found = model.loaded, effects_of(measure_writers(model, PAIRS))
+    loaded, found = model.loaded, effects_of(measured(model, PAIRS))
     for prompt in PAIRS:
         to, _, other = run(loaded, kind, prompt.patch)
         clean = difference(prompt, run(loaded, kind, prompt.clean)[-1])
@@ -114,9 +118,9 @@ def test_total_effects_are_those_of_forward_passes(kind, running):
 def test_direct_effects_are_what_the_last_norm_makes_of_writes(kind, running):
     """By hand in float64, with what the norm divides by on the clean prompt. Writes are of float32, so 1e-5 of the largest."""
     model = running(kind)
-    loaded, found = model.loaded, effects_of(measure_writers(model, PAIRS))
+    loaded, found = model.loaded, effects_of(measured(model, PAIRS))
     _, norm, _ = parts_of(loaded, kind)
-    output = loaded.model.get_output_embeddings().weight.double()
+    output = loaded.model.get_output_embeddings().weight.detach().double()
     for prompt in PAIRS:
         (own, end, _), (to, other, _) = (run(loaded, kind, ids) for ids in (prompt.clean, prompt.patch))
 
@@ -125,7 +129,7 @@ def test_direct_effects_are_what_the_last_norm_makes_of_writes(kind, running):
             centre = (lambda each: each) if kind == "llama" else (lambda each: each - each.mean())
             divisor = (centre(end.double()).square().mean() + getattr(norm, "eps", 1e-6)).sqrt()
             normed = centre(state.double()) / divisor * norm.weight.double()
-            return float(normed @ (output[prompt.answer] - output[prompt.wrong]))
+            return float(normed.detach() @ (output[prompt.answer] - output[prompt.wrong]))
 
         expected = {place: held(own[place][-1]) - held(to[place][-1]) for place in own}
         whole = held(end) - held(other)
@@ -140,16 +144,16 @@ def test_direct_effects_are_what_the_last_norm_makes_of_writes(kind, running):
 
 
 @pytest.mark.parametrize("kind", LAYER_KINDS)
-def test_writes_add_up_or_the_model_is_named(kind, running):
+def test_writes_add_up_or_the_model_is_named(kind, running, capsys):
     model = running(kind, batch_tokens=16)  # several passes per prompt
     ids = torch.tensor(PAIRS[0].clean)[None]
     if kind == "opt-post-norm":
-        assert "normed" in why_not_apart(model.loaded, ids)
+        assert "normed" in norms_before(model.loaded, ids) and measured(model, PAIRS) == []
+        assert "multiplied, or normed" in capsys.readouterr().err
         return
-    assert why_not_apart(model.loaded, ids) == ""
-    own = read_writes(model.loaded, ids)
+    own = read_writes(model.loaded, norms_before(model.loaded, ids), ids)
     assert torch.allclose(own.parts.sum(0), own.end, atol=1e-5 * float(own.end.abs().max()))
-    found = effects_of(measure_writers(model, PAIRS))
+    found = effects_of(measured(model, PAIRS))
     for prompt in PAIRS:  # direct effects of all writers are that of everything
         of_writers = [
             found[prompt.number, "direct", "last", -1, each] for each in ("embedding", "attention", "memories")
@@ -161,7 +165,7 @@ def test_writes_add_up_or_the_model_is_named(kind, running):
 
 
 def test_a_prompt_that_is_its_own_other_prompt_has_no_effects(running):
-    rows = measure_writers(running("llama"), [PAIRS[0]._replace(patch=PAIRS[0].clean)])
+    rows = measured(running("llama"), [PAIRS[0]._replace(patch=PAIRS[0].clean)])
     assert max(abs(row["effect"]) for row in rows) < TOLERANCE
 
 
@@ -169,7 +173,7 @@ def test_a_run_that_changes_by_a_change_of_nothing_is_refused(running, monkeypat
     way = writers.patch_writes
     monkeypatch.setattr(writers, "patch_writes", lambda *given: way(*given) + 0.1)
     with pytest.raises(UserError, match="cannot be changed while it runs"):
-        measure_writers(running("gpt2"), PAIRS)
+        measured(running("gpt2"), PAIRS)
 
 
 def test_sets_of_writers():
@@ -232,7 +236,11 @@ def attentive(tmp_path_factory):
 
 def test_a_behaviour_that_attention_alone_carries(attentive):
     """At the last token attention of layer 1 has all of it; memories and the embedding there have none."""
-    found = attentive.summaries["behaviour_writers"].set_index(["reach", "positions", "layer", "writer"])["share"]
+    found = (
+        attentive.summaries["behaviour_writers"]
+        .set_index(["reach", "positions", "layer", "writer"])["share"]
+        .sort_index()
+    )
     for reach in ("direct", "total"):
         own = found[reach, "last"]
         assert own[1, "attention"] == pytest.approx(1, abs=1e-5) and own[-1, "attention"] == pytest.approx(1, abs=1e-5)

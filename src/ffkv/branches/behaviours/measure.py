@@ -16,7 +16,6 @@ from ffkv.base.files import tables
 from ffkv.base.files.columns import Table
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.base.terminal import say
 from ffkv.branches.behaviours import stored, words
 from ffkv.branches.behaviours.choosing import Asked, Subjects
 from ffkv.branches.behaviours.encode import SAMPLED, draw_prefixes
@@ -26,13 +25,11 @@ from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
 from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS, WRITERS
-from ffkv.branches.behaviours.writers import measure_writers
+from ffkv.branches.behaviours.writers import find_norms, measure_writers
 from ffkv.branches.given import Given
 from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
-from ffkv.model.effects.writes import why_not_apart
 from ffkv.model.keys_and_values import values_in_place
-from ffkv.model.tap.hooks import tried
 
 MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS, WRITERS)
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
@@ -114,7 +111,7 @@ def measure(
     drawn = memories.iloc[draw_outside(memories, settings.missed, random_stream(seed, Purpose.MISSED))]
     alone = np.zeros(0, int), torch.zeros(0, anatomy.width)  # without controls
     outside = {layer: [Candidate(n, *alone) for n in own] for layer, own in drawn.groupby("layer")["memory"]}
-    writes_apart = settings.baseline == "patch" and _writes_apart(running, prompts)
+    norms = find_norms(running.loaded, prompts) if settings.baseline == "patch" else []
     room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
         for texts in (prompts, prefixes):
@@ -126,23 +123,13 @@ def measure(
                     made[EFFECTS] += [row | {"source": words.OUTSIDE} for row in of_outside if row["reach"] == "total"]
                     made[SETS] += measure_sets(sets, half)
                     made[PARTS] += _rows(parts, half, kept=half.differences([part.memories for part in parts]))
-                    made[WRITERS] += measure_writers(running, [texts[n] for n in own]) if writes_apart else []
+                    made[WRITERS] += measure_writers(running, norms, [texts[n] for n in own])
                 else:
                     made[SIDE_EFFECTS] += measure_side_effects(sets, half)
                 bar.update(len(own))
     for table, rows in made.items():
         rows.sort(key=lambda row: row["prefix" if table is SIDE_EFFECTS else "prompt"])
     return made
-
-
-def _writes_apart(running: Running, prompts: Sequence[Encoded]) -> bool:
-    """Tells whether what attention writes can be told of some pairs; says why if it cannot."""
-    if not prompts or not len(prompts[0].patch):
-        return False
-    ids = torch.tensor(prompts[0].clean)[None].to(running.loaded.device)
-    if why := tried(why_not_apart, running.loaded, ids):
-        say(f"What attention writes is not told, because {why}.", error=True)
-    return not why
 
 
 def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from ffkv.base.errors import UserError
+from ffkv.base.terminal import say
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.words import ALL_MEMORIES, ATTENTION, EMBEDDING, EVERYTHING, WRITERS
+from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.rerun import TOLERANCE, Running
-from ffkv.model.effects.writes import patch_writes, read_writes
-from ffkv.model.tap.hooks import relative_error
+from ffkv.model.effects.writes import norms_before, patch_writes, read_writes
+from ffkv.model.tap.hooks import relative_error, tried
 
 
 def sets_of_writers(layers: int) -> tuple[list[dict], np.ndarray]:
@@ -29,8 +32,21 @@ def sets_of_writers(layers: int) -> tuple[list[dict], np.ndarray]:
     return [{"layer": n, "writer": each} for n, each in named], np.stack(sets)
 
 
-def measure_writers(running: Running, prompts: Sequence[Encoded]) -> list[dict]:
+def find_norms(loaded: LoadedModel, prompts: Sequence[Encoded]) -> list[nn.Module]:
+    """Returns what `measure_writers` needs. None of prompts that are no pairs; nor, and says why, where writes cannot be told apart."""
+    if not prompts or not len(prompts[0].patch):
+        return []
+    found = tried(norms_before, loaded, torch.tensor(prompts[0].clean)[None].to(loaded.device))
+    if isinstance(found, list):
+        return found
+    say(f"What attention and memories write of a behaviour is not told, because {found}.", error=True)
+    return []
+
+
+def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Sequence[Encoded]) -> list[dict]:
     """Returns rows of the table `WRITERS`, without the behaviour, of prompts of pairs. The model computes in float32.
+
+    `norms`: see `find_norms`; without any there are no rows.
 
     Raises:
         UserError: a run in which nothing is patched, or everything, predicts otherwise than the model on the prompt, or on the other
@@ -39,9 +55,12 @@ def measure_writers(running: Running, prompts: Sequence[Encoded]) -> list[dict]:
     loaded, head, rows = running.loaded, running.head, list[dict]()
     named, sets = sets_of_writers(len(loaded.anatomy.layers))
     patched = torch.from_numpy(np.pad(sets, ((0, 1), (0, 0)))).to(loaded.device)  # a last copy has nothing patched
-    for prompt in prompts:
+    for prompt in prompts if norms else ():
         ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))
-        clean, patch, found = read_writes(loaded, ids), read_writes(loaded, other), dict[tuple[str, str], np.ndarray]()
+        (clean, patch), found = (
+            (read_writes(loaded, norms, own) for own in (ids, other)),
+            dict[tuple[str, str], np.ndarray](),
+        )
         pair = torch.tensor([[prompt.answer, prompt.wrong]])
         with Frozen():
             _, slope = head.difference_gradients(clean.end[-1:], pair, loaded.anatomy.read_as)
@@ -49,7 +68,7 @@ def measure_writers(running: Running, prompts: Sequence[Encoded]) -> list[dict]:
         found["direct", "last"] = sets @ (changes @ slope[0].to(changes)).cpu().numpy()
         for positions, tokens in (("last", 1), ("all", ids.shape[1]))[: 1 + (ids.shape == other.shape)]:
             at_once = patched.split(max(1, running.batch_tokens // ids.shape[1]))
-            ends = torch.cat([patch_writes(loaded, ids, patch.parts[:, -tokens:], each) for each in at_once])
+            ends = torch.cat([patch_writes(loaded, norms, ids, patch, tokens, each) for each in at_once])
             expected = torch.stack([patch.end[-1], clean.end[-1]])
             if not relative_error(ends[-2:], expected) < TOLERANCE:
                 raise UserError(
