@@ -9,6 +9,7 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
+from ffkv.branches.behaviours.summary_tables import OF_WRITERS
 from ffkv.branches.behaviours.words import BY_SCREEN, BY_SIZE, LISTS, RANDOM
 from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
@@ -104,15 +105,17 @@ def caption_sets(run: Run) -> Caption:
 
 
 def _tell_writers(run: Run, name: str) -> str:
-    table = writers(run, name)
-    found = [(where, rows(table, reach="total", positions=where, layer=-1)) for where in POSITIONS]
-    found = [(POSITIONS[where], own.set_index("writer")) for where, own in found if len(own)]
+    by_place = [
+        (POSITIONS[at], own)
+        for at, own in writers(run, name).query("reach == 'total'").groupby("positions", sort=False)
+    ]
+    found = [(at, own[own["layer"] < 0].set_index("writer"), own[own["layer"] >= 0]) for at, own in by_place]
     return note(__package__, "written", found=found, with_interval=with_interval)
 
 
 def writers(run: Run, name: str) -> pd.DataFrame:
-    """Returns what is known of who carries a behaviour; no rows in a run of an earlier ffkv."""
-    return rows(run.table(WRITERS), behaviour=name) if WRITERS in run.tables else pd.DataFrame()
+    """Returns the rows of the table `OF_WRITERS` of a behaviour; none in a run of an earlier ffkv."""
+    return rows(run.table(WRITERS), behaviour=name) if WRITERS in run.tables else OF_WRITERS.frame([])
 
 
 def caption_writers(run: Run) -> Caption:
@@ -145,6 +148,7 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
         name = row["behaviour"]
         values = {"its": run.settings.behaviours[name], "found": candidates(run, name)[0], "few": _few_groups(row)}
         values["missed"] = rows(run.table(MISSED), behaviour=name) if MISSED in run.tables else ()
+        values["apart"] = WRITERS not in run.tables or len(writers(run, name)) > 0
         lacking = control.name if control and not having(control, name) else ""
         told.append(note(__package__, "told", row=row, lacking=lacking, decimals=decimals, **values))
     return told
