@@ -79,7 +79,8 @@ def run(loaded, kind: str, ids: np.ndarray, to=None, which=lambda layer, writer:
 
 
 def measured(model: Running, prompts: list[Encoded]) -> list[dict]:
-    return measure_writers(model, find_norms(model.loaded, prompts), prompts)
+    with torch.no_grad():  # as commands do
+        return measure_writers(model, find_norms(model.loaded, prompts), prompts)
 
 
 def difference(prompt: Encoded, logits: torch.Tensor) -> float:

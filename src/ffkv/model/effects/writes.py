@@ -40,12 +40,12 @@ def norms_before(loaded: LoadedModel, ids: Tensor) -> list[nn.Module] | str:
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         if layer is layers[-1]:
-            ends.append(tensor)
+            ends.append(flat(tensor))  # here, because commands compute no gradients elsewhere
 
     with reads.by_sums_alone(loaded.model, layers) as zeros, tap(loaded.model, layers, "o") as run:
         run(ids, receive, gradients=True)
     found = reads.observe(loaded, ids, layers, np.arange(ids.shape[1])).reads.values()
-    paths = torch.cat([reads.paths_into(flat(ends[0]), zeros), *(each.paths for each in found)])
+    paths = torch.cat([reads.paths_into(ends[0], zeros), *(each.paths for each in found)])
     if not bool(((paths - 1).abs() < TOLERANCE).all()):  # also NaN: there is no path
         return "what blocks write is not only added, but also multiplied, or normed, before it is read"
     norms = [each.norm for each in found if each.norm is not None and each.plain]
