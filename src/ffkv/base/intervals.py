@@ -175,3 +175,14 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
     """
     whole, rest = values[0], values[1:]
     return mean_interval(whole + (len(rest) - 1) * (rest.mean() - rest)) if len(rest) else (np.nan, np.nan)
+
+
+def put_estimate(table: pd.DataFrame, name: str, values: np.ndarray, plain: bool = False) -> None:
+    """Puts a number into a table, with its interval. `values`: with the weights of `without_each` [1 + group, row].
+
+    `plain`: whether the columns of the interval are `low` and `high`; else they begin with the name of the number.
+    """
+    table[name] = values[0]
+    start = "" if plain else f"{name}_"
+    ends = [interval_over_groups(own) for own in values.T]
+    table[[f"{start}low", f"{start}high"]] = np.array(ends).reshape(-1, 2)

@@ -14,7 +14,7 @@ from ffkv.branches.behaviours import writers
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.writers import find_norms, measure_writers, sets_of_writers
 from ffkv.model.effects.rerun import Running
-from ffkv.model.effects.writes import norms_before, read_writes
+from ffkv.model.effects.writes import norms_before, run_writes
 from ffkv.model.head.head_file import load_head
 from tests.branches.behaviours.conftest import make
 from tests.branches.intervention.conftest import write_inputs
@@ -149,11 +149,11 @@ def test_writes_add_up_or_the_model_is_named(kind, running, capsys):
     model = running(kind, batch_tokens=16)  # several passes per prompt
     ids = torch.tensor(PAIRS[0].clean)[None]
     if kind == "opt-post-norm":
-        assert "normed" in norms_before(model.loaded, ids) and measured(model, PAIRS) == []
-        assert "multiplied, or normed" in capsys.readouterr().err
+        assert "a norm of the sum" in norms_before(model.loaded, ids) and measured(model, PAIRS) == []
+        assert "does not read a norm of the sum" in capsys.readouterr().err
         return
-    own = read_writes(model.loaded, norms_before(model.loaded, ids), ids)
-    assert torch.allclose(own.parts.sum(0), own.end, atol=1e-5 * float(own.end.abs().max()))
+    own = run_writes(model.loaded, norms_before(model.loaded, ids), ids)
+    assert torch.allclose(own.parts.sum(0), own.end[0], atol=1e-5 * float(own.end.abs().max()))
     found = effects_of(measured(model, PAIRS))
     for prompt in PAIRS:  # direct effects of all writers are that of everything
         of_writers = [
@@ -171,8 +171,13 @@ def test_a_prompt_that_is_its_own_other_prompt_has_no_effects(running):
 
 
 def test_a_run_that_changes_by_a_change_of_nothing_is_refused(running, monkeypatch):
-    way = writers.patch_writes
-    monkeypatch.setattr(writers, "patch_writes", lambda *given: way(*given) + 0.1)
+    way = writers.run_writes
+
+    def nonsense(*given):
+        found = way(*given)
+        return found._replace(end=found.end + 0.1 * (len(given) > 3))
+
+    monkeypatch.setattr(writers, "run_writes", nonsense)
     with pytest.raises(UserError, match="cannot be changed while it runs"):
         measured(running("gpt2"), PAIRS)
 

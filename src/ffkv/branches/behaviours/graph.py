@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from ffkv.base.files import tables
-from ffkv.base.intervals import interval_over_groups, without_each
+from ffkv.base.intervals import interval_over_groups, put_estimate, without_each
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
@@ -126,21 +126,14 @@ def describe_graph(
     sets["jaccard"] = [jaccard(own, members) for own in every]
     differences = half.differences(every)
     sets["difference"], sets["patched"] = differences.mean(0), half.differences(every, but=False).mean(0)
-    _estimate(sets, "kept", weights @ (differences - half.without[:, None]) / whole[:, None])
+    put_estimate(sets, "kept", weights @ (differences - half.without[:, None]) / whole[:, None], plain=True)
     _, layer, memory = half.at(members)
     nodes = pd.DataFrame({"layer": layer, "memory": memory})
-    _estimate(nodes, "effect", weights @ half.effects(members))
-    _estimate(nodes, "loss", weights @ half.losses(members) / whole[:, None])
+    put_estimate(nodes, "effect", weights @ half.effects(members), plain=True)
+    put_estimate(nodes, "loss", weights @ half.losses(members) / whole[:, None])
     between = describe_edges(half, members, weights, again, share)
     nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
     return sets, nodes, between
-
-
-def _estimate(table: pd.DataFrame, name: str, values: np.ndarray) -> None:
-    """Puts a number into a table, with its interval. `values`: with the weights of `without_each` [1 + group, row]."""
-    table[name] = values[0]
-    low, high = ("low", "high") if name in ("kept", "effect") else (f"{name}_low", f"{name}_high")
-    table[low], table[high] = np.array([interval_over_groups(own) for own in values.T]).reshape(-1, 2).T
 
 
 class Links(NamedTuple):
@@ -203,7 +196,7 @@ def describe_edges(
             "share": np.concatenate([shares[0], np.full(len(number), np.nan)]),
         }
     )
-    _estimate(table, "effect", effects)
+    put_estimate(table, "effect", effects, plain=True)
     # The mean of draws of groups that differ in size has another number of prompts.
     largest = np.zeros((1 + len(again), len(table)), bool)
     every = [effects[0], *effects_of(again / again.sum(1, keepdims=True))[1]]

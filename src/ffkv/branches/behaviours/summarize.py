@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.files.columns import REACHES, Table
-from ffkv.base.intervals import interval_over_groups, mean_interval, wilson, without_each
+from ffkv.base.intervals import interval_over_groups, mean_interval, put_estimate, wilson, without_each
 from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.behaviours import stored, summary_tables
 from ffkv.branches.behaviours.missed import STRATA, most_of, strata_of
@@ -213,23 +213,17 @@ def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
 
     Shares are of what everything does. There are none if that is not above 0, or its interval has the 0.
     """
-    rows: list[dict] = []
+    found = []
     for (reach, positions), own in writers.groupby(["reach", "positions"], sort=False):
         effects = own.pivot_table("effect", "prompt", ["layer", "writer"], sort=False)
-        weights = without_each(group.loc[effects.index].to_numpy())
-        every = weights @ effects.to_numpy(np.float64)
-        whole = every[:, [effects.columns.get_loc((-1, EVERYTHING))]]
-        there = whole[0, 0] > 0 and not interval_over_groups(whole[:, 0])[0] <= 0
-        shares = every / whole if there else every * np.nan
-        for (layer, writer), effect, share in zip(effects.columns, every.T, shares.T, strict=True):
-            row = {"layer": layer, "writer": writer, "reach": reach, "positions": positions, "prompts": len(effects)}
-            row |= {"effect": effect[0], **dict(zip(("low", "high"), interval_over_groups(effect), strict=True))}
-            row |= {
-                "share": share[0],
-                **dict(zip(("share_low", "share_high"), interval_over_groups(share), strict=True)),
-            }
-            rows.append(row)
-    return pd.DataFrame(rows)
+        every = without_each(group.loc[effects.index].to_numpy()) @ effects.to_numpy(np.float64)
+        table = effects.columns.to_frame(index=False).assign(reach=reach, positions=positions, prompts=len(effects))
+        put_estimate(table, "effect", every, plain=True)
+        (whole,) = np.flatnonzero(table["writer"] == EVERYTHING)
+        there = table["effect"][whole] > 0 and not table["low"][whole] <= 0
+        put_estimate(table, "share", every / every[:, [whole]] if there else every * np.nan)
+        found.append(table)
+    return pd.concat(found) if found else pd.DataFrame()
 
 
 def summarize_side_effects(side_effects: pd.DataFrame) -> pd.DataFrame:

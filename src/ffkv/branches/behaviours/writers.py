@@ -16,7 +16,7 @@ from ffkv.branches.behaviours.words import ALL_MEMORIES, ATTENTION, EMBEDDING, E
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.rerun import TOLERANCE, Running
-from ffkv.model.effects.writes import norms_before, patch_writes, read_writes
+from ffkv.model.effects.writes import norms_before, run_writes
 from ffkv.model.tap.hooks import relative_error, tried
 
 
@@ -57,20 +57,16 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
     patched = torch.from_numpy(np.pad(sets, ((0, 1), (0, 0)))).to(loaded.device)  # a last copy has nothing patched
     for prompt in prompts if norms else ():
         ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))
-        (clean, patch), found = (
-            (read_writes(loaded, norms, own) for own in (ids, other)),
-            dict[tuple[str, str], np.ndarray](),
-        )
+        clean, patch = (run_writes(loaded, norms, own) for own in (ids, other))
         pair = torch.tensor([[prompt.answer, prompt.wrong]])
         with Frozen():
-            _, slope = head.difference_gradients(clean.end[-1:], pair, loaded.anatomy.read_as)
+            _, slope = head.difference_gradients(clean.end[:, -1], pair, loaded.anatomy.read_as)
         changes = (clean.parts[:, -1] - patch.parts[:, -1]).double()
-        found["direct", "last"] = sets @ (changes @ slope[0].to(changes)).cpu().numpy()
+        found = {("direct", "last"): sets @ (changes @ slope[0].to(changes)).cpu().numpy()}
         for positions, tokens in (("last", 1), ("all", ids.shape[1]))[: 1 + (ids.shape == other.shape)]:
             at_once = patched.split(max(1, running.batch_tokens // ids.shape[1]))
-            ends = torch.cat([patch_writes(loaded, norms, ids, patch, tokens, each) for each in at_once])
-            expected = torch.stack([patch.end[-1], clean.end[-1]])
-            if not relative_error(ends[-2:], expected) < TOLERANCE:
+            ends = torch.cat([run_writes(loaded, norms, ids, patch, tokens, each).end[:, -1] for each in at_once])
+            if not relative_error(ends[-2:], torch.cat([patch.end[:, -1], clean.end[:, -1]])) < TOLERANCE:
                 raise UserError(
                     f"{loaded.anatomy.checkpoint} cannot be changed while it runs: where nothing that its blocks write is changed,"
                     " or all of it, it predicts something else than it should. Leave `behaviours` out for this model."

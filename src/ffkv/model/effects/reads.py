@@ -72,21 +72,31 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
     `positions`: the tokens at which m, b, s and y of all layers on the way are kept.
     """
     model, layers = loaded.model, loaded.anatomy.layers[: wanted[-1].index + 1]
-    reads, embedding = {layer.index: Read(layer) for layer in wanted}, list[Tensor]()
+    reads, zeros = {layer.index: Read(layer) for layer in wanted}, list[Tensor]()
+    embedding: list[Tensor] = []
     states: dict[tuple[int, str], Tensor] = {}
+
+    def with_zeros(state: Tensor) -> Tensor:
+        zeros.append(torch.zeros_like(state, requires_grad=True))
+        return state + zeros[-1]
 
     def on_embedding(state: Tensor) -> Tensor:
         embedding.append(flat(state).detach().clone())
-        return state
+        return with_zeros(state)
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         states[layer.index, quantity] = tensor[0, positions].detach().clone()
 
-    repeats, counting = hooks.counting_repeats(model, {layer.block for layer in wanted})
+    model.requires_grad_(False)
+    repeats, counting = hooks.counting_repeats(model, [layer.block for layer in wanted])
+    leaves = [module for module in model.modules() if not any(module.children())]
     with contextlib.ExitStack() as stack:
         stack.enter_context(hooks.before(*counting))
+        detached = [(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves]
+        stack.enter_context(hooks.after(*detached))
         stack.enter_context(with_input(model, layers[0], on_embedding))
-        zeros = stack.enter_context(by_sums_alone(model, layers))
+        for layer in layers[:-1]:
+            stack.enter_context(with_output(model, layer, with_zeros))
         for read in reads.values():
             for when, module, hook, *given in _hooks(model, read, loaded.anatomy.width):
                 own = partial(hooks.in_own_repeat, read.layer, repeats, hook, read, *given)
@@ -94,33 +104,10 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
         run = stack.enter_context(tap(model, layers, "mbsy"))
         run(ids, receive, gradients=True)
     for read in reads.values():
-        read.paths = paths_into(read.h, zeros[: read.layer.index + 1])
+        read.paths = _paths(read.h, zeros[: read.layer.index + 1])
         read.h = read.h.detach()
         read.routers = {number: own for number, own in read.routers.items() if torch.equal(own.state, read.x)}
     return Pass(embedding[0], states, reads)
-
-
-@contextlib.contextmanager
-def by_sums_alone(model: nn.Module, layers: Sequence[Layer]) -> Iterator[list[Tensor]]:
-    """Inside the `with` statement, no gradient goes through a module that holds no other module.
-
-    Yields the zeros that a pass adds: to what the block of the first layer reads, then to o of each layer.
-    """
-    zeros: list[Tensor] = []
-
-    def with_zeros(state: Tensor) -> Tensor:
-        zeros.append(torch.zeros_like(state, requires_grad=True))
-        return state + zeros[-1]
-
-    model.requires_grad_(False)
-    leaves = [module for module in model.modules() if not any(module.children())]
-    with contextlib.ExitStack() as stack:
-        detached = [(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves]
-        stack.enter_context(hooks.after(*detached))
-        stack.enter_context(with_input(model, layers[0], with_zeros))
-        for layer in layers:
-            stack.enter_context(with_output(model, layer, with_zeros))
-        yield zeros
 
 
 def _hooks(model: nn.Module, read: Read, width: int) -> Iterator[tuple]:
@@ -176,11 +163,8 @@ def _on_router(read: Read, number: int, module: Any, args: tuple, kwargs: dict, 
         read.routers[number] = Router(module, flat(state).detach().clone())
 
 
-def paths_into(h: Tensor, zeros: Sequence[Tensor]) -> Tensor:
-    """Returns by what each of some states is multiplied on its way into h, see `Read.paths`, float64, on the CPU.
-
-    `zeros`: from `by_sums_alone`.
-    """
+def _paths(h: Tensor, zeros: Sequence[Tensor]) -> Tensor:
+    """Returns by what each of some states is multiplied on its way into h, see `Read.paths`, float64, on the CPU."""
     paths = torch.full((len(zeros), h.shape[-1]), torch.nan, dtype=torch.float64)
     if not h.requires_grad:
         return paths
