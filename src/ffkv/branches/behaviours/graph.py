@@ -29,7 +29,7 @@ from ffkv.model.effects.edges import edges
 from ffkv.model.effects.rerun import Running
 
 DRAWS = 1000  # times that groups of prompts are drawn again, for the stability of edges
-PATHS = ("held", "direct", "total", "total_m")
+PATHS = ("held", "direct", "total", "total_m", "attention")
 
 
 def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:

@@ -320,6 +320,11 @@ OF_GRAPH_PATHS = (
         "total", "mean change of the pre-activation when the model runs again without the contribution of the source"
     ),
     number("total_m", "the same of m"),
+    number(
+        "attention",
+        "what of `total` passes through attention: `total` while memories in between write what they did, minus `direct`",
+        since="fourth",
+    ),
 )
 IN_GRAPH = "A behaviour's graph (docs/graphs.md); without rows if none was asked for"
 GRAPH_SETS = table(f"{OF}/graph_sets.parquet", f"{IN_GRAPH}: a set of memories.", *OF_GRAPH_SETS)

@@ -32,7 +32,8 @@ class EdgeTables(NamedTuple):
         edges: a row per source, target of a later layer at the same token or a later one, and factor of the target. Columns:
             source, target (rows of the given tables), factor ("key"; "gate" of a gated memory; "router" of an expert), held
             (direct, while the norm holds what it divides by), direct, total (how much lower the pre-activation is when the model
-            runs again with the source off), total_m (the same of the coefficient m).
+            runs again with the source off), total_m (the same of the coefficient m), attention (what of `total` passes through
+            attention: `total` while the memories in between write what they did, minus `direct`).
         parts: what a pre-activation is the sum of, norm held: a row per target and factor. Columns: target, factor,
             pre_activation (of an expert: without a bias of its first matrix), memories (of all layers before), attention (what
             blocks add beside their layers), embedding, bias (of the layers before), constant (of the norm and of the first
@@ -63,7 +64,7 @@ def edges(
         loaded: a proven model.
         ids: the tokens of the prompt [1, token].
         sources, targets: memories at tokens. Columns: layer, memory, position, from 0.
-        rerun: whether the model runs again without each source. Else the columns `total` and `total_m` are NaN.
+        rerun: whether the model runs again without each source. Else the columns `total`, `total_m` and `attention` are NaN.
         batch_tokens: maximum number of tokens per pass. A pass has one source at least.
     Raises:
         UserError: there is no such memory or token; or the model cannot be changed while it runs.
@@ -77,7 +78,7 @@ def edges(
         seen = observe(loaded, ids, layers, positions)
         written = _written(loaded, seen, sources, positions)
         rows, u = _rows(loaded, seen, targets)
-        held, direct, total, total_m = np.full((4, len(sources), len(rows)), np.nan)
+        held, direct, total, total_m, past = np.full((5, len(sources), len(rows)), np.nan)
         parts = np.full((len(rows), len(PARTS) + 1), np.nan)
         for read in seen.reads.values():
             if read.plain:
@@ -88,7 +89,8 @@ def edges(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
-            total, total_m = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
+            given = loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens
+            (total, total_m), (past, _) = run_without(*given), run_without(*given, hold=True)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     # How far the parts are from adding up, relative to the largest of them.
     largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
@@ -98,7 +100,7 @@ def edges(
         & (sources["position"].to_numpy()[:, None] <= rows["position"].to_numpy())
     )
     named = {"source": source, **{name: rows[name].to_numpy()[row] for name in ("target", "factor")}}
-    measured = {"held": held, "direct": direct, "total": total, "total_m": total_m}
+    measured = {"held": held, "direct": direct, "total": total, "total_m": total_m, "attention": past - direct}
     return EdgeTables(
         pd.DataFrame({**named, **{name: array[source, row] for name, array in measured.items()}}),
         pd.concat([rows[["target", "factor", "pre_activation"]], told], axis=1),
@@ -254,8 +256,11 @@ def run_without(
     rows: pd.DataFrame,
     u: Tensor,
     batch_tokens: int,
+    hold: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then [source, row].
+
+    `hold`: all layers on the way write what they do in the unchanged model.
 
     A pass has several copies of the prompt, each without one source. The last copy is whole, and proves the pass: there the
     layers read what they read in the unchanged pass that was `seen`.
@@ -265,18 +270,24 @@ def run_without(
     """
     total, total_m = np.full((2, len(sources), len(rows)), np.nan)
     first = sources["layer"].min()
-    layers = [loaded.anatomy.layers[number] for number in sorted({*rows["layer"]}) if number > first]
-    able = np.flatnonzero(sources["layer"] < rows["layer"].max())
+    last = rows["layer"].max()
+    layers = [each for each in loaded.anatomy.layers[: last + 1] if hold or first < each.index in seen.reads]
+    able, written = np.flatnonzero(sources["layer"] < last), dict[int, Tensor]()
     room = max(1, batch_tokens // ids.shape[1] - 1)
     for own in (able[start : start + room] for start in range(0, len(able), room)):
 
         def remove(number: int, o: Tensor, own: np.ndarray = own) -> Tensor:
             states = o.reshape(len(own) + 1, -1, o.shape[-1]).clone()
+            states += (written[number][-1:] - written[number]).to(o) if hold else 0
             its = np.flatnonzero(sources["layer"].to_numpy()[own] == number)
             states[its, sources["position"].iloc[own[its]].to_list()] -= contributions[own[its]].to(o)
             return states.reshape(o.shape)
 
         def receive(layer: Layer, quantity: str, tensor: Tensor, own: np.ndarray = own) -> None:
+            if quantity == "y":
+                written[layer.index] = tensor.clone()
+            if quantity == "y" or layer.index not in seen.reads:
+                return
             read = np.flatnonzero(rows["layer"] == layer.index)
             at = tensor[:, rows["position"].iloc[read].to_list()].double().cpu()  # [copy, row, .]
             lost = at[-1:] - at[:-1]
@@ -292,8 +303,8 @@ def run_without(
                 total_m[np.ix_(own, read)] = lost[:, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
 
         with contextlib.ExitStack() as stack:
-            for number in sorted({*sources["layer"].iloc[own]}):
+            for number in range(first, last) if hold else sorted({*sources["layer"].iloc[own]}):
                 stack.enter_context(with_output(loaded.model, loaded.anatomy.layers[number], partial(remove, number)))
-            run = stack.enter_context(tap(loaded.model, layers, "xm"))
+            run = stack.enter_context(tap(loaded.model, layers, "xmy" if hold else "xm"))
             run(ids.expand(len(own) + 1, -1), receive)
     return total, total_m
