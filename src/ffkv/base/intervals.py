@@ -178,11 +178,6 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
 
 
 def put_estimate(table: pd.DataFrame, name: str, values: np.ndarray, plain: bool = False) -> None:
-    """Puts a number into a table, with its interval. `values`: with the weights of `without_each` [1 + group, row].
-
-    `plain`: whether the columns of the interval are `low` and `high`; else they begin with the name of the number.
-    """
-    table[name] = values[0]
-    start = "" if plain else f"{name}_"
-    ends = [interval_over_groups(own) for own in values.T]
-    table[[f"{start}low", f"{start}high"]] = np.array(ends).reshape(-1, 2)
+    """Puts a number into a table, with its interval over groups; `plain`: as `low` and `high`. `values`: [1 + group, row]."""
+    ends = [f"{name}_" * (not plain) + end for end in ("low", "high")]
+    table[[name, *ends]] = np.array([(own[0], *interval_over_groups(own)) for own in values.T]).reshape(-1, 3)

@@ -130,8 +130,8 @@ def draw_writers(run: Run, paper: Any) -> Drawing:
                     panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
                     if beside := words.having(control, name):
                         its = rows(words.writers(beside, name), **which).query("layer >= 0")
-                        mark = "x" if writer == ATTENTION else "."
-                        panel.plot(its["layer"], its["share"], **LOOK | {"marker": mark}, label=f"control: {writer}")
+                        grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
+                        panel.plot(its["layer"], its["share"], **grey, label=f"control: {writer}")
         panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
         drawing.layer_axis(panel, len(run.anatomy.layers))
         drawing.share_axis(panel, "share of the behaviour")

@@ -145,12 +145,9 @@ OF_WRITERS = table(
     *tables.OF_WRITERS,
     count("prompts", "prompts"),
     *tables.effect(
-        "mean over prompts: by how much the logit difference falls when it writes what it does on the other prompt; direct: norm held"
+        "mean fall of the logit difference when it writes what it does on the other prompt; direct: norm held"
     ),
-    *estimated(
-        number("share", "the same as a share of that of everything; empty where the interval of the latter has the 0"),
-        tables.OF_FIVE,
-    ),
+    *estimated(number("share", "effect as a share of that of everything; empty if that may be 0"), tables.OF_FIVE),
     since="fourth",
 )
 OF_SIDE_EFFECTS = table(

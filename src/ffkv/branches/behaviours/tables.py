@@ -235,22 +235,15 @@ OF_WRITERS = (
     layer("the layer, from 0; -1: all layers together"),
     word(
         "writer",
-        "what writes: the `embedding`; `attention`: what is added between o of the layer before and o of the layer, but for its y;"
-        " `memories`: y; `everything`",
+        "`memories` write y, `attention` is all that blocks add beside it; `embedding`, `everything`",
         *words.WRITERS,
     ),
     REACH,
-    word(
-        "positions",
-        "where: at the `last` token of a prompt, or at `all` tokens, if the two prompts of a pair have as many",
-        "last",
-        "all",
-    ),
+    word("positions", "at the `last` token, or at `all` tokens of pairs of equal length", "last", "all"),
 )
 WRITERS = table(
     f"{OF}/writers/{{shard}}.parquet",
-    "A prompt of a pair, what writes, a reach and where. Without rows if memories are not patched to the other prompt, or writes cannot be told"
-    " apart.",
+    "A prompt of a pair, what writes, a reach and where. Without rows if `baseline` is not `patch`, or writes cannot be told apart.",
     BEHAVIOUR,
     PROMPT,
     *OF_WRITERS,
@@ -320,11 +313,7 @@ OF_GRAPH_PATHS = (
         "total", "mean change of the pre-activation when the model runs again without the contribution of the source"
     ),
     number("total_m", "the same of m"),
-    number(
-        "attention",
-        "what of `total` passes through attention: `total` while memories in between write what they did, minus `direct`",
-        since="fourth",
-    ),
+    number("attention", "what of `total` passes through attention, see docs/graphs.md", since="fourth"),
 )
 IN_GRAPH = "A behaviour's graph (docs/graphs.md); without rows if none was asked for"
 GRAPH_SETS = table(f"{OF}/graph_sets.parquet", f"{IN_GRAPH}: a set of memories.", *OF_GRAPH_SETS)

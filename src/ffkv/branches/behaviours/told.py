@@ -105,11 +105,8 @@ def caption_sets(run: Run) -> Caption:
 
 
 def _tell_writers(run: Run, name: str) -> str:
-    by_place = [
-        (POSITIONS[at], own)
-        for at, own in writers(run, name).query("reach == 'total'").groupby("positions", sort=False)
-    ]
-    found = [(at, own[own["layer"] < 0].set_index("writer"), own[own["layer"] >= 0]) for at, own in by_place]
+    own = writers(run, name).query("reach == 'total'").set_index("writer").groupby("positions", sort=False)
+    found = [(POSITIONS[at], its[its["layer"] < 0], its[its["layer"] >= 0]) for at, its in own]
     return note(__package__, "written", found=found, with_interval=with_interval)
 
 

@@ -34,13 +34,11 @@ def sets_of_writers(layers: int) -> tuple[list[dict], np.ndarray]:
 
 def find_norms(loaded: LoadedModel, prompts: Sequence[Encoded]) -> list[nn.Module]:
     """Returns what `measure_writers` needs. None of prompts that are no pairs; nor, and says why, where writes cannot be told apart."""
-    if not prompts or not len(prompts[0].patch):
-        return []
-    found = tried(norms_before, loaded, torch.tensor(prompts[0].clean)[None].to(loaded.device))
-    if isinstance(found, list):
-        return found
-    say(f"What attention and memories write of a behaviour is not told, because {found}.", error=True)
-    return []
+    ids = [torch.tensor(each.clean)[None].to(loaded.device) for each in prompts[:1] if len(each.patch)]
+    found = tried(norms_before, loaded, *ids) if ids else []
+    if not isinstance(found, list):
+        say(f"What attention and memories write of a behaviour is not told, because {found}.", error=True)
+    return found if isinstance(found, list) else []
 
 
 def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Sequence[Encoded]) -> list[dict]:
@@ -49,8 +47,7 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
     `norms`: see `find_norms`; without any there are no rows.
 
     Raises:
-        UserError: a run in which nothing is patched, or everything, predicts otherwise than the model on the prompt, or on the other
-            one.
+        UserError: a run in which nothing is patched, or everything, predicts otherwise than on the prompt, or the other one.
     """
     loaded, head, rows = running.loaded, running.head, list[dict]()
     named, sets = sets_of_writers(len(loaded.anatomy.layers))
@@ -68,8 +65,8 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
             ends = torch.cat([run_writes(loaded, norms, ids, patch, tokens, each).end[:, -1] for each in at_once])
             if not relative_error(ends[-2:], torch.cat([patch.end[:, -1], clean.end[:, -1]])) < TOLERANCE:
                 raise UserError(
-                    f"{loaded.anatomy.checkpoint} cannot be changed while it runs: where nothing that its blocks write is changed,"
-                    " or all of it, it predicts something else than it should. Leave `behaviours` out for this model."
+                    f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing, or of all that is written, gives"
+                    " another prediction than the prompt, or the other prompt, has. Leave `behaviours` out for this model."
                 )
             differences = head.differences(ends, pair.expand(len(ends), -1), loaded.anatomy.read_as).double()
             found["total", positions] = (differences[-1] - differences[:-1]).cpu().numpy()

@@ -1,7 +1,6 @@
 """What is written into the residual stream: by the embedding, by attention, by memories. And runs in which some of it is patched.
 
-What the head reads is the sum of all writes. The memories of a layer write y. What else is added between o of the layer before
-and o of this one is called attention: other blocks, and the biases of attention, are in it.
+What the head reads is their sum. Memories write y. Attention is all else that is added between o of two layers, biases too.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ class Writes(NamedTuple):
     @property
     def parts(self) -> Tensor:
         """What each writer writes: the embedding, then attention and memories of each layer [writer, token, d]. Their sum is `end`."""
-        return torch.cat([self.noted[:1], self.noted[1:].unflatten(0, (-1, 3))[:, 1:].flatten(0, 1)])
+        return self.noted[torch.arange(len(self.noted)) % 3 != 1]
 
 
 def norms_before(loaded: LoadedModel, ids: Tensor) -> list[nn.Module] | str:
@@ -40,13 +39,9 @@ def norms_before(loaded: LoadedModel, ids: Tensor) -> list[nn.Module] | str:
         return "other blocks follow its last layer"
     found = observe(loaded, ids, loaded.anatomy.layers, np.arange(ids.shape[1])).reads.values()
     # A path of another number than 1, or of none, is no sum.
-    added = all(each.plain and bool(((each.paths - 1).abs() < TOLERANCE).all()) for each in found)
-    norms = [each.norm for each in found if each.norm is not None]
-    return (
-        norms
-        if added and len(norms) == len(found)
-        else "a layer does not read a norm of the sum of all writes before it"
-    )
+    sums = [each for each in found if each.plain and bool(((each.paths - 1).abs() < TOLERANCE).all())]
+    norms = [each.norm for each in sums if each.norm is not None]
+    return norms if len(norms) == len(found) else "not each layer reads a norm of the sum of all that is written before"
 
 
 def run_writes(
@@ -64,8 +59,7 @@ def run_writes(
     Args:
         norms: see `norms_before`.
         ids: the tokens of the prompt [1, token].
-        to: what they write then at the last tokens: that of another prompt. Nothing is noted meanwhile.
-        tokens: number of these tokens.
+        to, tokens: what they write then, at so many last tokens: what is written on another prompt. Nothing is noted meanwhile.
         patched: which writers do so in each copy [copy, writer].
     """
     layers, shape = loaded.anatomy.layers, (1 if patched is None else len(patched), ids.shape[1])
