@@ -131,7 +131,7 @@ def draw_writers(run: Run, paper: Any) -> Drawing:
                     if beside := words.having(control, name):
                         its = rows(words.writers(beside, name), **which).query("layer >= 0")
                         grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
-                        panel.plot(its["layer"], its["share"], **grey, label=f"control: {writer}")
+                        panel.plot(its["layer"], its["share"], **grey, label=f"control: {beside.name}, {writer}")
         panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
         drawing.layer_axis(panel, len(run.anatomy.layers))
         drawing.share_axis(panel, "share of the behaviour")
