@@ -36,7 +36,7 @@ class Writes(NamedTuple):
 def norms_before(loaded: LoadedModel, ids: Tensor) -> list[nn.Module] | str:
     """Returns the norm before each layer; or says why the writes of a model cannot be told apart. `ids`: some tokens [1, token]."""
     if loaded.anatomy.end != "o":
-        return "other blocks follow its last layer"
+        return "more is written behind its last layer"
     found = observe(loaded, ids, loaded.anatomy.layers, np.arange(ids.shape[1])).reads.values()
     # A path of another number than 1, or of none, is no sum.
     sums = [each for each in found if each.plain and bool(((each.paths - 1).abs() < TOLERANCE).all())]
