@@ -89,8 +89,7 @@ def edges(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
-            given = loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens
-            (total, total_m), (past, _) = run_without(*given), run_without(*given, hold=True)
+            total, total_m, past = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     # How far the parts are from adding up, relative to the largest of them.
     largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
@@ -256,55 +255,66 @@ def run_without(
     rows: pd.DataFrame,
     u: Tensor,
     batch_tokens: int,
-    hold: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then [source, row].
-
-    `hold`: all layers on the way write what they do in the unchanged model.
-
-    A pass has several copies of the prompt, each without one source. The last copy is whole, and proves the pass: there the
-    layers read what they read in the unchanged pass that was `seen`.
+) -> np.ndarray:
+    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then, and pre-activations while
+    the layers on the way write what they did [3, source, row].
 
     Raises:
         UserError: the model cannot be changed while it runs.
     """
-    total, total_m = np.full((2, len(sources), len(rows)), np.nan)
-    first = sources["layer"].min()
-    last = rows["layer"].max()
-    layers = [each for each in loaded.anatomy.layers[: last + 1] if hold or first < each.index in seen.reads]
-    able, written = np.flatnonzero(sources["layer"] < last), dict[int, Tensor]()
-    room = max(1, batch_tokens // ids.shape[1] - 1)
+    found = np.full((3, len(sources), len(rows)), np.nan)
+    able, room = np.flatnonzero(sources["layer"] < rows["layer"].max()), max(1, (batch_tokens // ids.shape[1] - 1) // 2)
     for own in (able[start : start + room] for start in range(0, len(able), room)):
+        found[:, own] = _run_without(loaded, ids, seen, sources.iloc[own], contributions[own], rows, u)
+    return found
 
-        def remove(number: int, o: Tensor, own: np.ndarray = own) -> Tensor:
-            states = o.reshape(len(own) + 1, -1, o.shape[-1]).clone()
-            states += (written[number][-1:] - written[number]).to(o) if hold else 0
-            its = np.flatnonzero(sources["layer"].to_numpy()[own] == number)
-            states[its, sources["position"].iloc[own[its]].to_list()] -= contributions[own[its]].to(o)
-            return states.reshape(o.shape)
 
-        def receive(layer: Layer, quantity: str, tensor: Tensor, own: np.ndarray = own) -> None:
-            if quantity == "y":
-                written[layer.index] = tensor.clone()
-            if quantity == "y" or layer.index not in seen.reads:
-                return
-            read = np.flatnonzero(rows["layer"] == layer.index)
-            at = tensor[:, rows["position"].iloc[read].to_list()].double().cpu()  # [copy, row, .]
-            lost = at[-1:] - at[:-1]
-            if quantity == "x":
-                unchanged = seen.reads[layer.index].x[rows["position"].iloc[read].to_list()].to(at)
-                if not relative_error(at[-1], unchanged) < TOLERANCE:
-                    raise UserError(
-                        f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes what layer"
-                        f" {layer.index} reads. Ask for no edges of this model."
-                    )
-                total[np.ix_(own, read)] = torch.einsum("srd,rd->sr", lost, u[read]).numpy()
-            else:
-                total_m[np.ix_(own, read)] = lost[:, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
+def _run_without(
+    loaded: LoadedModel,
+    ids: Tensor,
+    seen: Pass,
+    sources: pd.DataFrame,
+    contributions: Tensor,
+    rows: pd.DataFrame,
+    u: Tensor,
+) -> np.ndarray:
+    """Does so in one pass, with two copies of the prompt without each source: in the second one, layers write what they did.
 
-        with contextlib.ExitStack() as stack:
-            for number in range(first, last) if hold else sorted({*sources["layer"].iloc[own]}):
-                stack.enter_context(with_output(loaded.model, loaded.anatomy.layers[number], partial(remove, number)))
-            run = stack.enter_context(tap(loaded.model, layers, "xmy" if hold else "xm"))
-            run(ids.expand(len(own) + 1, -1), receive)
-    return total, total_m
+    The last copy is whole, and proves the pass: there the layers read what they read in the unchanged pass that was `seen`.
+    """
+    count, layers = len(sources), loaded.anatomy.layers[sources["layer"].min() : rows["layer"].max() + 1]
+    found, written = np.full((3, count, len(rows)), np.nan), dict[int, Tensor]()
+
+    def remove(number: int, o: Tensor) -> Tensor:
+        states, y = o.reshape(2 * count + 1, -1, o.shape[-1]).clone(), written.pop(number)
+        states[count:-1] += (y[-1:] - y[count:-1]).to(o)
+        its = np.flatnonzero(sources["layer"] == number)
+        for copies in (its, count + its):
+            states[copies, sources["position"].iloc[its].to_list()] -= contributions[its].to(o)
+        return states.reshape(o.shape)
+
+    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        if quantity == "y":
+            written[layer.index] = tensor.clone()
+        if quantity == "y" or layer.index not in seen.reads:
+            return
+        read = np.flatnonzero(rows["layer"] == layer.index)
+        positions = rows["position"].iloc[read].to_list()
+        at = tensor[:, positions].double().cpu()  # [copy, row, .]
+        lost = at[-1:] - at[:-1]
+        if quantity == "m":
+            found[1][:, read] = lost[:count, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
+            return
+        if not relative_error(at[-1], seen.reads[layer.index].x[positions].to(at)) < TOLERANCE:
+            raise UserError(
+                f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes what layer"
+                f" {layer.index} reads. Ask for no edges of this model."
+            )
+        found[::2, :, read] = torch.einsum("srd,rd->sr", lost, u[read]).unflatten(0, (2, count)).numpy()
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers[:-1]:
+            stack.enter_context(with_output(loaded.model, layer, partial(remove, layer.index)))
+        run = stack.enter_context(tap(loaded.model, layers, "xmy"))
+        run(ids.expand(2 * count + 1, -1), receive)
+    return found
