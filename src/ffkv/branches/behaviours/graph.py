@@ -25,11 +25,10 @@ from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
 from ffkv.branches.given import Given
-from ffkv.model.effects.edges import edges
+from ffkv.model.effects.edges import MEASURED, edges
 from ffkv.model.effects.rerun import Running
 
 DRAWS = 1000  # times that groups of prompts are drawn again, for the stability of edges
-PATHS = ("held", "direct", "total", "total_m", "attention")
 
 
 def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
@@ -87,7 +86,7 @@ def make_graph(
         places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
         found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
     if found:
-        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]].mean().reset_index()
+        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*MEASURED]].mean().reset_index()
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
 
 

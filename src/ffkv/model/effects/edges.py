@@ -22,6 +22,7 @@ from ffkv.model.tap.hooks import known_state, relative_error
 from ffkv.model.tap.tap import tap
 
 BATCH_TOKENS = 1024  # as the setting batches.tokens
+MEASURED = ("held", "direct", "total", "total_m", "attention")
 PARTS = ("memories", "attention", "embedding", "bias", "constant")
 
 
@@ -78,7 +79,7 @@ def edges(
         seen = observe(loaded, ids, layers, positions)
         written = _written(loaded, seen, sources, positions)
         rows, u = _rows(loaded, seen, targets)
-        held, direct, total, total_m, past = np.full((5, len(sources), len(rows)), np.nan)
+        held, direct, *_ = found = np.full((len(MEASURED), len(sources), len(rows)), np.nan)
         parts = np.full((len(rows), len(PARTS) + 1), np.nan)
         for read in seen.reads.values():
             if read.plain:
@@ -89,7 +90,10 @@ def edges(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
-            total, total_m, past = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
+            able = np.flatnonzero(sources["layer"] < rows["layer"].max())
+            room = max(1, (batch_tokens // ids.shape[1] - 1) // 2)
+            for own in (able[start : start + room] for start in range(0, len(able), room)):
+                found[2:, own] = run_without(loaded, ids, seen, sources.iloc[own], written.contributions[own], rows, u)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     # How far the parts are from adding up, relative to the largest of them.
     largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
@@ -99,9 +103,9 @@ def edges(
         & (sources["position"].to_numpy()[:, None] <= rows["position"].to_numpy())
     )
     named = {"source": source, **{name: rows[name].to_numpy()[row] for name in ("target", "factor")}}
-    measured = {"held": held, "direct": direct, "total": total, "total_m": total_m, "attention": past - direct}
+    found[4] -= direct
     return EdgeTables(
-        pd.DataFrame({**named, **{name: array[source, row] for name, array in measured.items()}}),
+        pd.DataFrame({**named, **dict(zip(MEASURED, found[:, source, row], strict=True))}),
         pd.concat([rows[["target", "factor", "pre_activation"]], told], axis=1),
         [note for read in seen.reads.values() if (note := _note(loaded, read, rows, u))],
     )
@@ -254,33 +258,14 @@ def run_without(
     contributions: Tensor,
     rows: pd.DataFrame,
     u: Tensor,
-    batch_tokens: int,
 ) -> np.ndarray:
-    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then, and pre-activations while
-    the layers on the way write what they did [3, source, row].
+    """Runs copies of the prompt without each source. Returns how much lower pre-activations and m of the rows are then, and
+    pre-activations in second copies, in which layers on the way write what they did [3, source, row].
+
+    The last copy is whole, and proves the pass: there the layers read what they read in the unchanged pass that was `seen`.
 
     Raises:
         UserError: the model cannot be changed while it runs.
-    """
-    found = np.full((3, len(sources), len(rows)), np.nan)
-    able, room = np.flatnonzero(sources["layer"] < rows["layer"].max()), max(1, (batch_tokens // ids.shape[1] - 1) // 2)
-    for own in (able[start : start + room] for start in range(0, len(able), room)):
-        found[:, own] = _run_without(loaded, ids, seen, sources.iloc[own], contributions[own], rows, u)
-    return found
-
-
-def _run_without(
-    loaded: LoadedModel,
-    ids: Tensor,
-    seen: Pass,
-    sources: pd.DataFrame,
-    contributions: Tensor,
-    rows: pd.DataFrame,
-    u: Tensor,
-) -> np.ndarray:
-    """Does so in one pass, with two copies of the prompt without each source: in the second one, layers write what they did.
-
-    The last copy is whole, and proves the pass: there the layers read what they read in the unchanged pass that was `seen`.
     """
     count, layers = len(sources), loaded.anatomy.layers[sources["layer"].min() : rows["layer"].max() + 1]
     found, written = np.full((3, count, len(rows)), np.nan), dict[int, Tensor]()
