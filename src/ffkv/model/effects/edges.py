@@ -85,8 +85,7 @@ def edges(
             if read.plain:
                 own = np.flatnonzero(rows["layer"] == read.layer.index)
                 early = np.flatnonzero(sources["layer"] < read.layer.index)
-                place = np.ix_(early, own)
-                held[place], direct[place], parts[own] = _direct(
+                held[np.ix_(early, own)], direct[np.ix_(early, own)], parts[own] = _direct(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
