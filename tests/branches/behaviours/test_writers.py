@@ -13,6 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.branches.behaviours import writers
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.writers import find_norms, measure_writers, sets_of_writers
+from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.rerun import Running
 from ffkv.model.effects.writes import norms_before, run_writes
 from ffkv.model.head.head_file import load_head
@@ -164,6 +165,18 @@ def test_writes_add_up_or_the_model_is_named(kind, running, capsys):
     # At all tokens the embedding is the other prompt.
     expected = found[0, "total", "all", -1, "everything"]
     assert found[0, "total", "all", -1, "embedding"] == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["fairseq", "gpt-oss", "mixtral", "opt", "granite", "falcon", "bloom"])
+def test_the_last_norm_is_held(kind, running):
+    """Then the logit difference is linear in the last residual, beside a constant that a residual of zeros has, too. float32: 1e-4."""
+    model = running(kind)
+    read_as, pair = model.loaded.anatomy.read_as, torch.tensor([[PAIRS[0].answer, PAIRS[0].wrong]])
+    end = 3 * torch.randn(1, model.loaded.anatomy.width, generator=torch.Generator().manual_seed(0))
+    with Frozen():
+        found, slope = model.head.difference_gradients(end, pair, read_as)
+    constant = model.head.differences(torch.zeros_like(end), pair, read_as)
+    assert float((slope * end).sum() + constant) == pytest.approx(float(found), abs=1e-4)
 
 
 def test_a_prompt_that_is_its_own_other_prompt_has_no_effects(running):
