@@ -81,7 +81,7 @@ test-versions: ## The fast tests and a run with the newest versions of all requi
 	    $(PYTHON) -m venv build/$$edge && \
 	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
 	    $(call install_demo,build/$$edge) && \
-	    build/$$edge/bin/pip install --quiet --no-deps -e . && \
+	    build/$$edge/bin/pip install --quiet --no-deps $(addprefix -e ,. $(wildcard packages/*)) && \
 	    export PATH=$(CURDIR)/build/$$edge/bin:$$PATH && \
 	    pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills and not large and not faults" && \
 	    snakemake --configfile configs/tiny.yaml --directory build/run-$$edge || exit 1; \
@@ -98,7 +98,7 @@ lint: install ## Formats, lint rules, and the directions in which rooms may impo
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 	lint-imports
-	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests configs benchmarks config.yaml
+	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src packages tests configs benchmarks config.yaml
 
 types: install ## Type checker.
 	mypy
@@ -129,6 +129,9 @@ release: install ## Build sdist and wheel in build/release, install the wheel in
 	python -c 'from setuptools import build_meta; build_meta.build_sdist("$(RELEASE)")' >$(RELEASE)/build.log
 	pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir $(RELEASE) $(RELEASE)/*.tar.gz
 	python -m tools.release $(RELEASE)
+	# A copy, because setuptools would leave its work in the clone.
+	cp -R packages/ffkv-embedded $(RELEASE)
+	pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir $(RELEASE) $(RELEASE)/ffkv-embedded
 	$(PYTHON) -m venv $(RELEASE)/env
 	$(RELEASE)/env/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt
 	$(RELEASE)/env/bin/pip install --quiet --no-deps $(RELEASE)/*.whl
@@ -145,7 +148,7 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/require
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
 	$(call install_demo,$(VENV))
-	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-formats -e packages/ffkv-machines -e packages/ffkv-publishing
+	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-embedded -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-machines -e packages/ffkv-publishing
 	touch $@
 
 slurm: $(VENV)/slurm ## Set up .venv with what submits jobs to a SLURM cluster.
@@ -165,7 +168,7 @@ $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requiremen
 
 clean: ## Delete caches. Results and reports stay.
 	rm -rf build mutants .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find src packages tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Delete caches, environments, results and reports. Asks first.
 	@read -r -p "Delete .venv, .venv-peers, .snakemake, and all results and reports? [y/N] " answer && [ "$$answer" = y ]

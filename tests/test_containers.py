@@ -46,7 +46,9 @@ def test_what_is_copied_is_there_and_makes_the_package(recipe):
     names = copied()[recipe]
     assert [name for name in names if not (ROOT / name).exists()] == []
     assert {"src", "workflow", "profiles", "Snakefile", "setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
-    assert "packages/ffkv-formats" in names  # of `ffkv export`
+    assert {
+        f"packages/ffkv-{name}" for name in ("embedded", "fairseq", "formats")
+    } <= names  # of runs, and of `ffkv export`
     assert "envs" in names or {f"envs/{each}" for each in LISTS} <= names
     setup = (ROOT / "setup.py").read_text()  # it copies these folders into the package
     assert all(f'"{name}"' in setup for name in ("workflow", "envs", "profiles"))
@@ -65,7 +67,10 @@ def test_the_versions_are_the_listed_ones(recipe):
     text = "\n".join(commands()[recipe])
     assert {Path(name).name for name in re.findall(r"envs/\S+\.txt", text)} == LISTS
     assert "-c envs/constraints.txt -r envs/requirements.txt" in text and "==" not in text
-    assert "--no-deps -r envs/requirements-demo.txt" in text and "--no-deps . ./packages/ffkv-formats" in text
+    assert (
+        "--no-deps -r envs/requirements-demo.txt" in text
+        and "--no-deps . ./packages/ffkv-embedded ./packages/ffkv-fairseq ./packages/ffkv-formats" in text
+    )
 
 
 def test_the_python_is_that_of_the_other_environments():

@@ -20,22 +20,26 @@ PACKAGE = Path(ffkv.__file__).parent
 
 @cache
 def imports() -> grimp.ImportGraph:
-    """All imports of the packages in src/, as import-linter finds them."""
+    """All imports of the packages behind doors, as import-linter finds them."""
     return grimp.build_graph(*packages(), exclude_type_checking_imports=True, cache_dir=None)
 
 
 def module_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    place = next(place for name in packages() if path.is_relative_to(place := dependencies._folder(name)))
+    parts = path.relative_to(place.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def source(module: str) -> Path:
-    path = PACKAGE.parent.joinpath(*module.split("."))
+    package, *rest = module.split(".")
+    path = dependencies._folder(package).joinpath(*rest)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def changes_no_number(path: Path) -> bool:
-    name = path.relative_to(PACKAGE.parent).as_posix().removeprefix("ffkv/")
+    if not path.is_relative_to(PACKAGE):
+        return False
+    name = path.relative_to(PACKAGE).as_posix()
     return name not in CHANGES_NUMBERS and any(
         fnmatch(name, each) or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER
     )

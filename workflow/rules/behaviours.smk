@@ -125,6 +125,7 @@ rule behaviours_measure:
         sets="results/{run}/behaviours/{behaviour}/sets/{shard}.parquet",
         parts="results/{run}/behaviours/{behaviour}/parts/{shard}.parquet",
         side_effects="results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet",
+        writers="results/{run}/behaviours/{behaviour}/writers/{shard}.parquet",
     log:
         "results/{run}/logs/behaviours_measure/{behaviour}/{shard}.log",
     benchmark:
@@ -158,6 +159,7 @@ rule behaviours_measure:
             --output-sets {output.sets:q} \
             --output-parts {output.parts:q} \
             --output-side-effects {output.side_effects:q} \
+            --output-writers {output.writers:q} \
             >{log:q} 2>&1
         """
 
@@ -259,6 +261,9 @@ rule behaviours_summarize:
         side_effects=runs.every(
             "results/{run}/behaviours/{behaviour}/side_effects/{shard}.parquet"
         ),
+        writers=runs.every(
+            "results/{run}/behaviours/{behaviour}/writers/{shard}.parquet"
+        ),
         graph_sets=runs.every("results/{run}/behaviours/{behaviour}/graph_sets.parquet"),
         graph_nodes=runs.every(
             "results/{run}/behaviours/{behaviour}/graph_nodes.parquet"
@@ -290,6 +295,7 @@ rule behaviours_summarize:
         sets=repeated("sets"),
         parts=repeated("parts"),
         side_effects=repeated("side_effects"),
+        writers=repeated("writers"),
         graph_sets=repeated("graph_sets"),
         graph_nodes=repeated("graph_nodes"),
         graph_edges=repeated("graph_edges"),
@@ -305,7 +311,7 @@ rule behaviours_summarize:
         ffkv behaviours summarize {params.options} \
             {params.encode:q} {params.memories:q} {params.answers:q} {params.stability:q} \
             {params.effects:q} {params.sets:q} {params.parts:q} {params.side_effects:q} \
-            {params.graph_sets:q} {params.graph_nodes:q} {params.graph_edges:q} {params.graph_paths:q} \
+            {params.writers:q} {params.graph_sets:q} {params.graph_nodes:q} {params.graph_edges:q} {params.graph_paths:q} \
             {params.experts:q} {params.projections:q} \
             --model {input.model:q} \
             --output {params.folder:q} \

@@ -6,6 +6,9 @@ Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its traini
 """
 
 
+ruleorder: unpack > train  # Both make results/<run>/checkpoint, of different runs.
+
+
 rule train:
     input:
         start=runs.tuned_checkpoint,

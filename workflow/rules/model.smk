@@ -6,9 +6,6 @@ results/<run>/checkpoint/, an ordinary checkpoint folder.
 """
 
 
-ruleorder: unpack > train  # Both make results/<run>/checkpoint, of different runs.
-
-
 rule unpack:
     input:
         files=runs.files("checkpoint"),

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ffkv.base.doors import entries, is_own, packages
+from ffkv.base.doors import entries, is_of_core, packages
 from ffkv.base.lookup import is_file
 
 # Modules that steps import and that change no number, with the reason.
@@ -28,7 +28,7 @@ GIVEN = "given.py"  # the module of a class whose methods open files for steps
 
 TYPES_ALONE = re.compile(r"^if TYPE_CHECKING:.*\n(?:[ \t]+.*\n|\n)+", re.M)
 DATA = re.compile(r"[\"'/]([\w-]+\.(?:toml|txt))[\"']")  # the name of a file beside a module, which the module reads
-# A door of what a step reads. Code of ffkv's own behind it counts; that of others in the runs that need it alone.
+# A door of what a step reads. Code of the core behind it counts; that of other packages in the runs that need it alone.
 OPENED = re.compile(r"\bload(?:_all)?\(\"(readers|corpora)\"")
 IMPORT = re.compile(r"^[ \t]*from ([\w.]+) import (\([^)]*\)|[^\n]*)|^[ \t]*import (\w[\w.]*)", re.M)
 
@@ -119,7 +119,7 @@ def _imports(path: Path) -> tuple[Path, ...]:
     text = _content(path).decode()
     found = [beside for name in DATA.findall(text) if is_file(beside := path.with_name(name))]
     for door in OPENED.findall(text):
-        found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_own(entry)])
+        found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_of_core(entry)])
     for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", text)):
         listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
         found += filter(None, [_source(alone)]) if alone else _sources(module, listed, path)

@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-OWN = ("ffkv", "ffkv-agents", "ffkv-formats", "ffkv-machines", "ffkv-publishing")  # packages of this repository
+# The packages of this repository, the core first.
+OWN = "ffkv", "ffkv-agents", "ffkv-embedded", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
+BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -59,6 +61,11 @@ def is_own(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name in OWN
 
 
+def is_of_core(entry: EntryPoint) -> bool:
+    """Whether it is of the package ffkv itself, which is always installed."""
+    return entry.dist is not None and entry.dist.name == OWN[0]
+
+
 @cache
 def entries(door: str) -> dict[str, EntryPoint]:
     """Returns what stands behind a door, sorted by name. With the variable `FFKV_ALONE`, only what is of ffkv's own packages."""
@@ -69,7 +76,9 @@ def entries(door: str) -> dict[str, EntryPoint]:
 
 
 def load(door: str, name: str, function: str = "") -> Any:
-    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used."""
+    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
+    if name not in entries(door):
+        raise UserError(in_package(f"What model.checkpoint or corpus.dataset calls `{name}`", BRINGS[name]))
     entry = entries(door)[name]
     try:
         found = EntryPoint(name, function or entry.value, entry.group).load()
@@ -78,6 +87,11 @@ def load(door: str, name: str, function: str = "") -> Any:
         return found
     except Exception as error:  # whatever goes wrong in a package of others
         raise unusable(entry, function or entry.value, error) from error
+
+
+def in_package(what: str, package: str) -> str:
+    """Says which package of packages/ has what is asked for, and how it is installed."""
+    return f"{what} is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
 
 
 def unusable(entry: EntryPoint, what: str, error: Exception) -> UserError:

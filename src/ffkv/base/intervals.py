@@ -175,3 +175,9 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
     """
     whole, rest = values[0], values[1:]
     return mean_interval(whole + (len(rest) - 1) * (rest.mean() - rest)) if len(rest) else (np.nan, np.nan)
+
+
+def put_estimate(table: pd.DataFrame, name: str, values: np.ndarray, plain: bool = False) -> None:
+    """Puts a number into a table, with its interval over groups; `plain`: as `low` and `high`. `values`: [1 + group, row]."""
+    ends = [f"{name}_" * (not plain) + end for end in ("low", "high")]
+    table[[name, *ends]] = np.array([(own[0], *interval_over_groups(own)) for own in values.T]).reshape(-1, 3)

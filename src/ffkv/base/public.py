@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ def public_names(package: str, file: str, version: Callable[[], str] | None = No
         for alias in line.names
     }
 
+    # Those of a package that is not installed are told when they are used.
+    there = [name for name, (module, _) in public.items() if find_spec(module.partition(".")[0])]
+
     def get(name: str) -> Any:
         if name == "__version__" and version:
             return version()
@@ -32,6 +36,11 @@ def public_names(package: str, file: str, version: Callable[[], str] | None = No
         if "torch" not in sys.modules:
             __import__("ffkv.base.process.runtime", fromlist=["configure"]).configure()
         module, attribute = public[name]
+        if name not in there:
+            from ffkv.base.doors import in_package
+            from ffkv.base.errors import UserError
+
+            raise UserError(in_package(f"{package}.{name}", module.partition(".")[0].replace("_", "-")))
         return getattr(__import__(module, fromlist=[attribute]), attribute)
 
-    return get, lambda: sorted([*public, *(["__version__"] if version else [])]), [*public]
+    return get, lambda: sorted([*there, *(["__version__"] if version else [])]), there

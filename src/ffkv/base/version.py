@@ -37,7 +37,7 @@ def version() -> str:
 
     try:
         commit = git("describe", "--tags", "--match", f"v{RELEASE}", "--always", "--abbrev=9")
-        changed = git("status", "--porcelain", "--", "src", "workflow") and "changed"
+        changed = git("status", "--porcelain", "--", "src", "packages", "workflow") and "changed"
     except (OSError, subprocess.SubprocessError):  # no git, or no clone that it reads; or a disk that hangs
         return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
     behind = commit.removeprefix(f"v{RELEASE}") if commit.startswith("v") else f"g{commit}"

@@ -1,5 +1,5 @@
 """The branches of the analysis: keys, values, composition, refinement, translation, intervention, roles,
-behaviours.
+behaviours, concepts, routing.
 
 They read what the passes stored. None reads another one, except that `composition`, `translation`, `intervention`,
 `roles` and `behaviours` read the projections of `values`. `translation` makes figures of three branches once more, with

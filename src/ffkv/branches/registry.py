@@ -8,7 +8,7 @@ from ffkv.branches.branch import Branch
 
 # In the order of the report. A new branch is a folder with a `branch.py`, and its name here. Those of other packages follow.
 NAMES = ("keys", "values", "composition", "refinement", "translation", "intervention", "roles", "behaviours",
-         "concepts")  # fmt: skip
+         "concepts", "routing")  # fmt: skip
 BRANCHES: dict[str, Branch] = {name: import_module(f"ffkv.branches.{name}.branch").BRANCH for name in NAMES}
 _ADDED, _BROKEN = load_all("branches")
 BROKEN: dict[str, UserError] = {**_BROKEN}  # what is wrong with a branch of another package

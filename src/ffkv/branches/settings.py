@@ -34,6 +34,7 @@ from ffkv.branches.keys.settings import Keys as Keys
 from ffkv.branches.refinement.settings import Refinement as Refinement
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.roles.settings import Roles as Roles
+from ffkv.branches.routing.settings import Routing as Routing
 from ffkv.branches.translation.settings import Translation as Translation
 from ffkv.branches.values.settings import Values as Values
 

@@ -10,5 +10,5 @@ common. `step` finds what stands in front of every sentence, encodes a split, an
 `commands` are `ffkv corpus` and `ffkv copy-corpus`.
 
 The corpus as data: `corpus_file` is `corpus/<split>.h5`, `competing` says which prefixes compete for a key, `words`
-finds words.
+finds words, `rules` label tokens by their text.
 """

@@ -81,6 +81,17 @@ class Layer:
         return any(matrix.gate for matrix in self.second_matrices)
 
     @property
+    def experts(self) -> list[slice]:
+        """The memories of each expert that a router chooses, those of one bank after the other; none without experts."""
+        firsts = accumulate((matrix.memories for matrix in self.second_matrices), initial=0)
+        return [
+            slice(first + number * units, first + (number + 1) * units)
+            for matrix, first in zip(self.second_matrices, firsts)
+            for units in [matrix.memories // (matrix.experts or 1)]
+            for number in range(matrix.experts)
+        ]
+
+    @property
     def kind(self) -> str:
         """How the layer is built, in words for a person."""
         kinds = dict.fromkeys(

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from transformers import PreTrainedModel
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Triggers
-from ffkv.base.doors import load, locate
+from ffkv.base.doors import BRINGS, entries, in_package, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.datasets import stored_bytes
@@ -179,6 +179,8 @@ def _measure_text(
     render = chat_renderer(tokenizer, corpus)
     longest = min(filter(None, (context_of(model, tokenizer), corpus.context))) - 1  # beside BOS
     on_hub = corpus.on_hub  # is not downloaded: the embedded corpus stands for its text
+    if on_hub and EMBEDDED not in entries("corpora"):
+        raise UserError(in_package(f"The text by which the size of {corpus.dataset} is estimated", BRINGS[EMBEDDED]))
     known = Corpus(**corpus.model_dump(include={"sentences_per_document"})) if on_hub else corpus
     encoding = functools.partial(encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus)
     train, sentences, share_read = _sample(known, "train", render, encoding)

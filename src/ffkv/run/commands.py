@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 
 ASKED = tuple(name for name in Behaviour.model_fields if name != "prompts")  # which is an argument
+
+
+def runs_model(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a command that runs the model of a finished run."""
+    return setting(Model, "device")(allowing(all_threads_option(command)))
 
 
 @click.command()
@@ -151,9 +157,7 @@ def export(
 @click.argument("file", type=READABLE)
 @setting(Behaviour, *ASKED)
 @click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files, and for a page: index.html.")
-@setting(Model, "device")
-@allowing
-@all_threads_option
+@runs_model
 def causes(
     results: Path, file: Path, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
 ) -> None:
@@ -177,9 +181,7 @@ def causes(
 @click.argument("labels", required=False, default="")
 @setting(Concept, *(name for name in Concept.model_fields if name != "labels"))
 @click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files.")
-@setting(Model, "device")
-@allowing
-@all_threads_option
+@runs_model
 def probe(
     results: Path, labels: str, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
 ) -> None:
@@ -226,9 +228,7 @@ def report(results: Path, output: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
 @click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
 @click.option("--output", type=WRITABLE, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
-@setting(Model, "device")
-@allowing
-@all_threads_option
+@runs_model
 def trace(
     results: Path,
     text: str | None,
@@ -270,9 +270,7 @@ def trace(
 @click.argument("results", type=FOLDER)
 @click.argument("text")
 @takes(GenerateOptions, argument="options")
-@setting(Model, "device")
-@allowing
-@all_threads_option
+@runs_model
 def generate(
     results: Path, text: str, options: GenerateOptions, device: str, allowed: dict[str, Any], threads: int
 ) -> None:
@@ -325,9 +323,7 @@ GRAPH_FORMATS = ("text", "json", "svg", "graph")
     type=WRITABLE,
     help="File to write, in place of printing. Of the format graph, graph-metadata.json beside it lists the graphs of the folder.",
 )
-@setting(Model, "device")
-@allowing
-@all_threads_option
+@runs_model
 def graph(
     results: Path,
     text: str | None,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.doors import entries, is_own, locate
+from ffkv.base.doors import entries, is_of_core, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
@@ -48,12 +48,14 @@ def code_beside(what: str, settings: Settings) -> str:
         folder = Path(settings.model.located().checkpoint)
         name = next((name for name, reader in readers().items() if reader.reads(folder)), "")
     entry = entries(doors[what]).get(name)
-    return "" if entry is None or is_own(entry) else code_hash(entry.value)
+    return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
 
 
 def check_packages(settings: Settings) -> None:
-    """Makes sure that the packages are installed whose text a run reads. Raises UserError if one is missing."""
+    """Makes sure that the packages are installed whose text a run reads, or that train its model. Raises UserError if one is missing."""
     corpus = settings.corpus
+    if EMBEDDED in (settings.model.checkpoint, corpus.dataset):
+        load("rules", EMBEDDED)
     for address in (corpus.train + corpus.validation) * (corpus.dataset == "files") + settings.embedded.text:
         locate(address)
 
@@ -83,7 +85,7 @@ def label_files(concept: Concept) -> list[str]:
 def check_labels(concept: Concept) -> None:
     """Reads the files with the labels of a concept. Raises UserError if its only file, or none of them, is a task; or as `find_rules`."""
     if concept.rules == "speech":
-        from ffkv.branches.concepts.rules import find_rules  # needs spaCy, which takes its time
+        from ffkv.corpus.rules import find_rules  # needs spaCy, which takes its time
 
         find_rules(concept.rules, concept.pipeline)
     problems, files = list[str](), label_files(concept)

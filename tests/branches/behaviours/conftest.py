@@ -29,6 +29,7 @@ class Made(NamedTuple):
     sets: pd.DataFrame
     parts: pd.DataFrame
     side_effects: pd.DataFrame
+    writers: pd.DataFrame
     experts: pd.DataFrame
     summaries: dict[str, pd.DataFrame]
     states: list[Path]
@@ -60,16 +61,16 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         write_states(path, take("read", number))
     chosen = take("choose")
     files |= {name: write(name, table) for name, table in zip(("memories", "answers", "stability"), chosen)}
-    measured = ("effects", "sets", "parts", "side_effects")
+    measured = ("effects", "sets", "parts", "side_effects", "writers")
     of_shards = [take("measure", number) for number in range(shards)]
-    effects, sets, parts, side = (
+    effects, sets, parts, side, writers = (
         [write(f"{name}-{number}", made[at]) for number, made in enumerate(of_shards)]
         for at, name in enumerate(measured)
     )
     graph, experts = take("graph"), take("experts")
     of_all = ("model", "encode", "memories", "answers", "stability")
     files = {name: files[name] for name in of_all} | {"projections": [files["projections"]]}
-    files |= {"effects": effects, "sets": sets, "parts": parts, "side_effects": side}
+    files |= {"effects": effects, "sets": sets, "parts": parts, "side_effects": side, "writers": writers}
     files |= {each.name: write(each.name, table) for each, table in zip(GRAPHS, graph, strict=True)}
     files["experts"] = write("experts", experts)
     summaries = take("summarize")
@@ -80,6 +81,7 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
         tables.read_all(sets),
         tables.read_all(parts),
         tables.read_all(side),
+        tables.read_all(writers),
         experts,
         summaries,
         states,
@@ -88,9 +90,10 @@ def make(folder: Path, files: dict[str, Path], shards: int = 1, *, prompts: list
 
 def expect_equal(one: Made, other: Made) -> None:
     """All tables of steps are equal, and have rows."""
-    for name in ("memories", "answers", "stability", "effects", "sets", "side_effects"):
+    for name in ("memories", "answers", "stability", "effects", "sets", "side_effects", "writers"):
         left, right = getattr(one, name), getattr(other, name)
-        assert left.equals(right) and len(left), name
+        assert left.equals(right), name
+        assert len(left) or name == "writers", name  # which are told of pairs that are patched to each other
 
 
 @pytest.fixture(scope="session")

@@ -261,6 +261,32 @@ def test_layers_of_a_behaviour():
     np.testing.assert_array_equal(found[names], [[0, 2, 1, 1, 11, 1], [1, 1, 1, 0, -0.5, NAN]])
 
 
+# Two prompts of the one group and one of the other; attention does 3, 1 and 2 of 4, 4 and 1.
+WRITERS = frame(
+    "reach positions prompt layer writer effect",
+    *(("total", "last", prompt, 0, "attention", effect) for prompt, effect in zip((2, 3, 4), (3.0, 1.0, 2.0))),
+    *(("total", "last", prompt, -1, "everything", effect) for prompt, effect in zip((2, 3, 4), (4.0, 4.0, 1.0))),
+)
+
+
+def test_shares_of_writers_are_of_means_over_prompts():
+    """3 and 1 and 2 of 4 and 4 and 1; with six groups there is an interval, and without a whole above 0 there is no share."""
+    rows = summarize.summarize_writers(WRITERS, GROUP).set_index("writer")
+    assert rows["prompts"].tolist() == [3, 3] and rows["effect"].tolist() == [2, 3]
+    assert rows["share"].to_dict() == {"attention": pytest.approx(2 / 3), "everything": 1}
+    assert rows[["low", "high", "share_low", "share_high"]].isna().all(axis=None)  # fewer than five groups
+    none = summarize.summarize_writers(WRITERS.assign(effect=-WRITERS["effect"]), GROUP)
+    assert none["share"].isna().all() and none["effect"].tolist() == [-2, -3]
+    six = pd.concat([WRITERS.assign(prompt=WRITERS["prompt"] + 3 * half) for half in (0, 1)])
+    many = summarize.summarize_writers(six, pd.Series({prompt: str(prompt) for prompt in range(2, 8)})).set_index(
+        "writer"
+    )
+    assert (many["share_low"] <= many["share"]).all() and (many["share"] <= many["share_high"]).all()
+    assert many.loc["attention", "low"] < 2 < many.loc["attention", "high"]
+    assert many.loc["everything", ["share_low", "share_high"]].tolist() == [1, 1]
+    assert summarize.summarize_writers(WRITERS[:0], GROUP).empty
+
+
 def test_stability_is_averaged_over_pairs():
     rows = [("screen", "halves", 5, 0.5, 0.25), ("screen", "halves", 5, 1.0, 0.75), ("contrast", "labels", 3, 0.0, 0.5)]
     found = summarize.summarize_stability(frame("ranking compared memories jaccard overlap", *rows))
@@ -286,6 +312,7 @@ def test_every_table_of_a_behaviour():
         "effects": EFFECTS,
         "sets": SETS,
         "parts": frame("choice prompt share kept"),
+        "writers": WRITERS,
         "side_effects": frame("choice size prefix divergence loss memories", ("screen", 1, 3, 1.0, 0.0, 1)),
         "stability": frame("ranking compared memories jaccard overlap", ("screen", "halves", 5, 0.5, 0.25)),
     }

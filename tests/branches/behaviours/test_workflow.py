@@ -44,6 +44,8 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
     assert summary["behaviour"] == "number" and summary["prompts"] == summary["lines"] == 40
     effects = run.table("behaviour_memories")
     assert effects["effect"].notna().all() and set(effects["reach"]) == {"direct", "total"}
+    whole = run.table("behaviour_writers").query("writer == 'everything'")
+    assert (whole["effect"] > 0).any() and {"direct", "total"} == {*whole["reach"]}
     asked = ffkv.behaviour(
         run, shutil.copy(PROMPTS, tmp_path / "number.jsonl"), device="cpu", minimum_accuracy=0, **SMALL
     )
@@ -52,6 +54,7 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
         "behaviour_layers",
         "behaviour_memories",
         "behaviour_sets",
+        "behaviour_writers",
     ):  # asked in memory, in one shard
         pd.testing.assert_frame_equal(asked[name], run.table(name), check_dtype=False, rtol=1e-3, atol=1e-5)
     for place in {*zip(effects["layer"], effects["memory"])}:
@@ -64,7 +67,14 @@ def test_a_run_with_a_behaviour(tiny, tmp_path):
     checked = subprocess.run(command, env=with_forks(OFFLINE), capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     page = (tmp_path / "reports/tiny/index.html").read_text()
-    for text in ("Memories of number", "Graph of number", "behaviour_layers", "behaviour_sets", "carry"):
+    for text in (
+        "Memories of number",
+        "Graph of number",
+        "behaviour_layers",
+        "behaviour_sets",
+        "behaviour_writers",
+        "carry",
+    ):
         assert text in page
     again = snakemake(tmp_path, tmp_path / "config.yaml", "--rerun-triggers", "mtime")
     assert "Nothing to be done" in again.stderr

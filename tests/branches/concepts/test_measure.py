@@ -15,11 +15,12 @@ from ffkv.branches.concepts.activations import read_task
 from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.measure import choose_layers, measure_task, memory_rows
 from ffkv.branches.concepts.null import Best
-from ffkv.branches.concepts.rules import RULES, find_rules, label_tokens, shares_of_examples, tasks_of_rules
+from ffkv.branches.concepts.rules import shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.summarize import correct, summarize_curves, summarize_mixture, summarize_tasks
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, MEMORIES
 from ffkv.branches.settings import Concept
 from ffkv.corpus.corpus_file import read_corpus
+from ffkv.corpus.rules import RULES, find_rules, label_tokens
 from ffkv.model.tap.tap import observe
 
 TEXTS = 120

@@ -1,7 +1,7 @@
 """Edges between memories: chains planted by hand, and every kind of layer against hooks written by hand."""
 
 import contextlib
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -69,10 +69,18 @@ def read_by_hand(kind: str, layer, memory: int) -> dict[str, torch.Tensor]:
     return {"key": layer.mlp.up_proj.weight[memory], "gate": layer.mlp.gate_proj.weight[memory]}
 
 
-def states_of(loaded, layer: int) -> dict:
-    """x and m of a layer, the factor of a norm after it, and y."""
-    found = {}
-    with tap(loaded.model, loaded.anatomy.layers, "xmsy", whole=True) as run:
+def instead(written: torch.Tensor, module, args, output) -> torch.Tensor:
+    """A hook: a module returns something else."""
+    return written if output.shape == written.shape else output  # a tap also asks a norm for its gain
+
+
+def states_of(loaded, layer: int, off: tuple[int, int, int] | None = None) -> dict:
+    """x and m of a layer, the factor of a norm after it, and y; without a memory (layer, memory, position)."""
+    found, changed = {}, ({off[:2]: 0.0}, off[2]) if off else ({}, 0)
+    with (
+        scaled(loaded.model, loaded.anatomy.layers, *changed),
+        tap(loaded.model, loaded.anatomy.layers, "xmsy", whole=True) as run,
+    ):
         run(IDS, lambda at, quantity, tensor: found.update({(at.index, quantity): tensor[0].clone()}))
     return {quantity: found.get((layer, quantity)) for quantity in "xmsy"}
 
@@ -120,15 +128,25 @@ def test_edges_are_those_of_hooks_written_by_hand(kind, load_kind):
     @cache
     def states(layer: int, off: tuple[int, int, int] | None = None) -> dict:
         """Those of a layer; without a memory (layer, memory, position)."""
-        place = ({off[:2]: 0.0}, off[2]) if off else ({}, 0)
-        with scaled(model, loaded.anatomy.layers, *place):
-            return states_of(loaded, layer)
+        return states_of(loaded, layer, off)
 
     @cache
     def changed(module, position: int, i: int, layer: int, reads: bool) -> dict:
         """Those of a layer if a module returns, or reads, the contribution of a source less."""
         with less(module, position, contributions[i], reads):
             return states_of(loaded, layer)
+
+    def writer(block):
+        return block.post_feedforward_layernorm if kind.startswith("gemma") else block.mlp
+
+    @cache
+    def unchanged(module) -> torch.Tensor:
+        """What a module returns in the unchanged model."""
+        returned = []
+        handle = module.register_forward_hook(lambda module, args, output: returned.append(output))
+        states_of(loaded, count - 1)
+        handle.remove()
+        return returned[-1]
 
     contributions = {}
     for (i, j), rows in found.edges.groupby(["source", "target"]):
@@ -147,11 +165,21 @@ def test_edges_are_those_of_hooks_written_by_hand(kind, load_kind):
         else:
             contributions[i] = (intact["y"] - without["y"])[source["position"]]
         before = states(target["layer"])
+        past = after
+        if target["layer"] - source["layer"] > 1:
+            with contextlib.ExitStack() as stack:  # memories in between write what they did
+                for module in map(writer, blocks[source["layer"] + 1 : target["layer"]]):
+                    stack.callback(module.register_forward_hook(partial(instead, unchanged(module))).remove)
+                given = writer(blocks[source["layer"]]), source["position"], i, target["layer"], False
+                past = (
+                    changed.__wrapped__(*given) if kind.startswith("gemma") else states_of(loaded, target["layer"], off)
+                )
         lost = changed(block.get_submodule(norm), source["position"], i, target["layer"], True)
         for row in rows.itertuples():
             u = reads[row.factor]
             direct = (before["x"] - lost["x"])[at] @ u if at == source["position"] else torch.tensor(0.0)
             expected = {"direct": direct, "total": (before["x"] - after["x"])[at] @ u}
+            expected["attention"] = (before["x"] - past["x"])[at] @ u - direct
             expected["total_m"] = (before["m"] - after["m"])[at, target["memory"]]
             for column, value in expected.items():
                 assert getattr(row, column) == pytest.approx(float(value), abs=tolerance), (column, row)
@@ -242,6 +270,7 @@ def test_a_planted_chain_has_the_weight_that_it_has_by_hand(planted):
     assert chain.total == pytest.approx(chain.direct, rel=1e-6)  # nothing lies between
     assert chain.total_m == pytest.approx(63 / length, rel=1e-4)  # ReLU: m is 0 without it
     assert (silent.held, silent.direct, silent.total, silent.total_m) == (0, 0, 0, 0)
+    assert chain.attention == pytest.approx(0, abs=1e-5)  # there is no attention
     (parts,) = found.parts.itertuples()
     assert parts.memories == pytest.approx(64 / length, rel=1e-4)
     assert parts.embedding == pytest.approx(-1 / length, rel=1e-4)
@@ -265,6 +294,7 @@ def test_a_chain_through_a_head_is_found_by_the_new_run_alone(planted):
     without = (normed(a=1) + normed(d=1)) / 2
     assert row.total == pytest.approx(normed(d=1, b=brought) - normed(d=1, b=without), rel=1e-5)
     assert row.total_m == pytest.approx(normed(d=1, b=brought), rel=1e-5)
+    assert row.attention == pytest.approx(row.total)  # nothing else lies between
     assert parts.attention == pytest.approx(parts.pre_activation - parts.embedding, rel=1e-5)
     assert parts.memories == 0
 

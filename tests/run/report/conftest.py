@@ -23,6 +23,7 @@ from tests.run.report.made_up_tables import (
     write_keys,
     write_refinement,
     write_roles,
+    write_routing,
     write_values,
 )
 
@@ -39,6 +40,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
             "values": {"readout": "all"},
             "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}},
             "concepts": {"french": {"labels": "french.csv"}},
+            "routing": {"tokens": 1000},
             **overrides,
         }
     )
@@ -57,6 +59,8 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_behaviour_graph(folder, BEHAVIOUR, layers, generator)
     if settings.concepts:
         write_concepts(folder, generator)
+    if settings.routing.tokens:
+        write_routing(folder, layers)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
     for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
         if not table.path.startswith("keys/read_") and not table.path.endswith(".csv"):

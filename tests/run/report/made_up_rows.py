@@ -12,6 +12,7 @@ from tests.run.report.made_up import HOSTILE, VOCABULARY
 IN_ORDER = (
     ("whisker_low", "q1", "median", "q3", "whisker_high"),
     ("low", "share", "high"),
+    ("share_low", "share", "share_high"),
     ("low", "rate", "high"),
     ("rate_low", "rate", "rate_high"),
     ("low", "mean", "high"),

@@ -15,6 +15,8 @@ from ffkv.branches.refinement.section import CASES
 from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
 from ffkv.branches.roles.tables import BY_MEMORY as ROLES
 from ffkv.branches.roles.tables import CASES as CASES_OF_SIGNS
+from ffkv.branches.routing import measure as routing
+from ffkv.branches.routing import tables as of_routing
 from tests.run.report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_some_projections
 
 
@@ -301,7 +303,7 @@ def write_behaviour_graph(folder: Path, behaviour: str, layers: int, generator: 
     edges = edges.assign(change=1.0, share=0.5, low=edges["effect"] - 0.1, high=edges["effect"] + 0.1)
     edges = edges.assign(shown=[True, True, True, True, False], stability=[1, 1, 0.4, 0.9, 0])
     paths = pd.DataFrame({"source": [0, 1], "target": [2, 3], "factor": "key"})
-    paths[["held", "direct", "total", "total_m"]] = generator.random((2, 4))
+    paths[["held", "direct", "total", "total_m", "attention"]] = generator.random((2, 5))
     for table, frame in zip(ALL_GRAPHS, (sets, nodes, edges, paths), strict=True):
         tables.write(table.frame(frame.assign(behaviour=behaviour)), folder / table.path)
 
@@ -320,3 +322,17 @@ def write_concepts(folder: Path, generator: np.random.Generator) -> None:
     found = [row | {"task": f"french/{number}", "positive": "".join(HOSTILE[:3])} for number in range(3)]
     found[2] |= {"train": 0, "test": 0, "best_layer": np.nan, "best_memory": np.nan, "left_out": "too few texts"}
     tables.write(TASKS.frame(found), folder / TASKS.path)
+
+
+def write_routing(folder: Path, layers: int) -> None:
+    """Layers of eight experts, of which the last one gets no token, and the first one most tokens of a pattern."""
+    generator = np.random.default_rng(5)  # of its own: the tables after these stay as they are
+    has, load, experts, patterns = generator.random(1000) < 0.1, [], [], []
+    for layer in range(layers):
+        sent = (generator.random((1000, 8)) < 0.25) & (np.arange(8) < 7)
+        sent[has, 0] = True
+        load.append({"layer": layer, **routing.load_of(sent)})
+        experts += [{"layer": layer, "expert": at, "tokens": n, "share": n / 1000} for at, n in enumerate(sent.sum(0))]
+        patterns += [{"layer": layer, "q": row["p"], **row} for row in routing.rows_of_patterns(sent, {"digits": has})]
+    for table, rows in ((of_routing.LOAD, load), (of_routing.EXPERTS, experts), (of_routing.PATTERNS, patterns)):
+        tables.write(table.frame(rows), folder / table.path)

@@ -194,6 +194,7 @@ def test_the_csv_links_are_the_tables(page, folder):
         "translation_differences",
     }
     others |= {f"concept_{name}" for name in ("tasks", "layers", "nulls", "memories")}
+    others |= {"routing_experts", "routing_patterns"}
     assert set(links) == {f"{name}.csv" for name in names | others}
     for name, link in links.items():
         head, body = link.split(",")

@@ -12,8 +12,15 @@ from ffkv.base.multiple_tests import q_values
 from ffkv.branches.behaviours import section as section_behaviours
 from ffkv.branches.behaviours import told as behaviour_words
 from ffkv.branches.behaviours.summary_tables import ALL_EXPERTS as EXPERTS
-from ffkv.branches.behaviours.summary_tables import MISSED
-from ffkv.branches.behaviours.told import caption_layers, caption_sets, main_numbers, significant, summarize
+from ffkv.branches.behaviours.summary_tables import MISSED, OF_WRITERS
+from ffkv.branches.behaviours.told import (
+    caption_layers,
+    caption_sets,
+    caption_writers,
+    main_numbers,
+    significant,
+    summarize,
+)
 from ffkv.run.report.page_tables import pushed
 from ffkv.run.report.section import arrange, summary
 from ffkv.run.results import indexes
@@ -163,6 +170,65 @@ def test_a_share_that_cannot_be_told_has_its_reason(having):
     assert caption_sets(empty).shows == "agreement: no share can be told, because the behaviour is not surely above 0."
 
 
+def of_writers(last: dict[str, list[float]], everywhere: dict[str, list[float]], **changes):
+    """A table of writers: at the last token and at all, shares of all layers together, then of each; intervals 1 % to each side."""
+    rows = [
+        {
+            "behaviour": NAME,
+            "reach": reach,
+            "positions": positions,
+            "layer": n - 1,
+            "writer": writer,
+            "share": share,
+            "prompts": 9,
+        }
+        for reach, positions, shares in (
+            ("total", "last", last),
+            ("total", "all", everywhere),
+            ("direct", "last", last),
+        )
+        for writer, own in shares.items()
+        for n, share in enumerate(own)
+    ]
+    table = OF_WRITERS.frame(
+        [row | {"share_low": row["share"] - 0.01, "share_high": row["share"] + 0.01} for row in rows]
+    )
+    return table.assign(**changes)
+
+
+LAST = {"memories": [0.07, 0.05, 0.1], "attention": [0.93, 0.6, 0.1]}
+EVERYWHERE = {"memories": [1.0, 0.7, 0.2], "attention": [0.5, -0.1, 0.4]}
+
+
+def test_who_carries_a_behaviour_is_one_sentence(run, change):
+    own = change(tables={"behaviour_writers": of_writers(LAST, EVERYWHERE)})
+    assert caption_writers(own).shows.replace("\u00a0", " ") == (
+        "agreement: at the last token memories carry 7 % (6 % to 8 %), that of layer 1 most (10 %), and attention carries 93 %"
+        " (92 % to 94 %), that of layer 0 most (60 %); at all tokens memories carry 100 % (99 % to 101 %), that of layer 0 most"
+        " (70 %), and attention carries 50 % (49 % to 51 %), that of layer 1 most (40 %)."
+    )
+    unsure = change(tables={"behaviour_writers": of_writers(LAST, {}, share=np.nan)})
+    assert caption_writers(unsure).shows == (
+        "agreement: at the last token no share can be told, because the difference of the two prompts is not surely above 0."
+    )
+
+
+def test_where_writes_cannot_be_told_apart_it_is_said_and_there_is_no_figure(having):
+    said = "What attention and memories write of it cannot be told apart in this model"
+    name, shown = "behaviour_writers", section_behaviours.SECTION.figures["behaviour_writers"].applies
+    without = having()
+    assert shown(without) and said not in told(without)
+    without._tables[name] = without.table(name)[:0]
+    assert said in told(without) and not shown(without)
+    for other in (having(settings={"baseline": "mean"}), having(kind="prompts"), having(explained=False)):
+        other._tables[name] = other.table(name)[:0]
+        assert said not in told(other)
+    earlier = having()  # an ffkv that did not measure it
+    earlier.__dict__["tables"] = [each for each in earlier.tables if each != name]
+    assert said not in told(earlier) and not shown(earlier)
+    assert caption_writers(earlier).shows == "agreement: nothing was measured."
+
+
 @pytest.mark.parametrize("correlation", [0.18, -0.4, 0.99])
 def test_agreement_of_the_screen_is_a_number_and_no_verdict(having, correlation):
     said = told(having(pearson=correlation, memories=lambda table: table.assign(disagrees=True)))
@@ -218,6 +284,11 @@ def test_figures_show_the_control(having, monkeypatch):
         assert caption(run).more.endswith(f": {caption(control).shows.partition(' A p-value')[0]}")
     lines = [line.get_ydata() for line in figure.axes[0].lines if line.get_label() == "control: other"]
     assert len(lines) == 1 and (lines[0] == 0.25).all()
+    control._tables["behaviour_writers"] = of_writers(LAST, EVERYWHERE)
+    figure, caption = section_behaviours.draw_writers(run, None), caption_writers(run)
+    grey = [line.get_ydata()[:2].tolist() for line in figure.axes[0].lines if "control" in str(line.get_label())]
+    assert grey == [[0.6, 0.1], [0.05, 0.1]]  # attention and memories of each layer, at the last token
+    assert caption.more.endswith(f": {caption_writers(control).shows}")
     rows = section_behaviours._asked(run).rows
     assert [str(row[0]) for row in rows] == ["<bdi>agreement</bdi>", "<bdi>agreement, other</bdi>"]
 

@@ -133,8 +133,13 @@ def test_the_explorer_shows_every_page_of_it(reported, monkeypatch):
         ITEM: [f"{run}/annotate/keys/anna/1"],
         "/static/{name}": ["/static/explorer.css"],
     }
-    # What `ffkv explore --export` writes, and what is there once a person has asked a file of prompts.
-    others = {"/r/{run}/memories/{page}", "/r/{run}/behaviours/{key}", "/r/{run}/behaviours/{key}/zip"}
+    # What `ffkv explore --export` writes; what is there once a person has asked a file of prompts; and experts, which the model lacks.
+    others = {
+        "/r/{run}/e/{name}",
+        "/r/{run}/memories/{page}",
+        "/r/{run}/behaviours/{key}",
+        "/r/{run}/behaviours/{key}/zip",
+    }
     assert {*pages} == {*PAGES} - others
     for address in (address for addresses in pages.values() for address in addresses):
         assert visitor.get(address)

@@ -1,4 +1,4 @@
-"""A language model behind a chat endpoint explains keys, and its explanations are scored (docs/annotation.md).
+"""A language model behind a chat endpoint explains keys, and its explanations are scored (packages/ffkv-machines/README.md).
 
 `explain` goes through the memories, computes the scores and their means per layer, or lets the model judge a sheet as
 people do. `texts` reads what a run knows of a memory, and chooses its texts: some to explain, others to score.

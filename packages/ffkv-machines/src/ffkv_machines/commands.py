@@ -23,7 +23,7 @@ def machine(run: "Run", annotations: Path, machine: Machine, task: Task, dry_run
     """Let a language model explain keys, and score its explanations.
 
     RESULTS is the folder of a finished run, such as results/demo. Every answer is kept: the same command asks nothing
-    twice, and goes on after a stop. docs/annotation.md says what each score means.
+    twice, and goes on after a stop. packages/ffkv-machines/README.md says what each score means.
     """
     from ffkv_machines.explain import ask_machine
 

@@ -1,6 +1,6 @@
 """A machine is asked about a run: it judges sheets as people do, or explains memories, and its explanations are scored.
 
-docs/annotation.md defines the scores. Sequences have one entry per text [text], or per set of the intruder test [set]. A score is
+packages/ffkv-machines/README.md defines the scores. Sequences have one entry per text [text], or per set of the intruder test [set]. A score is
 NaN where it is undefined.
 """
 

@@ -14,8 +14,8 @@ from ffkv.base.doors import entries, locate
 from ffkv.base.settings.section import GgufFile, Globs, Memory, Name, Pattern, Section, Seed, Where, Whole
 
 EMBEDDED = "embedded"
-# Data sets that an installed package brings, the embedded one among them.
-BROUGHT = frozenset(entries("corpora")) - {"files"}
+# Data sets that an installed package brings, and the embedded one, whose package may be missing.
+BROUGHT = frozenset({EMBEDDED, *entries("corpora")}) - {"files"}
 ENGLISH, ANY = "en", "xx"  # ANY: spaCy's code for a language without rules of its own
 
 
@@ -96,7 +96,9 @@ class Model(Section):
 
 
 class Embedded(Section):
-    """The small model that the workflow trains itself. It is used if `model.checkpoint` is `embedded`."""
+    """The small model that the workflow trains itself. It is used if `model.checkpoint` is `embedded`.
+
+    `pip install ./packages/ffkv-embedded` in a clone adds its training and the embedded corpus, if `make install` did not."""
 
     layers: int = Field(6, ge=1, le=48)
     """Number of transformer blocks."""

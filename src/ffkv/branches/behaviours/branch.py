@@ -31,6 +31,8 @@ def _measured(run: Any) -> tuple[float, float]:
         whole = TOKENS if its.positions == "all" else 1  # every copy reads its whole prompt
         total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
         total += copies * (whole * 2 * run.shape.body + run.shape.head)
+        written = 2 * (2 * run.shape.layers + 5) * its.effect_prompts * (its.baseline == "patch")
+        total += written * (TOKENS * 2 * run.shape.body + run.shape.head)
     return total, 0
 
 
@@ -101,7 +103,7 @@ BRANCH = Branch(
             "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
             reads=("model", "encode", "memories", "answers", "triggers", "prefixes", "validation"),
             settings=("behaviours", "seed", *RUNS_MODEL),
-            writes=(tables.EFFECTS, tables.SETS, tables.PARTS, tables.SIDE_EFFECTS),
+            writes=(tables.EFFECTS, tables.SETS, tables.PARTS, tables.SIDE_EFFECTS, tables.WRITERS),
             imports="model",
             amount=_measured,
         ),
@@ -136,6 +138,7 @@ BRANCH = Branch(
                 "sets*",
                 "parts*",
                 "side_effects*",
+                "writers*",
                 *(f"{each.name}*" for each in tables.GRAPHS),
                 "experts*",
                 "projections*",
@@ -149,6 +152,7 @@ BRANCH = Branch(
     figures={
         "behaviour_layers": "Where the memories of a behaviour are",
         "behaviour_sets": "How many memories carry a behaviour",
+        "behaviour_writers": "Who carries it, where",
     },
     applies=lambda settings: bool(settings.behaviours),
 )

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from ffkv.base.files import tables
-from ffkv.base.intervals import interval_over_groups, without_each
+from ffkv.base.intervals import interval_over_groups, put_estimate, without_each
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
@@ -25,11 +25,10 @@ from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, ANSWER, CHOOSE, ESTIMATE, GRAPH, NONE, RANDOM, RESAMPLED
 from ffkv.branches.given import Given
-from ffkv.model.effects.edges import edges
+from ffkv.model.effects.edges import MEASURED, edges
 from ffkv.model.effects.rerun import Running
 
 DRAWS = 1000  # times that groups of prompts are drawn again, for the stability of edges
-PATHS = ("held", "direct", "total", "total_m")
 
 
 def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
@@ -87,7 +86,7 @@ def make_graph(
         places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
         found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
     if found:
-        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*PATHS]].mean().reset_index()
+        paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*MEASURED]].mean().reset_index()
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}
 
 
@@ -126,21 +125,14 @@ def describe_graph(
     sets["jaccard"] = [jaccard(own, members) for own in every]
     differences = half.differences(every)
     sets["difference"], sets["patched"] = differences.mean(0), half.differences(every, but=False).mean(0)
-    _estimate(sets, "kept", weights @ (differences - half.without[:, None]) / whole[:, None])
+    put_estimate(sets, "kept", weights @ (differences - half.without[:, None]) / whole[:, None], plain=True)
     _, layer, memory = half.at(members)
     nodes = pd.DataFrame({"layer": layer, "memory": memory})
-    _estimate(nodes, "effect", weights @ half.effects(members))
-    _estimate(nodes, "loss", weights @ half.losses(members) / whole[:, None])
+    put_estimate(nodes, "effect", weights @ half.effects(members), plain=True)
+    put_estimate(nodes, "loss", weights @ half.losses(members) / whole[:, None])
     between = describe_edges(half, members, weights, again, share)
     nodes["passed_on"] = between.groupby("source")["effect"].sum().reindex(range(len(nodes))).to_numpy()
     return sets, nodes, between
-
-
-def _estimate(table: pd.DataFrame, name: str, values: np.ndarray) -> None:
-    """Puts a number into a table, with its interval. `values`: with the weights of `without_each` [1 + group, row]."""
-    table[name] = values[0]
-    low, high = ("low", "high") if name in ("kept", "effect") else (f"{name}_low", f"{name}_high")
-    table[low], table[high] = np.array([interval_over_groups(own) for own in values.T]).reshape(-1, 2).T
 
 
 class Links(NamedTuple):
@@ -203,7 +195,7 @@ def describe_edges(
             "share": np.concatenate([shares[0], np.full(len(number), np.nan)]),
         }
     )
-    _estimate(table, "effect", effects)
+    put_estimate(table, "effect", effects, plain=True)
     # The mean of draws of groups that differ in size has another number of prompts.
     largest = np.zeros((1 + len(again), len(table)), bool)
     every = [effects[0], *effects_of(again / again.sum(1, keepdims=True))[1]]

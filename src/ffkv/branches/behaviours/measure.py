@@ -24,13 +24,14 @@ from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
-from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS
+from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS, WRITERS
+from ffkv.branches.behaviours.writers import find_norms, measure_writers
 from ffkv.branches.given import Given
 from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
-MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS)
+MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS, WRITERS)
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
 
 
@@ -110,6 +111,7 @@ def measure(
     drawn = memories.iloc[draw_outside(memories, settings.missed, random_stream(seed, Purpose.MISSED))]
     alone = np.zeros(0, int), torch.zeros(0, anatomy.width)  # without controls
     outside = {layer: [Candidate(n, *alone) for n in own] for layer, own in drawn.groupby("layer")["memory"]}
+    norms = find_norms(running.loaded, prompts) if settings.baseline == "patch" else []
     room = running.batch_tokens if running.keeps else min(running.batch_tokens, HELD // len(screen))
     with progress(len(prompts) + len(prefixes), "prompts", name) as bar:
         for texts in (prompts, prefixes):
@@ -121,6 +123,7 @@ def measure(
                     made[EFFECTS] += [row | {"source": words.OUTSIDE} for row in of_outside if row["reach"] == "total"]
                     made[SETS] += measure_sets(sets, half)
                     made[PARTS] += _rows(parts, half, kept=half.differences([part.memories for part in parts]))
+                    made[WRITERS] += measure_writers(running, norms, [texts[n] for n in own])
                 else:
                     made[SIDE_EFFECTS] += measure_side_effects(sets, half)
                 bar.update(len(own))

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours import told as words
-from ffkv.branches.behaviours.told import EXPERTS, MEMORIES, POSITIONS, SETS, SUMMARY
-from ffkv.branches.behaviours.words import ALL, BY_SCREEN, BY_SIZE, CHANGES, RANDOM, REMOVED
+from ffkv.branches.behaviours.told import EXPERTS, MEMORIES, POSITIONS, SETS, SUMMARY, WRITERS
+from ffkv.branches.behaviours.words import ALL, ALL_MEMORIES, ATTENTION, BY_SCREEN, BY_SIZE, CHANGES, RANDOM, REMOVED
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
@@ -22,7 +22,7 @@ from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_c
 from ffkv.run.report.section import Figure, Section, TableBlock, open_control
 from ffkv.run.report.wording import note, rows, short_name
 from ffkv.run.results.indexes import pushed_tokens
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import expert_name, memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import column, number, percent, rounded, visible
 
@@ -116,6 +116,31 @@ def draw_sets(run: Run, paper: Any) -> Drawing:
     return figure
 
 
+def draw_writers(run: Run, paper: Any) -> Drawing:
+    """Draws a panel per behaviour: what attention and memories of each layer carry, beside the control at the last token."""
+    (figure, panels), control = _panels(run), open_control(run)
+    styles = {("total", "last"): "last token", ("total", "all"): "all tokens", ("direct", "last"): "direct"}
+    for name, panel in panels:
+        for colour, writer in zip(drawing.colours(2), (ATTENTION, ALL_MEMORIES), strict=True):
+            for look, ((reach, positions), where) in zip(("-", "--", ":"), styles.items(), strict=True):
+                which = {"writer": writer, "reach": reach, "positions": positions}
+                own = rows(words.writers(run, name), **which).query("layer >= 0")
+                panel.plot(own["layer"], own["share"], color=colour, ls=look, label=f"{writer}, {where}", lw=1.3)
+                if look == "-":
+                    panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
+                    if beside := words.having(control, name):
+                        its = rows(words.writers(beside, name), **which).query("layer >= 0")
+                        grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
+                        panel.plot(its["layer"], its["share"], **grey, label=f"control: {beside.name}, {writer}")
+        panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
+        drawing.layer_axis(panel, len(run.anatomy.layers))
+        drawing.share_axis(panel, "share of the behaviour")
+        panel.set_ylim(auto=True)
+        panel.autoscale_view()  # shares can be below 0
+    _legend(figure, panels)
+    return figure
+
+
 def _asked(run: Run) -> PageTable:
     """Returns what was asked, whether the model does it, and how much of it memories carry; then the same of the control."""
     lines: list[list[Cell]] = []
@@ -203,7 +228,7 @@ def _experts(run: Run) -> list[TableBlock]:
         shown = {change: effects["total", change] for change in CHANGES}
         shown |= {"others": found["beside"], "direct": effects["direct", REMOVED]}
         columns: dict[str, Iterable[Cell]] = {
-            "expert": [f"L{layer}.e{expert}" for layer, expert in found.index],
+            "expert": [expert_name(*at) for at in found.index],
             "sent there": map(percent, found["clean"]),
             "other prompts": map(percent, found["patch"]),
             "q, sent": column(found["q_value"], places=2),
@@ -250,6 +275,12 @@ SECTION = Section(
     {
         "behaviour_layers": Figure((MEMORIES, "behaviour_layers"), draw_layers, words.caption_layers),
         "behaviour_sets": Figure((SETS,), draw_sets, words.caption_sets, applies=lambda run: len(run.table(SETS)) > 0),
+        "behaviour_writers": Figure(
+            (WRITERS,),
+            draw_writers,
+            words.caption_writers,
+            applies=lambda run: any(len(words.writers(run, name)) for name in run.settings.behaviours),
+        ),
     },
     words.main_numbers,
     after=_tables,

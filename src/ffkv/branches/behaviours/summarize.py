@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.files.columns import REACHES, Table
-from ffkv.base.intervals import interval_over_groups, mean_interval, wilson, without_each
+from ffkv.base.intervals import interval_over_groups, mean_interval, put_estimate, wilson, without_each
 from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.behaviours import stored, summary_tables
 from ffkv.branches.behaviours.missed import STRATA, most_of, strata_of
 from ffkv.branches.behaviours.tables import GRAPHS
-from ffkv.branches.behaviours.words import ALL, DIRECTIONS, MEMORIES, OUTSIDE, OWN, REFERENCE
+from ffkv.branches.behaviours.words import ALL, DIRECTIONS, EVERYTHING, MEMORIES, OUTSIDE, OWN, REFERENCE
 from ffkv.branches.given import Given
 
 PLACE = ("behaviour", "layer", "memory")
@@ -64,6 +64,7 @@ def summarize(
         summary_tables.OF_SETS: of_sets,
         summary_tables.AREAS: areas,
         summary_tables.MISSED: summarize_missed(own["effects"], own["memories"], of_memories),
+        summary_tables.OF_WRITERS: summarize_writers(own["writers"], group),
         summary_tables.OF_SIDE_EFFECTS: summarize_side_effects(own["side_effects"]),
         summary_tables.OF_STABILITY: summarize_stability(own["stability"]),
     }
@@ -206,6 +207,24 @@ def summarize_missed(effects: pd.DataFrame, memories: pd.DataFrame, of_memories:
         row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
         rows.append(row | counted)
     return pd.DataFrame(rows)
+
+
+def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """Returns the rows of the table `OF_WRITERS` of one behaviour, from the table `WRITERS`. `group`: of each prompt, by its number.
+
+    Shares are of what everything does. There are none if that is not above 0, or its interval has the 0.
+    """
+    found = []
+    for (reach, positions), own in writers.groupby(["reach", "positions"], sort=False):
+        effects = own.pivot_table("effect", "prompt", ["layer", "writer"], sort=False)
+        every = without_each(group.loc[effects.index].to_numpy()) @ effects.to_numpy(np.float64)
+        table = effects.columns.to_frame(index=False).assign(reach=reach, positions=positions, prompts=len(effects))
+        put_estimate(table, "effect", every, plain=True)
+        (whole,) = np.flatnonzero(table["writer"] == EVERYTHING)
+        there = table["effect"][whole] > 0 and not table["low"][whole] <= 0
+        put_estimate(table, "share", every / every[:, [whole]] if there else every * np.nan)
+        found.append(table)
+    return pd.concat(found) if found else pd.DataFrame()
 
 
 def summarize_side_effects(side_effects: pd.DataFrame) -> pd.DataFrame:

@@ -138,6 +138,18 @@ MISSED = table(
     number("most", "most such memories in the stratum; all strata together hold with 95 %", lowest=0),
     since="fourth",
 )
+OF_WRITERS = table(
+    "behaviours/behaviour_writers.csv",
+    "A behaviour, what writes, a reach and where, see docs/behaviours.md. Without rows if it was not measured.",
+    tables.BEHAVIOUR,
+    *tables.OF_WRITERS,
+    count("prompts", "prompts"),
+    *tables.effect(
+        "mean fall of the logit difference when it writes what it does on the other prompt; direct: norm held"
+    ),
+    *estimated(number("share", "effect as a share of that of everything; empty if that may be 0"), tables.OF_FIVE),
+    since="fourth",
+)
 OF_SIDE_EFFECTS = table(
     "behaviours/behaviour_side_effects.csv",
     "A behaviour, a choice and a size of sets that are patched on other text.",
@@ -163,7 +175,7 @@ OF_STABILITY = table(
     share("jaccard", "mean share of memories in both sets among those in any"),
     share("overlap", "mean rank-biased overlap, persistence 0.9"),
 )
-SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_SIDE_EFFECTS, OF_STABILITY)
+SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_WRITERS, OF_SIDE_EFFECTS, OF_STABILITY)
 ALL_EXPERTS = replace(tables.EXPERTS, path="behaviours/behaviour_experts.csv")  # of all behaviours
 COEFFICIENT = replace(tables.COEFFICIENT, since="fourth")
 # Those of all behaviours, below each other.

@@ -7,6 +7,7 @@ from ffkv.base.files.columns import (
     Column,
     count,
     flag,
+    layer,
     number,
     share,
     table,
@@ -230,6 +231,25 @@ SIDE_EFFECTS = table(
     number("divergence", "KL divergence of the new prediction from the old one", "nat", "float32", lowest=0),
     number("loss", "by how much the loss of the next token rises", "nat", "float32"),
 )
+OF_WRITERS = (
+    layer("the layer, from 0; -1: all layers together"),
+    word(
+        "writer",
+        "`memories` write y, `attention` is all that blocks add beside it; `embedding`, `everything`",
+        *words.WRITERS,
+    ),
+    REACH,
+    word("positions", "at the `last` token, or at `all` tokens of pairs of equal length", "last", "all"),
+)
+WRITERS = table(
+    f"{OF}/writers/{{shard}}.parquet",
+    "A prompt of a pair, what writes, a reach and where. Without rows if `baseline` is not `patch`, or writes cannot be told apart.",
+    BEHAVIOUR,
+    PROMPT,
+    *OF_WRITERS,
+    number("effect", "by how much the logit difference falls when it writes what it does on the other prompt", LOGITS),
+    since="fourth",
+)
 
 OF_GRAPH_SETS = (
     BEHAVIOUR,
@@ -319,6 +339,7 @@ OF_GRAPH_PATHS = (
         "total", "mean change of the pre-activation when the model runs again without the contribution of the source"
     ),
     number("total_m", "the same of m"),
+    number("attention", "what of `total` passes through attention, see docs/graphs.md", since="fourth"),
 )
 IN_GRAPH = "A behaviour's graph (docs/graphs.md); without rows if none was asked for"
 GRAPH_SETS = table(f"{OF}/graph_sets.parquet", f"{IN_GRAPH}: a set of memories.", *OF_GRAPH_SETS)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import SIGNIFICANT, tell_floor
+from ffkv.branches.behaviours.summary_tables import OF_WRITERS
 from ffkv.branches.behaviours.words import BY_SCREEN, BY_SIZE, LISTS, RANDOM
 from ffkv.run.report.page_tables import with_interval
 from ffkv.run.report.section import Caption, name_control, open_control
@@ -18,7 +19,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, number, percent
 
 SUMMARY, MEMORIES, SETS, MISSED = "behaviours", "behaviour_memories", "behaviour_sets", "behaviour_missed"
-EXPERTS = "behaviour_experts"
+EXPERTS, WRITERS = "behaviour_experts", "behaviour_writers"
 SHOWN = 25  # memories of each behaviour that a page shows
 POSITIONS = {"last": "at the last token", "all": "at all tokens"}
 
@@ -103,6 +104,22 @@ def caption_sets(run: Run) -> Caption:
     return _caption(run, _tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
 
 
+def _tell_writers(run: Run, name: str) -> str:
+    own = writers(run, name).query("reach == 'total'").set_index("writer").groupby("positions", sort=False)
+    found = [(POSITIONS[at], its[its["layer"] < 0], its[its["layer"] >= 0]) for at, its in own]
+    return note(__package__, "written", found=found, with_interval=with_interval)
+
+
+def writers(run: Run, name: str) -> pd.DataFrame:
+    """Returns the rows of the table `OF_WRITERS` of a behaviour; none in a run of an earlier ffkv."""
+    return rows(run.table(WRITERS), behaviour=name) if WRITERS in run.tables else OF_WRITERS.frame([])
+
+
+def caption_writers(run: Run) -> Caption:
+    """Returns the words of the figure of who writes a behaviour."""
+    return _caption(run, _tell_writers, "writers", "Lines by layer, a panel per behaviour.")
+
+
 def main_numbers(run: Run) -> dict[str, str]:
     """Returns whether the model has each behaviour, and what memories carry; a dash where `summarize` says why."""
     found = {}
@@ -128,6 +145,7 @@ def summarize(run: Run, control: Run | None = None) -> list[str]:
         name = row["behaviour"]
         values = {"its": run.settings.behaviours[name], "found": candidates(run, name)[0], "few": _few_groups(row)}
         values["missed"] = rows(run.table(MISSED), behaviour=name) if MISSED in run.tables else ()
+        values["apart"] = WRITERS not in run.tables or len(writers(run, name)) > 0
         lacking = control.name if control and not having(control, name) else ""
         told.append(note(__package__, "told", row=row, lacking=lacking, decimals=decimals, **values))
     return told

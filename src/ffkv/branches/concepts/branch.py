@@ -16,7 +16,7 @@ def _measured(run: Any) -> tuple[float, float]:
     Raises UserError as `task_files`.
     """
     from ffkv.branches.concepts.labels import task_files  # a command starts without them
-    from ffkv.branches.concepts.rules import RULES
+    from ffkv.corpus.rules import RULES
 
     total, rows = 0.0, 0.0
     for its in run.settings.concepts.values():

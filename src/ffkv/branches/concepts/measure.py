@@ -20,11 +20,12 @@ from ffkv.branches.concepts.draw import Task, describe, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
 from ffkv.branches.concepts.probe import rank, score
-from ffkv.branches.concepts.rules import Rule, find_rules, shares_of_examples, tasks_of_rules
+from ffkv.branches.concepts.rules import shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
 from ffkv.branches.given import Given
 from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.corpus.rules import Rule, find_rules
 
 EMPTY = {"positive": "", "tokens": np.nan, "length_auc": np.nan, "examples": np.nan}
 EMPTY |= dict.fromkeys(("train", "test", "positives", "documents"), 0)  # of a task without texts

@@ -111,19 +111,14 @@ BY_MEMORY = table(
     flag("head_agrees", "whether this token is next_token"),
     **_FITTED,
 )
+OF_PREFIX = {column.name: column for column in (*composition.BY_PREFIX.columns, *refinement.BY_PREFIX.columns)}
 BY_PREFIX = table(
     "translation/by_prefix/{group}.parquet",
     "A layer, a sampled prefix and a reading: the predictions of the residual and the FF output.",
     READING,
-    LAYER,
-    count("prefix", "number of the sampled prefix", "int32"),
-    token_id("top_residual", "prediction of the residual r"),
-    token_id("top_ffn", "prediction of the FF output y"),
-    token_id("final", "prediction of the model"),
-    share("probability", "probability that r gives to `final`", "float32"),
+    *(OF_PREFIX[name] for name in ("layer", "prefix", "top_residual", "top_ffn", "final", "probability")),
     count("tied", "how many of both predictions share their highest logit with another token", "int8"),
-    count("agreeing", "active memories whose value predicts what the layer predicts", "int32"),
-    count("agreeing_all", "memories, active or not, whose value predicts what the layer predicts", "int32"),
+    *(OF_PREFIX[name] for name in ("agreeing", "agreeing_all")),
     split="validation",
     **_FITTED,
 )

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.doors import load_all
+from ffkv.base.doors import entries, load_all
+from ffkv.base.errors import UserError
+from ffkv.base.lookup import exists, is_file
+
+PACKAGE = "ffkv-fairseq"  # of packages/, which may not be installed
+FAIRSEQ_FILES, FAIRSEQ_CLASS = ("model.pt", "dict.txt"), "FairseqForCausalLM"
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,29 @@ def readers() -> dict[str, Reader]:
     return load_all("readers")[0]
 
 
+def is_fairseq(checkpoint: Path | str) -> bool:
+    """Tells whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
+    folder = Path(checkpoint)
+    return not exists(folder / "config.json") and any(is_file(folder / name) for name in FAIRSEQ_FILES)
+
+
 def reader_of(checkpoint: Path | str) -> Reader | None:
-    """Returns what reads a checkpoint; None if transformers does."""
-    return next((reader for reader in readers().values() if reader.reads(Path(checkpoint))), None)
+    """Returns what reads a checkpoint; None if transformers does. Raises UserError if its package is not installed."""
+    found = next((reader for reader in readers().values() if reader.reads(Path(checkpoint))), None)
+    if found is None and is_fairseq(checkpoint):
+        _refuse_without_package(f"checkpoint {checkpoint}")
+    return found
 
 
 def known_class(name: str) -> Any:
-    """Returns a model's class by its name, from what a reader brings; None if none brings it."""
+    """Returns a model's class by its name, from what a reader brings; None if none brings it. Raises: see `reader_of`."""
+    if name == FAIRSEQ_CLASS:
+        _refuse_without_package(f"model {name}")
     return next((each.classes[name]() for each in readers().values() if name in each.classes), None)
+
+
+def _refuse_without_package(what: str) -> None:
+    if "fairseq" not in entries("readers"):
+        raise UserError(
+            f"The {what} is of fairseq, and the package {PACKAGE} reads it. In a clone of ffkv: pip install ./packages/{PACKAGE}"
+        )

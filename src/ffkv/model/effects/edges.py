@@ -22,6 +22,7 @@ from ffkv.model.tap.hooks import known_state, relative_error
 from ffkv.model.tap.tap import tap
 
 BATCH_TOKENS = 1024  # as the setting batches.tokens
+MEASURED = ("held", "direct", "total", "total_m", "attention")
 PARTS = ("memories", "attention", "embedding", "bias", "constant")
 
 
@@ -32,7 +33,8 @@ class EdgeTables(NamedTuple):
         edges: a row per source, target of a later layer at the same token or a later one, and factor of the target. Columns:
             source, target (rows of the given tables), factor ("key"; "gate" of a gated memory; "router" of an expert), held
             (direct, while the norm holds what it divides by), direct, total (how much lower the pre-activation is when the model
-            runs again with the source off), total_m (the same of the coefficient m).
+            runs again with the source off), total_m (the same of the coefficient m), attention (what of `total` passes through
+            attention: `total` while the memories in between write what they did, minus `direct`).
         parts: what a pre-activation is the sum of, norm held: a row per target and factor. Columns: target, factor,
             pre_activation (of an expert: without a bias of its first matrix), memories (of all layers before), attention (what
             blocks add beside their layers), embedding, bias (of the layers before), constant (of the norm and of the first
@@ -63,7 +65,7 @@ def edges(
         loaded: a proven model.
         ids: the tokens of the prompt [1, token].
         sources, targets: memories at tokens. Columns: layer, memory, position, from 0.
-        rerun: whether the model runs again without each source. Else the columns `total` and `total_m` are NaN.
+        rerun: whether the model runs again without each source. Else the columns `total`, `total_m` and `attention` are NaN.
         batch_tokens: maximum number of tokens per pass. A pass has one source at least.
     Raises:
         UserError: there is no such memory or token; or the model cannot be changed while it runs.
@@ -77,18 +79,20 @@ def edges(
         seen = observe(loaded, ids, layers, positions)
         written = _written(loaded, seen, sources, positions)
         rows, u = _rows(loaded, seen, targets)
-        held, direct, total, total_m = np.full((4, len(sources), len(rows)), np.nan)
+        held, direct, *_ = found = np.full((len(MEASURED), len(sources), len(rows)), np.nan)
         parts = np.full((len(rows), len(PARTS) + 1), np.nan)
         for read in seen.reads.values():
             if read.plain:
                 own = np.flatnonzero(rows["layer"] == read.layer.index)
                 early = np.flatnonzero(sources["layer"] < read.layer.index)
-                place = np.ix_(early, own)
-                held[place], direct[place], parts[own] = _direct(
+                held[np.ix_(early, own)], direct[np.ix_(early, own)], parts[own] = _direct(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
         if rerun:
-            total, total_m = run_without(loaded, ids, seen, sources, written.contributions, rows, u, batch_tokens)
+            able = np.flatnonzero(sources["layer"] < rows["layer"].max())
+            room = max(1, (batch_tokens // ids.shape[1] - 1) // 2)
+            for own in (able[start : start + room] for start in range(0, len(able), room)):
+                found[2:, own] = run_without(loaded, ids, seen, sources.iloc[own], written.contributions[own], rows, u)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     # How far the parts are from adding up, relative to the largest of them.
     largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
@@ -98,9 +102,9 @@ def edges(
         & (sources["position"].to_numpy()[:, None] <= rows["position"].to_numpy())
     )
     named = {"source": source, **{name: rows[name].to_numpy()[row] for name in ("target", "factor")}}
-    measured = {"held": held, "direct": direct, "total": total, "total_m": total_m}
+    found[4] -= direct
     return EdgeTables(
-        pd.DataFrame({**named, **{name: array[source, row] for name, array in measured.items()}}),
+        pd.DataFrame({**named, **dict(zip(MEASURED, found[:, source, row], strict=True))}),
         pd.concat([rows[["target", "factor", "pre_activation"]], told], axis=1),
         [note for read in seen.reads.values() if (note := _note(loaded, read, rows, u))],
     )
@@ -253,47 +257,48 @@ def run_without(
     contributions: Tensor,
     rows: pd.DataFrame,
     u: Tensor,
-    batch_tokens: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the model without each source. Returns how much lower pre-activations and m of the rows are then [source, row].
+) -> np.ndarray:
+    """Runs copies of the prompt without each source. Returns how much lower pre-activations and m of the rows are then, and
+    pre-activations in second copies, in which layers on the way write what they did [3, source, row].
 
-    A pass has several copies of the prompt, each without one source. The last copy is whole, and proves the pass: there the
-    layers read what they read in the unchanged pass that was `seen`.
+    The last copy is whole, and proves the pass: there the layers read what they read in the unchanged pass that was `seen`.
 
     Raises:
         UserError: the model cannot be changed while it runs.
     """
-    total, total_m = np.full((2, len(sources), len(rows)), np.nan)
-    first = sources["layer"].min()
-    layers = [loaded.anatomy.layers[number] for number in sorted({*rows["layer"]}) if number > first]
-    able = np.flatnonzero(sources["layer"] < rows["layer"].max())
-    room = max(1, batch_tokens // ids.shape[1] - 1)
-    for own in (able[start : start + room] for start in range(0, len(able), room)):
+    count, layers = len(sources), loaded.anatomy.layers[sources["layer"].min() : rows["layer"].max() + 1]
+    found, written = np.full((3, count, len(rows)), np.nan), dict[int, Tensor]()
 
-        def remove(number: int, o: Tensor, own: np.ndarray = own) -> Tensor:
-            states = o.reshape(len(own) + 1, -1, o.shape[-1]).clone()
-            its = np.flatnonzero(sources["layer"].to_numpy()[own] == number)
-            states[its, sources["position"].iloc[own[its]].to_list()] -= contributions[own[its]].to(o)
-            return states.reshape(o.shape)
+    def remove(number: int, o: Tensor) -> Tensor:
+        states, y = o.reshape(2 * count + 1, -1, o.shape[-1]).clone(), written.pop(number)
+        states[count:-1] += (y[-1:] - y[count:-1]).to(o)
+        its = np.flatnonzero(sources["layer"] == number)
+        for copies in (its, count + its):
+            states[copies, sources["position"].iloc[its].to_list()] -= contributions[its].to(o)
+        return states.reshape(o.shape)
 
-        def receive(layer: Layer, quantity: str, tensor: Tensor, own: np.ndarray = own) -> None:
-            read = np.flatnonzero(rows["layer"] == layer.index)
-            at = tensor[:, rows["position"].iloc[read].to_list()].double().cpu()  # [copy, row, .]
-            lost = at[-1:] - at[:-1]
-            if quantity == "x":
-                unchanged = seen.reads[layer.index].x[rows["position"].iloc[read].to_list()].to(at)
-                if not relative_error(at[-1], unchanged) < TOLERANCE:
-                    raise UserError(
-                        f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes what layer"
-                        f" {layer.index} reads. Ask for no edges of this model."
-                    )
-                total[np.ix_(own, read)] = torch.einsum("srd,rd->sr", lost, u[read]).numpy()
-            else:
-                total_m[np.ix_(own, read)] = lost[:, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
+    def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        if quantity == "y":
+            written[layer.index] = tensor.clone()
+        if quantity == "y" or layer.index not in seen.reads:
+            return
+        read = np.flatnonzero(rows["layer"] == layer.index)
+        positions = rows["position"].iloc[read].to_list()
+        at = tensor[:, positions].double().cpu()  # [copy, row, .]
+        lost = at[-1:] - at[:-1]
+        if quantity == "m":
+            found[1][:, read] = lost[:count, range(len(read)), rows["memory"].iloc[read].to_list()].numpy()
+            return
+        if not relative_error(at[-1], seen.reads[layer.index].x[positions].to(at)) < TOLERANCE:
+            raise UserError(
+                f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing changes what layer"
+                f" {layer.index} reads. Ask for no edges of this model."
+            )
+        found[::2, :, read] = torch.einsum("srd,rd->sr", lost, u[read]).unflatten(0, (2, count)).numpy()
 
-        with contextlib.ExitStack() as stack:
-            for number in sorted({*sources["layer"].iloc[own]}):
-                stack.enter_context(with_output(loaded.model, loaded.anatomy.layers[number], partial(remove, number)))
-            run = stack.enter_context(tap(loaded.model, layers, "xm"))
-            run(ids.expand(len(own) + 1, -1), receive)
-    return total, total_m
+    with contextlib.ExitStack() as stack:
+        for layer in layers[:-1]:
+            stack.enter_context(with_output(loaded.model, layer, partial(remove, layer.index)))
+        run = stack.enter_context(tap(loaded.model, layers, "xmy"))
+        run(ids.expand(2 * count + 1, -1), receive)
+    return found

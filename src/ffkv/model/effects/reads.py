@@ -18,7 +18,7 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.placement import in_float32, resident
 from ffkv.model.tap import hooks
-from ffkv.model.tap.change import with_output
+from ffkv.model.tap.change import with_input, with_output
 from ffkv.model.tap.tap import flat, tap
 
 TOLERANCE = 1e-4  # relative: float32 rounding of another shape of batch is 1e-6, a wrong norm is off by more than 1e-2
@@ -80,23 +80,21 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
         zeros.append(torch.zeros_like(state, requires_grad=True))
         return state + zeros[-1]
 
-    def on_embedding(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        state = hooks.hidden_input(args, kwargs)
+    def on_embedding(state: Tensor) -> Tensor:
         embedding.append(flat(state).detach().clone())
-        return hooks.replace_hidden_argument(args, kwargs, with_zeros(state))
+        return with_zeros(state)
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         states[layer.index, quantity] = tensor[0, positions].detach().clone()
 
     model.requires_grad_(False)
-    repeats, counting = hooks.counting_repeats(model, {layers[0].block, *(layer.block for layer in wanted)})
+    repeats, counting = hooks.counting_repeats(model, [layer.block for layer in wanted])
     leaves = [module for module in model.modules() if not any(module.children())]
     with contextlib.ExitStack() as stack:
         stack.enter_context(hooks.before(*counting))
         detached = [(module, lambda *call: hooks.map_tensors(Tensor.detach, call[-1])) for module in leaves]
         stack.enter_context(hooks.after(*detached))
-        first = model.get_submodule(layers[0].block)
-        stack.enter_context(hooks.before((first, partial(hooks.in_own_repeat, layers[0], repeats, on_embedding))))
+        stack.enter_context(with_input(model, layers[0], on_embedding))
         for layer in layers[:-1]:
             stack.enter_context(with_output(model, layer, with_zeros))
         for read in reads.values():

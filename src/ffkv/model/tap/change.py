@@ -114,6 +114,21 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
 
 
 @contextlib.contextmanager
+def with_input(
+    model: nn.Module, layer: Layer, change: Callable[[Tensor], Tensor], module: nn.Module | None = None
+) -> Iterator[None]:
+    """Inside the `with` statement, what the block of a layer reads, or a `module` in it, becomes `change` of it. See `with_output`."""
+    repeats, counting = hooks.counting_repeats(model, [layer.block])
+
+    def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return hooks.replace_hidden_argument(args, kwargs, change(hooks.hidden_input(args, kwargs)))
+
+    own = partial(hooks.in_own_repeat, layer, repeats, of_input)
+    with hooks.before(*counting, (module or model.get_submodule(layer.block), own)):
+        yield
+
+
+@contextlib.contextmanager
 def resumed(
     model: nn.Module, layers: Sequence[Layer], own: Sequence[Layer], states: Tensor, returns: Mapping[str, Any]
 ) -> Iterator[None]:

@@ -25,7 +25,12 @@ from ffkv.run.results.run_files import RunFiles, read_table, unknown
 
 LABELS = "annotation/patterns.parquet"
 PLACE = ["annotator", "layer", "memory"]
-SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
+SCORES = (
+    "detection",
+    "same_word",
+    "fuzzing",
+    "simulation",
+)  # of an explanation, packages/ffkv-machines/README.md defines them
 EXPLANATION = [*PLACE, "label", "refusal", *SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
 ROLES = {"role": ALL_TYPES, "output_role": OUTPUTS}  # the values of these columns of the statistics
 

@@ -13,7 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import example_columns, prediction_columns, with_columns
-from ffkv.run.results.memory_name import memory_name, whole_number
+from ffkv.run.results.memory_name import expert_name, memory_name, whole_number
 from ffkv.run.results.readings import READINGS
 from ffkv.run.results.run_files import RunFiles
 from ffkv.run.results.sought import kept_patterns, seek_patterns
@@ -55,6 +55,12 @@ class Memory:
         self.name = memory_name(layer, memory)
         self.unit = run.anatomy.layers[layer].unit(memory)
         self._row = run.anatomy.layer_offset[layer] + memory
+
+    @property
+    def expert(self) -> str:
+        """The name of its expert, such as "L3.e5"; "" if it is of none that a router chooses."""
+        experts = enumerate(self.run.anatomy.layers[self.layer].experts)
+        return next((expert_name(self.layer, n) for n, own in experts if own.start <= self.memory < own.stop), "")
 
     def __repr__(self) -> str:
         return f"<Memory {self.name} of {self.run.name}{self.run.told_reading}>"

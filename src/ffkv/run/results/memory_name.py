@@ -1,4 +1,4 @@
-"""How a memory is written: `L3.17` is memory 17 of layer 3. Both count from 0."""
+"""How a memory is written: `L3.17` is memory 17 of layer 3; and an expert: `L3.e5`. All count from 0."""
 
 import operator
 import re
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ffkv.base.errors import UserError
+from ffkv.model.anatomy import Layer
 
 NAME = re.compile(r"L?(\d{1,18})[./D](\d{1,18})", re.ASCII)
+EXPERT = re.compile(r"L?(\d{1,18})[./]e(\d{1,18})", re.ASCII)
 RANGE = re.compile(r"L?(?P<layer>\d{1,18})([./D](?P<first>\d{1,18})(-(?P<last>\d{1,18}))?)?", re.ASCII)
 
 
@@ -25,6 +27,30 @@ def parse_memory_name(name: str) -> tuple[int, int]:
     if not match:
         raise UserError(f"{name!r} is not a memory. Write memory 17 of layer 3 as L3.17, 3.17 or 3/17.")
     return int(match[1]), int(match[2])
+
+
+def expert_name(layer: int, expert: int) -> str:
+    """Writes an expert: "L3.e5"."""
+    return f"L{layer}.e{expert}"
+
+
+def find_expert(name: str, layers: Sequence[Layer]) -> tuple[int, int]:
+    """Reads an expert's name: "L3.e5", "3.e5" or "3/e5". Returns the layer and the expert, both from 0.
+
+    `layers`: those of the model. Raises UserError if the name has another form, or the model has no such expert.
+    """
+    match = EXPERT.fullmatch(name.strip()) if isinstance(name, str) else None
+    if not match:
+        raise UserError(f"{name!r} is not an expert. Write expert 5 of layer 3 as L3.e5.")
+    layer, expert = int(match[1]), int(match[2])
+    check_memory(layer, 0, [each.memories for each in layers])
+    count = len(layers[layer].experts)
+    if not count:
+        told = f"Name a memory instead, such as {memory_name(layer, 17)}."
+        raise UserError(f"Layer {layer} has no experts that a router chooses. {told}")
+    if expert >= count:
+        raise UserError(f"There is no expert {expert} in layer {layer}. The layer has experts 0 to {count - 1}.")
+    return layer, expert
 
 
 def whole_number(name: str, given: Any) -> int:

@@ -18,6 +18,7 @@ from ffkv.base.settings import documents
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import EARLIER
+from ffkv.run.results.expert import Expert
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import with_columns
 from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
@@ -227,6 +228,13 @@ class Run:
             place = whole_number("layer", layer), whole_number("memory", memory)
         check_memory(*place, [each.memories for each in self.anatomy.layers])
         return Memory(self, *place)
+
+    def expert(self, name: str) -> Expert:
+        """Returns one expert of a model with experts, by its name: "L3.e5".
+
+        Raises UserError if the name has another form, or there is no such expert.
+        """
+        return Expert(self, name)
 
     @functools.partial(with_columns, more="found")
     @documents(Search)

@@ -27,7 +27,7 @@ from ffkv.base.settings.section import LONGEST, compile_expression
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.run.results import indexes
 from ffkv.run.results.collections import collected
-from ffkv.run.results.memory_name import check_memory, whole_number
+from ffkv.run.results.memory_name import check_memory, find_expert, whole_number
 from ffkv.run.results.run_files import RunFiles, unknown
 from ffkv.run.results.tokens import find_spellings
 
@@ -109,6 +109,8 @@ class Search(Section):
     """only memories that are candidates of the behaviour of this name (docs/behaviours.md)."""
     concept: str | None = Field(None, title="Separates the concept")
     """only memories that separate this task of a concept alone, such as "french" or "tokens/digits" (docs/settings.md)."""
+    expert: str | None = Field(None, title="Of the expert", examples=["L3.e5"])
+    """only memories of this expert, such as "L3.e5"."""
     collection: str | None = Field(None, title="In the list")
     """only memories of this named list, such as "starred"."""
     role: str | None = Field(None, title="Role")
@@ -213,6 +215,7 @@ def _hits(files: RunFiles, search: Search) -> list[pd.DataFrame]:
         "pattern": lambda label: patterned(files, label),
         "behaviour": lambda name: causing(files, name),
         "concept": lambda task: separating(files, task),
+        "expert": lambda name: of_expert(files, name),
         "collection": lambda name: collected(files, name),
     }
     asked = {name: getattr(search, name) for name in found}
@@ -379,6 +382,14 @@ def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
     return indexes.candidates(files, behaviour)[["row", *columns]].rename(
         columns={name: f"behaviour_{new}" for name, new in columns.items()}
     )
+
+
+def of_expert(files: RunFiles, name: str) -> pd.DataFrame:
+    """Finds the memories of an expert: row (in flat arrays). Raises UserError as `find_expert`."""
+    anatomy = files.anatomy
+    layer, expert = find_expert(name, anatomy.layers)
+    own = anatomy.layers[layer].experts[expert]
+    return pd.DataFrame({"row": anatomy.layer_offset[layer] + np.arange(own.start, own.stop)})
 
 
 def separating(files: RunFiles, task: str) -> pd.DataFrame:

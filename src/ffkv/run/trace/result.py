@@ -89,7 +89,8 @@ class Trace:
             layer first, and factor that the later one reads; None if no edges were asked for. Columns: source, target (names),
             factor ("key"; "gate" of a gated memory; "router" of an expert), held, direct, total (how much lower the
             pre-activation is without the source: directly, with the norm held and computed anew; and when the model runs again),
-            total_m (the same of the coefficient). NaN where it cannot be told.
+            total_m (the same of the coefficient), attention (what of `total` passes through attention, see docs/graphs.md). NaN where
+            it cannot be told.
         parts: what the pre-activations of these memories are the sum of, norm held, a row per target and factor; None as
             above. Columns: target, factor, pre_activation, memories, attention, embedding, bias, constant, listed_sources (what
             these memories add to `memories`), deviation (of the sum, relative to its largest part).

@@ -8,24 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import exists, is_file
-from ffkv.model.checkpoint.readers import Reader
+from ffkv.model.checkpoint.readers import FAIRSEQ_CLASS, FAIRSEQ_FILES, Reader, is_fairseq
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from ffkv.base.settings import Model
 
-MODEL_FILE, DICTIONARY_FILE = "model.pt", "dict.txt"
+MODEL_FILE, DICTIONARY_FILE = FAIRSEQ_FILES
 REMEDY = "Take the dictionary that fairseq wrote with the model."
 # Ids 0 to 3. Texts begin with </s>, never with <s>.
 BOS, PAD, EOS, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-
-
-def is_fairseq(checkpoint: Path | str) -> bool:
-    """Tells whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
-    folder = Path(checkpoint)
-    return not exists(folder / "config.json") and any(is_file(folder / name) for name in (MODEL_FILE, DICTIONARY_FILE))
 
 
 def read_dictionary(folder: Path) -> list[str]:
@@ -94,5 +87,5 @@ READER = Reader(
     reads=is_fairseq,
     load_model=load_model,
     load_tokenizer=load_tokenizer,
-    classes={"FairseqForCausalLM": load_class},
+    classes={FAIRSEQ_CLASS: load_class},
 )

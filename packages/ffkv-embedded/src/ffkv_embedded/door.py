@@ -42,6 +42,7 @@ RULES = {
         settings=("embedded", "corpus/limit", "corpus/validation_share", "seed"),
         writes=(TRAINING,),
         imports="model",
+        also=("ffkv_embedded/python_docs.py",),  # the text, by its door
         amount=amount,
     )
 }

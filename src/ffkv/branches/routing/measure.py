@@ -1,0 +1,146 @@
+"""Reads which experts tokens are sent to, and how much more often tokens with a pattern are sent to an expert than others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import fft
+from torch import Tensor
+
+from ffkv.base.batching import batches, pad, to_host
+from ffkv.base.multiple_tests import q_values
+from ffkv.base.process.progress import progress
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.given import Given
+from ffkv.branches.routing.settings import Routing
+from ffkv.branches.routing.tables import EXPERTS, LOAD, PATTERNS
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.rules import find_rules, label_tokens
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.experts import last_calls
+from ffkv.model.tap import hooks
+
+NEAR = 100  # tokens: shifts of labels by fewer would leave them near their own tokens
+
+
+def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """Reads which experts tokens are sent to, and compares tokens with a pattern with others.
+
+    Returns the tables `LOAD`, `EXPERTS` and `PATTERNS`, without rows if the model has no experts.
+    """
+    layers = [layer for layer in given.anatomy.layers if layer.experts]
+    load, experts, patterns = list[dict](), list[dict](), list[dict]()
+    if layers:
+        sentences = draw_sentences(given.train, settings.tokens, random_stream(seed, Purpose.ROUTED_DOCUMENTS))
+        labels = {
+            name: np.concatenate([label_tokens(given.train, sentence, rule) for sentence in sentences])
+            for name, rule in find_rules(settings.patterns, "").items()
+        }
+        for layer, sent in zip(
+            layers, read_routing(given.model(), layers, given.train, sentences, given.work.batch_tokens)
+        ):
+            place, counts = {"layer": layer.index}, sent.sum(0)
+            load.append(place | load_of(sent))
+            experts += [{**place, "expert": at, "tokens": n, "share": n / len(sent)} for at, n in enumerate(counts)]
+            patterns += [place | row for row in rows_of_patterns(sent, labels)]
+    p = np.array([row["p"] for row in patterns], float)
+    made = {
+        LOAD: load,
+        EXPERTS: experts,
+        PATTERNS: [*map(dict.__or__, patterns, ({"q": q} for q in q_values(p, len(p))))],
+    }
+    return {table.name: table.frame(rows) for table, rows in made.items()}
+
+
+def draw_sentences(corpus: Corpus, tokens: int, generator: np.random.Generator) -> list[int]:
+    """Draws documents until their sentences have so many tokens. Returns the sentences, those of a document together."""
+    document = np.asarray(corpus.document[:])
+    order = np.argsort(generator.permutation(int(document.max()) + 1)[document], kind="stable")
+    return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), tokens))].tolist()
+
+
+def read_routing(
+    loaded: LoadedModel, layers: Sequence[Layer], corpus: Corpus, sentences: Sequence[int], batch_tokens: int
+) -> list[np.ndarray]:
+    """Reads which experts the tokens of sentences are sent to [layer][token, expert], in one pass without states.
+
+    `layers`: those with experts. Tokens that precede every sentence do not count.
+    """
+    rows = [corpus.prefix_ids(sentence, int(corpus.lengths[sentence])) for sentence in sentences]
+    lengths, beginning = np.array([*map(len, rows)]), len(corpus.bos)
+    starts = np.cumsum(lengths - beginning) - (lengths - beginning)
+    found = [np.zeros((int((lengths - beginning).sum()), len(layer.experts)), bool) for layer in layers]
+    read: dict[
+        tuple[int, int], Tensor
+    ] = {}  # whether each token is sent to each expert, by place of the layer and first expert
+
+    def note(place: int, first: int, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        call = last_calls.pop(module)
+        sent = torch.zeros(len(call.written), call.shape[0], dtype=torch.bool, device=call.written.device)
+        for each in call.experts:
+            sent[each.tokens, each.expert] = True
+        read[place, first] = sent
+
+    repeats, counting = hooks.counting_repeats(loaded.model, {layer.block for layer in layers})
+    banks = []
+    for place, layer in enumerate(layers):
+        first = 0
+        for matrix in layer.second_matrices:
+            if matrix.experts:
+                hook = partial(hooks.in_own_repeat, layer, repeats, partial(note, place, first))
+                banks.append((loaded.model.get_submodule(matrix.module), hook))
+            first += matrix.experts
+    with hooks.before(*counting), hooks.after(*banks), progress(len(rows), "sentences", "routing") as bar:
+        for batch in batches(lengths, batch_tokens):
+            hooks.forward(loaded.model, ids := pad([rows[row] for row in batch], loaded.device))
+            for (place, first), sent in zip(read, to_host([*read.values()])):
+                for own, row in zip(sent.reshape(*ids.shape, -1), batch.tolist()):
+                    tokens = slice(starts[row], starts[row] + lengths[row] - beginning)
+                    found[place][tokens, first : first + own.shape[1]] = own[beginning : lengths[row]]
+            read.clear()
+            bar.update(len(batch))
+    return found
+
+
+def load_of(sent: np.ndarray) -> dict[str, float]:
+    """Tells how evenly tokens are sent to experts. `sent`: whether each is sent to each expert [token, expert].
+
+    The effective number of experts is e to the power of the entropy of their shares.
+    """
+    counts = sent.sum(0)
+    shares = counts[counts > 0] / counts.sum()
+    even = float(np.exp(-(shares * np.log(shares)).sum())) / len(counts)
+    load = {"experts": len(counts), "tokens": len(sent), "per_token": counts.sum() / len(sent), "even": even}
+    return load | {"largest": counts.max() / len(sent), "never": int((counts == 0).sum())}
+
+
+def rows_of_patterns(sent: np.ndarray, labels: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    """Yields a row of `PATTERNS` for each expert and each pattern that some tokens have and some have not, without layer and q.
+
+    The labels are shifted along the text, round its end: so tokens with the pattern are as near to each other as they are, and experts
+    go on as they do, only that the two have nothing to do with each other. All shifts by `NEAR` tokens or more are made.
+
+    `sent`: see `load_of`. `labels`: whether each token has a pattern, by its name [token].
+    """
+    count, near = len(sent), min(NEAR, len(sent) // 4)
+    of_experts = fft.rfft(sent.T.astype(float))
+    for pattern, has in labels.items():
+        tokens = int(has.sum())
+        if not 0 < tokens < count:
+            continue
+        both = fft.irfft(
+            of_experts * fft.rfft(has.astype(float)).conj(), count
+        ).round()  # tokens of both [expert, shift]
+        far = np.abs(both - tokens * sent.mean(0)[:, None])
+        as_far = (far[:, near : count - near + 1] >= far[:, :1] - 1e-9).sum(1)
+        rest = sent.sum(0) - both[:, 0]
+        ratio = np.log2((both[:, 0] + 0.5) / (tokens + 0.5)) - np.log2((rest + 0.5) / (count - tokens + 0.5))
+        p = (1 + as_far) / (2 + count - 2 * near)
+        for expert, own in enumerate(zip(both[:, 0] / tokens, rest / (count - tokens), ratio, p)):
+            yield {"expert": expert, "pattern": pattern, "tokens": tokens} | dict(
+                zip(("share", "elsewhere", "log_ratio", "p"), own)
+            )
