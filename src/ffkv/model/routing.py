@@ -65,7 +65,7 @@ def route(
         of_token = tensor.flatten(0, 1)[chosen.to(tensor.device), None].float()
         seen[layer.index, quantity] = tensor.clone() if quantity == "o" else of_token
 
-    with inside, _after_banks(loaded.model, banks, read), tap(loaded.model, layers, quantities) as run:
+    with inside, after_banks(loaded.model, banks, read), tap(loaded.model, layers, quantities) as run:
         run(ids, receive)
     found = {}
     for layer, _ in banks:  # behind the pass: a norm that is asked for its gain is no part of it
@@ -77,7 +77,7 @@ def route(
 
 
 @contextlib.contextmanager
-def _after_banks(model: nn.Module, banks: Banks, act: Callable[..., None]) -> Iterator[None]:
+def after_banks(model: nn.Module, banks: Banks, act: Callable[..., None]) -> Iterator[None]:
     """Inside the `with` statement, act(layer, bank, …) is called when the bank of a layer has run, in the layer's own repeat."""
     repeats, counting = hooks.counting_repeats(model, {layer.block for layer, _ in banks})
     pairs = [
@@ -90,6 +90,9 @@ def _after_banks(model: nn.Module, banks: Banks, act: Callable[..., None]) -> It
 
 def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns expert, weight, and what is written, before what follows the sum of the second matrices."""
+    if not call.experts:  # each token was passed on as it is
+        empty = call.written.new_zeros(len(chosen), 1)
+        return empty.long() - 1, empty.float(), empty[..., None].expand(-1, -1, call.written.shape[1])
     row = chosen.new_full((len(call.written),), -1)
     row[chosen] = torch.arange(len(chosen), device=chosen.device)
     tokens = row[torch.cat([each.tokens for each in call.experts])]
@@ -163,7 +166,7 @@ def leaving_out(loaded: LoadedModel, unchanged: Mapping[int, Routed], left_out: 
             for router in _routers(model, layer, bank):
                 pairs.append((router, partial(hooks.in_own_repeat, layer, repeats, partial(begin, layer, bank))))
                 stack.enter_context(hooks.after((router, end_map)))
-        stack.enter_context(_after_banks(model, banks, end))
+        stack.enter_context(after_banks(model, banks, end))
         stack.enter_context(hooks.before(*pairs))
         stack.enter_context(mode)
         yield

@@ -29,17 +29,13 @@ class Sentences:
         return np.concatenate([np.array(self.bos), self.own[sentence][:position]])
 
 
-def with_experts(loaded):
-    return [layer for layer in loaded.anatomy.layers if layer.experts]
-
-
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2-moe", "gpt-oss"])
 def test_tokens_are_sent_to_the_experts_that_work_on_them_alone(load_kind, kind):
     """Read in batches of several lengths, they are where each sentence alone has coefficients. Two of four experts each."""
     loaded, corpus, order = load_kind(kind), Sentences([3, 9, 1, 7, 7]), [3, 0, 1, 4, 2]
-    layers = with_experts(loaded)
-    found = read_routing(loaded, layers, corpus, order, 20)
-    for sent, layer in zip(found, layers, strict=True):
+    found = read_routing(loaded, corpus, order, 20)
+    for number, sent in found.items():
+        layer = loaded.anatomy.layers[number]
         assert sent.shape == (27, 4) and (sent.sum(1) == 2).all()
         alone = []
         for sentence in order:
@@ -52,8 +48,7 @@ def test_tokens_are_sent_to_the_experts_that_work_on_them_alone(load_kind, kind)
 
 def test_tokens_are_sent_where_the_router_has_its_largest_logits(load_kind):
     loaded, corpus = load_kind("mixtral"), Sentences([6])
-    layer = with_experts(loaded)[1]
-    (read,) = list(read_routing(loaded, [layer], corpus, [0], 100))
+    layer, read = loaded.anatomy.layers[1], read_routing(loaded, corpus, [0], 100)[1]
     states: list[torch.Tensor] = []
     router = loaded.model.get_submodule(f"{layer.block}.mlp.gate")
     handle = router.register_forward_pre_hook(lambda module, args: states.append(args[0]))

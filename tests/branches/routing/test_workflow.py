@@ -1,5 +1,7 @@
 """A whole run of a model with experts: rules, files, report, Python, explorer."""
 
+import json
+
 import pytest
 from support import make_run, random_checkpoint, random_sentences, settings_file
 
@@ -18,7 +20,24 @@ def test_a_run_of_a_model_with_experts(tmp_path):
         (tmp_path / f"{split}.txt").write_text("\n".join(sentences))
     corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
     less = {"keys": {"per_layer": 3}, "prefixes": {"count": 100}, "shards": 1, "layer_groups": 1}
+    pairs = [
+        {"clean_prefix": f"w1 w{n}", "patch_prefix": f"w2 w{n}", "clean_answer": " w3", "patch_answer": " w4"}
+        for n in range(5, 25)
+    ]
+    (tmp_path / "pairs.jsonl").write_text(
+        "\n".join(map(json.dumps, [{**pair, "group": f"{n}"} for n, pair in enumerate(pairs)]))
+    )
+    small = {
+        "candidates": 2,
+        "controls": 4,
+        "directions": 1,
+        "sets": [1],
+        "random_sets": 1,
+        "missed": 0,
+        "minimum_accuracy": 0,
+    }
     less |= {"intervention": {"memories": 0}, "routing": {"tokens": 500}}
+    less |= {"behaviours": {"words": {"prompts": "pairs.jsonl", **small}}}
     make_run(
         tmp_path,
         settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"experts": {}}, **less),
@@ -37,7 +56,13 @@ def test_a_run_of_a_model_with_experts(tmp_path):
     assert (
         expert.load["share"].item() == run.table("routing_experts").query("layer == 1 and expert == 2")["share"].item()
     )
-    assert expert.patterns["q"].is_monotonic_increasing and expert.effects.empty
+    assert expert.patterns["q"].is_monotonic_increasing
+    effects = expert.effects
+    assert set(effects["change"]) == {"removed", "renormalised", "replaced"} and (effects["behaviour"] == "words").all()
+    every = run.table("behaviour_experts").query("change == 'removed' and reach == 'total'")
+    assert every.groupby("layer")["clean"].sum().tolist() == pytest.approx([2, 2])  # each token has two experts
+    assert every["effect"].notna().sum() == (every["active"] > 0).sum() > 0
+    assert "Experts of words" in page
     assert run.memory("L1.50").expert == "L1.e2" and run.memory("L1.50").unit == "expert 2, unit 2"
     for wrong, told in {
         "L1.e4": "experts 0 to 3",
@@ -49,6 +74,7 @@ def test_a_run_of_a_model_with_experts(tmp_path):
     visitor = Visitor(open_shelf([run.folder]))
     shown = text_of(visitor.get("/r/experts/e/L1.e2"))
     assert "expert 2 of 4 in layer 1" in shown and "of tokens are sent to it" in shown and "All 24 memories" in shown
+    assert ("What it does on behaviours" in shown) and "renormalised" in shown
     assert 'href="/r/experts/e/L1.e2"' in visitor.get("/r/experts/m/1/50")
     assert "24 memories" in text_of(visitor.get("/r/experts/memories?expert=L1.e2"))
     assert "Of the expert" in visitor.get("/r/experts/memories")

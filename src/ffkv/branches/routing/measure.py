@@ -1,7 +1,6 @@
 """Reads which experts tokens are sent to, and how much more often tokens with a pattern are sent to an expert than others."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from ffkv.branches.routing.settings import Routing
 from ffkv.branches.routing.tables import EXPERTS, LOAD, PATTERNS
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.rules import find_rules, label_tokens
-from ffkv.model.anatomy import Layer
+from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.experts import last_calls
+from ffkv.model.routing import after_banks, banks_of
 from ffkv.model.tap import hooks
 
 NEAR = 100  # tokens: shifts of labels by fewer would leave them near their own tokens
@@ -32,18 +32,16 @@ def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str,
 
     Returns the tables `LOAD`, `EXPERTS` and `PATTERNS`, without rows if the model has no experts.
     """
-    layers = [layer for layer in given.anatomy.layers if layer.experts]
     load, experts, patterns = list[dict](), list[dict](), list[dict]()
-    if layers:
+    if banks_of(given.anatomy.layers):
         sentences = draw_sentences(given.train, settings.tokens, random_stream(seed, Purpose.ROUTED_DOCUMENTS))
         labels = {
             name: np.concatenate([label_tokens(given.train, sentence, rule) for sentence in sentences])
             for name, rule in find_rules(settings.patterns, "").items()
         }
-        for layer, sent in zip(
-            layers, read_routing(given.model(), layers, given.train, sentences, given.work.batch_tokens)
-        ):
-            place, counts = {"layer": layer.index}, sent.sum(0)
+        routing = read_routing(given.model(), given.train, sentences, given.work.batch_tokens)
+        for layer, sent in routing.items():
+            place, counts = {"layer": layer}, sent.sum(0)
             load.append(place | load_of(sent))
             experts += [{**place, "expert": at, "tokens": n, "share": n / len(sent)} for at, n in enumerate(counts)]
             patterns += [place | row for row in rows_of_patterns(sent, labels)]
@@ -64,44 +62,31 @@ def draw_sentences(corpus: Corpus, tokens: int, generator: np.random.Generator) 
 
 
 def read_routing(
-    loaded: LoadedModel, layers: Sequence[Layer], corpus: Corpus, sentences: Sequence[int], batch_tokens: int
-) -> list[np.ndarray]:
-    """Reads which experts the tokens of sentences are sent to [layer][token, expert], in one pass without states.
+    loaded: LoadedModel, corpus: Corpus, sentences: Sequence[int], batch_tokens: int
+) -> dict[int, np.ndarray]:
+    """Reads which experts the tokens of sentences are sent to, by layer with experts [token, expert], in one pass without states.
 
-    `layers`: those with experts. Tokens that precede every sentence do not count.
+    Tokens that precede every sentence do not count.
     """
     rows = [corpus.prefix_ids(sentence, int(corpus.lengths[sentence])) for sentence in sentences]
-    lengths, beginning = np.array([*map(len, rows)]), len(corpus.bos)
+    lengths, beginning, banks = np.array([*map(len, rows)]), len(corpus.bos), banks_of(loaded.anatomy.layers)
     starts = np.cumsum(lengths - beginning) - (lengths - beginning)
-    found = [np.zeros((int((lengths - beginning).sum()), len(layer.experts)), bool) for layer in layers]
-    read: dict[
-        tuple[int, int], Tensor
-    ] = {}  # whether each token is sent to each expert, by place of the layer and first expert
+    found = {layer.index: np.zeros((int((lengths - beginning).sum()), bank.experts), bool) for layer, bank in banks}
+    read: dict[int, Tensor] = {}  # whether each token of the pass is sent to each expert, by layer
 
-    def note(place: int, first: int, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        call = last_calls.pop(module)
-        sent = torch.zeros(len(call.written), call.shape[0], dtype=torch.bool, device=call.written.device)
+    def note(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
+        call = last_calls.pop(loaded.model.get_submodule(bank.module))
+        read[layer.index] = call.written.new_zeros(len(call.written), bank.experts, dtype=torch.bool)
         for each in call.experts:
-            sent[each.tokens, each.expert] = True
-        read[place, first] = sent
+            read[layer.index][each.tokens, each.expert] = True
 
-    repeats, counting = hooks.counting_repeats(loaded.model, {layer.block for layer in layers})
-    banks = []
-    for place, layer in enumerate(layers):
-        first = 0
-        for matrix in layer.second_matrices:
-            if matrix.experts:
-                hook = partial(hooks.in_own_repeat, layer, repeats, partial(note, place, first))
-                banks.append((loaded.model.get_submodule(matrix.module), hook))
-            first += matrix.experts
-    with hooks.before(*counting), hooks.after(*banks), progress(len(rows), "sentences", "routing") as bar:
+    with after_banks(loaded.model, banks, note), progress(len(rows), "sentences", "routing") as bar:
         for batch in batches(lengths, batch_tokens):
             hooks.forward(loaded.model, ids := pad([rows[row] for row in batch], loaded.device))
-            for (place, first), sent in zip(read, to_host([*read.values()])):
+            for layer, sent in zip(read, to_host([*read.values()])):
                 for own, row in zip(sent.reshape(*ids.shape, -1), batch.tolist()):
                     tokens = slice(starts[row], starts[row] + lengths[row] - beginning)
-                    found[place][tokens, first : first + own.shape[1]] = own[beginning : lengths[row]]
-            read.clear()
+                    found[layer][tokens] = own[beginning : lengths[row]]
             bar.update(len(batch))
     return found
 
