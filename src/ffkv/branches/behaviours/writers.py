@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.words import ALL_MEMORIES, ATTENTION, EMBEDDING, EVERYTHING, WRITERS
@@ -44,10 +43,9 @@ def find_norms(loaded: LoadedModel, prompts: Sequence[Encoded]) -> list[nn.Modul
 def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Sequence[Encoded]) -> list[dict]:
     """Returns rows of the table `WRITERS`, without the behaviour, of prompts of pairs. The model computes in float32.
 
-    `norms`: see `find_norms`; without any there are no rows.
+    A prompt has none, and is named, if a run in which nothing is patched, or everything, predicts otherwise than on it, or the other one.
 
-    Raises:
-        UserError: a run in which nothing is patched, or everything, predicts otherwise than on the prompt, or the other one.
+    `norms`: see `find_norms`; without any there are no rows.
     """
     loaded, head, rows = running.loaded, running.head, list[dict]()
     named, sets = sets_of_writers(len(loaded.anatomy.layers))
@@ -64,10 +62,10 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
             at_once = patched.split(max(1, running.batch_tokens // ids.shape[1]))
             ends = torch.cat([run_writes(loaded, norms, ids, patch, tokens, each).end[:, -1] for each in at_once])
             if not relative_error(ends[-2:], torch.cat([patch.end[:, -1], clean.end[:, -1]])) < TOLERANCE:
-                raise UserError(
-                    f"{loaded.anatomy.checkpoint} cannot be changed while it runs: a change of nothing, or of all that is written, gives"
-                    " another prediction than the prompt, or the other prompt, has. Leave `behaviours` out for this model."
-                )
+                why = "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has"
+                say(f"What attention and memories write on prompt {prompt.number} is not told: {why}.", error=True)
+                found = {}
+                break
             differences = head.differences(ends, pair.expand(len(ends), -1), loaded.anatomy.read_as).double()
             found["total", positions] = (differences[-1] - differences[:-1]).cpu().numpy()
         rows += [
