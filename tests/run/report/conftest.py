@@ -62,7 +62,8 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     if settings.routing.tokens:
         write_routing(folder, layers)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
-    for table in sorted(described, key=lambda table: table.path.startswith("translation/")):  # the newest draw last
+    newest = ("translation/", "behaviours/behaviour_experts", "behaviours/behaviour_writers")  # which draw last
+    for table in sorted(described, key=lambda table: [table.path.startswith(path) for path in newest]):
         if not table.path.startswith("keys/read_") and not table.path.endswith(".csv"):
             continue
         if table.applies(settings) and not (path := folder / table.path.format(group=0)).exists():

@@ -303,7 +303,8 @@ def write_behaviour_graph(folder: Path, behaviour: str, layers: int, generator: 
     edges = edges.assign(change=1.0, share=0.5, low=edges["effect"] - 0.1, high=edges["effect"] + 0.1)
     edges = edges.assign(shown=[True, True, True, True, False], stability=[1, 1, 0.4, 0.9, 0])
     paths = pd.DataFrame({"source": [0, 1], "target": [2, 3], "factor": "key"})
-    paths[["held", "direct", "total", "total_m", "attention"]] = generator.random((2, 5))
+    paths[["held", "direct", "total", "total_m"]] = generator.random((2, 4))
+    paths["attention"] = paths["total"] - paths["direct"]
     for table, frame in zip(ALL_GRAPHS, (sets, nodes, edges, paths), strict=True):
         tables.write(table.frame(frame.assign(behaviour=behaviour)), folder / table.path)
 
