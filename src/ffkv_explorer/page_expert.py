@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.memory_name import expert_name
-from ffkv_explorer.pages import LIVE, render
+from ffkv_explorer.pages import render
 from ffkv_explorer.shelf import Held, NoSuch
 
 MEMORIES, PATTERNS = 20, 10  # that the page shows
@@ -17,17 +17,8 @@ def expert(held: Held, name: str) -> Response:
     except UserError as error:
         raise NoSuch(str(error)) from error
     steps = {"←": its.expert - 1, "→": its.expert + 1}
-    beside = [
-        (word, expert_name(its.layer, at), LIVE.run(held, f"e/{expert_name(its.layer, at)}"))
-        for word, at in steps.items()
-        if 0 <= at < its.of
-    ]
-    memories = its.memories
-    shown = {
-        "load": its.load,
-        "patterns": its.patterns.head(PATTERNS),
-        "effects": its.effects,
-        "memories": memories.head(MEMORIES),
-    }
+    beside = {word: expert_name(its.layer, at) for word, at in steps.items() if 0 <= at < its.of}
+    memories, patterns = its.memories, its.patterns.head(PATTERNS)
+    shown = {"load": its.load, "patterns": patterns, "effects": its.effects, "memories": memories.head(MEMORIES)}
     rows = {part: table.to_dict("records") for part, table in shown.items()}
     return render("expert.html", held=held, expert=its, beside=beside, count=len(memories), **rows)

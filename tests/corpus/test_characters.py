@@ -17,8 +17,8 @@ from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode, tokenize
 from ffkv.model.checkpoint.vocabulary import token_texts
-from ffkv.run.results.search import shortest_prefix
 from ffkv.run.results.text import prefix
+from ffkv.run.results.text_search import shortest_prefix
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 # Merges across characters, too: a blank and a first byte, a last byte and a character.

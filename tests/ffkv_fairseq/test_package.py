@@ -51,10 +51,9 @@ def test_without_the_package_a_checkpoint_of_fairseq_names_it(write_checkpoint, 
     (tmp_path / "gpt2/dict.txt").touch()  # of transformers all the same
     command = [sys.executable, "-c", WITHOUT, str(tmp_path / "fairseq"), str(tmp_path / "gpt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=OFFLINE)
-    install = (
-        "is of fairseq, and the package ffkv-fairseq reads it. In a clone of ffkv: pip install ./packages/ffkv-fairseq"
-    )
-    of_folder, of_class = f"The checkpoint {tmp_path / 'fairseq'} {install}", f"The model FairseqForCausalLM {install}"
+    install = "is in the package ffkv-fairseq. In a clone of ffkv: pip install ./packages/ffkv-fairseq"
+    folder, name = f"checkpoint {tmp_path / 'fairseq'}", "model FairseqForCausalLM"
+    of_folder, of_class = (f"What reads the {each}, which is of fairseq, {install}" for each in (folder, name))
     assert done.stdout.splitlines() == [*[of_folder] * 3, of_class, of_folder, "None None False"]
 
 

@@ -205,7 +205,7 @@ def test_prompts_in_any_order_are_routed_alike(running, monkeypatch):
     assert (table["p_value"] <= 0.05).mean() <= 0.05 and len(table) == 80
     # Shares of two experts of four per token; an expert of the same share has the log ratio 0.
     assert table.groupby(np.arange(80) // 4)["clean"].sum().tolist() == pytest.approx([2] * 20)
-    assert table["log_ratio"].abs().max() < np.log(5)
+    assert table["log_ratio"].abs().max() < np.log2(5)
 
 
 CAUSE, TWIN, OTHER = 0, 1, 2
@@ -282,10 +282,10 @@ def test_the_planted_expert_is_found_and_its_twin_that_writes_nothing_is_not(pla
 
 
 def test_the_router_sends_both_twins_to_the_prompts_alone(planted):
-    """25 pairs: the log ratio is ln(25.5 / 0.5) with half a prompt added."""
+    """25 pairs: the log ratio is log2(25.5 / 0.5) with half a prompt added."""
     table = planted.experts.groupby(["layer", "expert"]).first().loc[0]
     assert table["clean"].tolist() == [1, 1, 1, 0, 0] and table["patch"].tolist() == [0, 0, 1, 1, 1]
-    assert np.allclose(table["log_ratio"], np.log(51) * np.array([1, 1, 0, -1, -1]))
+    assert np.allclose(table["log_ratio"], np.log2(51) * np.array([1, 1, 0, -1, -1]))
     assert (table["q_value"] < 0.05).tolist() == [True, True, False, True, True]
     assert table["p_value"][OTHER] == 1 and (table["active"] > 0).tolist() == [True, True, True, False, False]
     assert planted.experts.query("layer == 0 and expert == 3")["effect"].isna().all()

@@ -108,7 +108,7 @@ def test_shares_and_chance_are_those_of_all_shifts():
         assert row["p"] == pytest.approx((1 + far.sum()) / (1 + len(far)))
         assert (row["expert"], row["tokens"]) == (expert, has.sum())
         assert row["share"] == pytest.approx(own[has].mean()) and row["elsewhere"] == pytest.approx(own[~has].mean())
-        inside, outside = (own[has].sum() + 0.5) / (has.sum() + 0.5), (own[~has].sum() + 0.5) / ((~has).sum() + 0.5)
+        inside, outside = (own[has].sum() + 0.5) / (has.sum() + 1), (own[~has].sum() + 0.5) / ((~has).sum() + 1)
         assert row["log_ratio"] == pytest.approx(np.log2(inside / outside))
 
 

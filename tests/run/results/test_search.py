@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.section import compile_expression
-from ffkv.run.results import indexes, search
+from ffkv.run.results import indexes, text_search
 from ffkv.run.results.run import Run, open
 from ffkv.run.results.search import Search, find
 from ffkv_explorer.page_search import FIELDS
@@ -93,14 +93,14 @@ def test_searches_find_what_they_ask_for_in_order(subtests, run):
 
 def test_blocks_of_sentences_do_not_change_what_is_found(run, monkeypatch):
     whole = run.memories(text="the")
-    monkeypatch.setattr(search, "BLOCK", 1)
+    monkeypatch.setattr(text_search, "BLOCK", 1)
     assert run.memories(text="the").equals(whole)
 
 
 @given(st.lists(st.text("ab", max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
 def test_the_first_match_of_each_text_is_found(texts, text):
     starts = [0, *itertools.accumulate(map(len, texts))]
-    matches = list(search.first_matches("".join(texts).encode(), starts, re.compile(re.escape(text.encode()))))
+    matches = list(text_search.first_matches("".join(texts).encode(), starts, re.compile(re.escape(text.encode()))))
     expected = [
         (number, starts[number] + each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
     ]
@@ -205,7 +205,7 @@ def test_a_pattern_is_found_by_a_part_of_its_label(run):
 def test_an_expression_is_searched_in_each_text_alone(texts, expression):
     starts = [0, *itertools.accumulate(len(text.encode()) for text in texts)]
     needle = compile_expression(expression)
-    found = list(search.matches_of_each("".join(texts).encode(), starts, needle, math.inf))
+    found = list(text_search.matches_of_each("".join(texts).encode(), starts, needle, math.inf))
     matches = [re.search(expression.replace("$", r"\Z"), text) for text in texts]
     ends = [match and len(match.string[: match.end()].encode()) for match in matches]
     assert found == [(number, starts[number] + end) for number, end in enumerate(ends) if end is not None]
@@ -213,7 +213,7 @@ def test_an_expression_is_searched_in_each_text_alone(texts, expression):
 
 @pytest.mark.parametrize("block", [1, 16_384])
 def test_a_match_of_nothing_is_in_every_trigger_example(run, monkeypatch, block):
-    monkeypatch.setattr(search, "BLOCK", block)
+    monkeypatch.setattr(text_search, "BLOCK", block)
     found = run.memories(text="q*", expression=True)
     places = indexes.trigger_places(run.files)
     with_examples = (places.sentence >= 0).sum(1)
@@ -234,7 +234,7 @@ def test_what_is_no_expression_or_the_engine_lacks_is_told(subtests, run):
 
 
 def test_an_expression_that_takes_long_is_stopped(run, monkeypatch):
-    monkeypatch.setattr(search, "SECONDS", -1.0)
+    monkeypatch.setattr(text_search, "SECONDS", -1.0)
     with pytest.raises(UserError, match="takes longer than"):
         run.memories(text="a", expression=True)
 

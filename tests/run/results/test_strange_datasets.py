@@ -12,7 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.stored import sum_path
 from ffkv.run.results.check import check_run
-from ffkv.run.results.search import shortest_prefix
+from ffkv.run.results.text_search import shortest_prefix
 
 
 def changed(path, change) -> None:

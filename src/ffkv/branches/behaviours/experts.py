@@ -74,7 +74,7 @@ def measure_routing(running: Running, frame: pd.DataFrame, flips: int, seed: int
     for layer, own in clean.items():
         values = own - patch[layer] if pairs else own
         sides = (own, patch[layer]) if pairs else (own[drawn.positive], own[~drawn.positive])
-        logs = [np.log((each.sum(0) + 0.5) / (len(each) + 1)) for each in sides]
+        logs = [np.log2((each.sum(0) + 0.5) / (len(each) + 1)) for each in sides]
         generator = random_stream(seed, Purpose.EXPERT_FLIPS, layer, 1)
         p = p_values(values.astype(np.float32), drawn, flips, generator)
         of_layer = {"layer": layer, "expert": np.arange(len(p)), "clean": sides[0].mean(0), "patch": sides[1].mean(0)}

@@ -233,11 +233,7 @@ SIDE_EFFECTS = table(
 )
 OF_WRITERS = (
     layer("the layer, from 0; -1: all layers together"),
-    word(
-        "writer",
-        "`memories` write y, `attention` is all that blocks add beside it; `embedding`, `everything`",
-        *words.WRITERS,
-    ),
+    word("writer", "`memories`: y; `attention`: what blocks add beside it; `embedding`, `everything`", *words.WRITERS),
     REACH,
     word("positions", "at the `last` token, or at `all` tokens of pairs of equal length", "last", "all"),
 )
@@ -297,7 +293,10 @@ EXPERTS = table(
     count("expert", "number of the expert in its layer, from 0"),
     share("clean", "share of the patched tokens of prompts that are sent to it; of two lists, of the first one"),
     share("patch", "the same of the other prompts; without pairs, of the other list or of sampled prefixes"),
-    number("log_ratio", "logarithm of the first share over the second, half a prompt added to each"),
+    number(
+        "log_ratio",
+        "logarithm to base 2 of `clean` over `patch`; half a prompt is added to those that are sent there, one to all",
+    ),
     share("p_value", "share of assignments of signs to groups of prompts with a difference of the shares as large"),
     share("q_value", "p-value, adjusted for all experts of the layer"),
     word("change", "how it leaves (docs/behaviours.md#experts)", *words.CHANGES),
@@ -308,10 +307,7 @@ EXPERTS = table(
     *effect("mean fall of the logit difference; empty if no token is sent to it, or the change is not known"),
     number("beside", "the same of the controls: the token's other experts; empty without any", LOGITS),
     *estimated(number("difference", "size of the effect minus that of `beside`", LOGITS), OF_FIVE),
-    share(
-        "effect_p",
-        "share of assignments of signs with a difference as large; 1 if the effect is no larger than `beside`",
-    ),
+    share("effect_p", "share of assignments of signs with a difference as large; 1 if it is not above 0"),
     share("effect_q", "the same, adjusted for all experts of all layers"),
     since="fourth",
 )

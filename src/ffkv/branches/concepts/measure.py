@@ -54,11 +54,8 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
                 made[0].append({**row, **EMPTY, "left_out": task})
             else:
                 found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed, processes)
-                shares = (
-                    shares_of_examples(given.train, given.triggers, rules[name])
-                    if rules
-                    else np.full(offset[-1], np.nan)
-                )
+                of_rule = (given.train, given.triggers, rules[name]) if rules else None
+                shares = shares_of_examples(*of_rule) if of_rule else np.full(offset[-1], np.nan)
                 memories = [each | {"examples": shares[offset[each["layer"]] + each["memory"]]} for each in found[2]]
                 of_task = [describe(task) | {"examples": pd.Series(shares).mean()}]
                 for rows, own in zip(made, (of_task, *found[:2], memories), strict=True):

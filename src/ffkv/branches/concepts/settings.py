@@ -51,9 +51,8 @@ class Concept(Section):
 
     def contradictions(self) -> list[str]:
         """There is a file or rules; sizes ascend; fields are those that ffkv reads."""
-        found = (
-            [] if bool(self.labels) != bool(self.rules) else ["labels and rules: one of them must be set, and not both"]
-        )
+        both = "labels and rules: one of them must be set, and not both"
+        found = [both] if bool(self.labels) == bool(self.rules) else []
         strange = [name for name in self.fields if name not in FIELDS]
         found += [
             f"fields has no {shown(name)}.{suggestion(name, FIELDS)} ffkv reads: {', '.join(FIELDS)}"

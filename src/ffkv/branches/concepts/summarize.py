@@ -30,9 +30,8 @@ def summarize_concepts(given: Given) -> dict[str, pd.DataFrame]:
 def summarize_mixture(memories: pd.DataFrame, counts: Sequence[int]) -> pd.DataFrame:
     """Counts how many tasks each memory separates alone, by layer. `counts`: memories per layer."""
     alone = memories[memories["alone"]].sort_values("auc", ascending=False, kind="stable")
-    alone = alone.assign(
-        examples=alone["examples"].where(alone["auc"] > 0.5)
-    )  # `first` takes the first one that is known
+    # `first` takes the first one that is known.
+    alone = alone.assign(examples=alone["examples"].where(alone["auc"] > 0.5))
     of_memory = alone.groupby(["layer", "memory"]).agg(tasks=("task", "size"), examples=("examples", "first"))
     rows = []
     for layer, count in enumerate(counts):
@@ -73,10 +72,6 @@ def summarize_tasks(by_task: pd.DataFrame, by_layer: pd.DataFrame, nulls: pd.Dat
     memories = chosen[chosen["features"] == "memories"].groupby("task")["auc"]
     found = pd.DataFrame({"one": memories.first(), "many": memories.last()})
     found["whole"] = chosen[chosen["features"] == "whole"].set_index("task")["auc"]
-    top = nulls[(nulls["features"] == "memories") & (nulls["choice"] == "ranked") & (nulls["layer"] < 0)].set_index(
-        "task"
-    )
-    of_best = top[["in_layer", "feature", "auc", "shuffled", "p", "q"]].rename(
-        columns={"in_layer": "best_layer", "feature": "best_memory"}
-    )
-    return by_task.join(found, "task").join(of_best, "task")[TASKS.names]
+    top = nulls.query("features == 'memories' and choice == 'ranked' and layer < 0").set_index("task")
+    top = top.rename(columns={"in_layer": "best_layer", "feature": "best_memory"}).drop(columns=["features", "choice"])
+    return by_task.join(found, "task").join(top, "task")[TASKS.names]

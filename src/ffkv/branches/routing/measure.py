@@ -45,13 +45,9 @@ def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str,
             load.append(place | load_of(sent))
             experts += [{**place, "expert": at, "tokens": n, "share": n / len(sent)} for at, n in enumerate(counts)]
             patterns += [place | row for row in rows_of_patterns(sent, labels)]
-    p = np.array([row["p"] for row in patterns], float)
-    made = {
-        LOAD: load,
-        EXPERTS: experts,
-        PATTERNS: [*map(dict.__or__, patterns, ({"q": q} for q in q_values(p, len(p))))],
-    }
-    return {table.name: table.frame(rows) for table, rows in made.items()}
+    for row, q in zip(patterns, q_values(np.array([row["p"] for row in patterns]), len(patterns)), strict=True):
+        row["q"] = q
+    return {table.name: table.frame(rows) for table, rows in zip((LOAD, EXPERTS, PATTERNS), (load, experts, patterns))}
 
 
 def draw_sentences(corpus: Corpus, tokens: int, generator: np.random.Generator) -> list[int]:
@@ -123,9 +119,8 @@ def rows_of_patterns(sent: np.ndarray, labels: Mapping[str, np.ndarray]) -> Iter
         far = np.abs(both - tokens * sent.mean(0)[:, None])
         as_far = (far[:, near : count - near + 1] >= far[:, :1] - 1e-9).sum(1)
         rest = sent.sum(0) - both[:, 0]
-        ratio = np.log2((both[:, 0] + 0.5) / (tokens + 0.5)) - np.log2((rest + 0.5) / (count - tokens + 0.5))
-        p = (1 + as_far) / (2 + count - 2 * near)
-        for expert, own in enumerate(zip(both[:, 0] / tokens, rest / (count - tokens), ratio, p)):
-            yield {"expert": expert, "pattern": pattern, "tokens": tokens} | dict(
-                zip(("share", "elsewhere", "log_ratio", "p"), own)
-            )
+        ratio = np.log2((both[:, 0] + 0.5) / (tokens + 1)) - np.log2((rest + 0.5) / (count - tokens + 1))
+        found = {"share": both[:, 0] / tokens, "elsewhere": rest / (count - tokens), "log_ratio": ratio}
+        found["p"] = (1 + as_far) / (2 + count - 2 * near)
+        for expert, own in enumerate(zip(*found.values())):
+            yield {"expert": expert, "pattern": pattern, "tokens": tokens, **dict(zip(found, own))}

@@ -54,17 +54,6 @@ def _numbers(run: Run) -> dict[str, str]:
     return {f"experts that none of {number(table['tokens'].iloc[0])} tokens is sent to": never}
 
 
-SECTION = Section(
-    {
-        LOAD: replace(
-            figure_of_lines(
-                [Panel(LINES, "effective share of experts", percentages=True)],
-                caption(__package__, "load"),
-                (PATTERNS,),
-            ),
-            applies=_has_experts,
-        )
-    },
-    _numbers,
-    after=_tables,
-)
+PANEL = Panel(LINES, "effective share of experts", percentages=True)
+FIGURE = replace(figure_of_lines([PANEL], caption(__package__, "load"), (PATTERNS,)), applies=_has_experts)
+SECTION = Section({LOAD: FIGURE}, _numbers, after=_tables)

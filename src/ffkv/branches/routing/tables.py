@@ -31,7 +31,10 @@ PATTERNS = table(
     count("tokens", "number of tokens with the pattern"),
     share("share", "share of them that are sent to the expert"),
     share("elsewhere", "share of tokens without the pattern that are sent to it"),
-    number("log_ratio", "logarithm to base 2 of the ratio of both shares, each with half a token more"),
+    number(
+        "log_ratio",
+        "logarithm to base 2 of `share` over `elsewhere`; half a token is added to those that are sent there, one to all",
+    ),
     share("p", "share of shifts of the labels along the text whose number of such tokens is as far from its mean"),
     share("q", "Benjamini-Hochberg q-value over all rows"),
 )

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.doors import entries, load_all
+from ffkv.base.doors import entries, in_package, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 
-PACKAGE = "ffkv-fairseq"  # of packages/, which may not be installed
 FAIRSEQ_FILES, FAIRSEQ_CLASS = ("model.pt", "dict.txt"), "FairseqForCausalLM"
 
 
@@ -59,6 +58,4 @@ def known_class(name: str) -> Any:
 
 def _refuse_without_package(what: str) -> None:
     if "fairseq" not in entries("readers"):
-        raise UserError(
-            f"The {what} is of fairseq, and the package {PACKAGE} reads it. In a clone of ffkv: pip install ./packages/{PACKAGE}"
-        )
+        raise UserError(in_package(f"What reads the {what}, which is of fairseq,", "ffkv-fairseq"))

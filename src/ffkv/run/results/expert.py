@@ -23,7 +23,7 @@ class Expert:
         >>> ffkv.open("results/tiny").expert("L1.e2")
         Traceback (most recent call last):
             ...
-        ffkv.base.errors.UserError: Layer 1 has no experts that a router chooses. Name a memory instead, such as L1.17.
+        ffkv.base.errors.UserError: There is no expert 2 in layer 1. The layer has no experts that a router chooses.
     """
 
     def __init__(self, run: "Run", name: str):
@@ -48,7 +48,7 @@ class Expert:
     @property
     def patterns(self) -> pd.DataFrame:
         """How many tokens with each pattern are sent to it: its rows of the table `routing_patterns`, the smallest q first."""
-        return self._own("routing_patterns").sort_values(["q", "log_ratio"], ascending=[True, False], ignore_index=True)
+        return self._own("routing_patterns").sort_values("q", kind="stable", ignore_index=True)
 
     @property
     def effects(self) -> pd.DataFrame:
@@ -57,6 +57,5 @@ class Expert:
 
     def _own(self, name: str) -> pd.DataFrame:
         if name not in self.run.tables:
-            return pd.DataFrame(columns=["layer", "expert", "q", "log_ratio"])
-        table = self.run.table(name)
-        return table[(table["layer"] == self.layer) & (table["expert"] == self.expert)].reset_index(drop=True)
+            return pd.DataFrame(columns=["layer", "expert", "q"])
+        return self.run.table(name).query(f"layer == {self.layer} and expert == {self.expert}").reset_index(drop=True)

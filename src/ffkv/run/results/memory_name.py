@@ -44,12 +44,9 @@ def find_expert(name: str, layers: Sequence[Layer]) -> tuple[int, int]:
         raise UserError(f"{name!r} is not an expert. Write expert 5 of layer 3 as L3.e5.")
     layer, expert = int(match[1]), int(match[2])
     check_memory(layer, 0, [each.memories for each in layers])
-    count = len(layers[layer].experts)
-    if not count:
-        told = f"Name a memory instead, such as {memory_name(layer, 17)}."
-        raise UserError(f"Layer {layer} has no experts that a router chooses. {told}")
-    if expert >= count:
-        raise UserError(f"There is no expert {expert} in layer {layer}. The layer has experts 0 to {count - 1}.")
+    if expert >= (count := len(layers[layer].experts)):
+        there = f"experts 0 to {count - 1}" if count else "no experts that a router chooses"
+        raise UserError(f"There is no expert {expert} in layer {layer}. The layer has {there}.")
     return layer, expert
 
 
