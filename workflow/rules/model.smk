@@ -44,6 +44,7 @@ rule model:
         trained=runs.trained_checkpoint,
         unpacked=runs.unpacked_checkpoint,
         files=runs.files("checkpoint"),
+        dictionary=runs.files("dictionary"),
         commit=runs.commit("model"),
     output:
         model=directory("results/{run}/model"),
@@ -61,6 +62,7 @@ rule model:
         checkpoint=runs.place_of_checkpoint,
         checkpoint_setting=runs.setting("model/checkpoint"),
         content=runs.content("checkpoint"),
+        dictionary=runs.content("dictionary"),
         options=runs.options("model"),
         commit=repeated("commit"),
         unpacked=repeated("unpacked"),

@@ -81,7 +81,7 @@ def flag_of(name: str) -> str:
 
 def option_name(section_name: str, name: str) -> str:
     """Returns the name of the option that sets a setting. It is that of the setting, unless several sections have one."""
-    return WORK.get(f"{section_name}/{name}", name)
+    return WORK.get(f"{section_name}/{name}", f"dictionary_{name}" if section_name == "dictionary" else name)
 
 
 def command_line(settings: dict[str, Any], *names: str) -> str:

@@ -123,6 +123,22 @@ class HeadModule:
     eps: float  # of a LayerNorm
 
 
+@dataclass(frozen=True)
+class DictionaryPlace:
+    """Where a dictionary reads and writes in the model, by the names of modules."""
+
+    layer: int  # number of the feed-forward layer, from 0
+    file: str  # the file or folder of the dictionary, in the folder of all
+    block: str  # the block of the layer
+    writes: str  # the module whose output the dictionary's units add up to
+    reads: str  # the module that reads what the dictionary reads; "" if the dictionary reads what `writes` returns
+    without_gain: str  # the norm whose gain the dictionary reads before; "" for none
+    replaces: list[str]  # the second matrices of the model's own layer, which are not read
+    unexplained: (
+        float  # share of the variance of the layer's output on the texts of the proof that the dictionary leaves
+    )
+
+
 class MemoryPlaces(NamedTuple):
     """Where memories are."""
 
@@ -169,6 +185,8 @@ class Anatomy:
     proven_tokens: int = 0  # length of the longest row in which the model step has proven prefixes
     # mean loss behind each token that may precede a sentence, by its name; {} if there is no choice
     beginnings: dict[str, float] = field(default_factory=dict)
+    dictionary: str = ""  # folder with dictionaries that are read in the place of layers' own memories; "" for none
+    dictionaries: list[DictionaryPlace] = field(default_factory=list)  # of these layers, ascending
     # what the files hold and the model does not use, and other words about model and files for a person, one sentence each
     remarks: list[str] = field(default_factory=list)
 

@@ -6,7 +6,7 @@ import click
 
 from ffkv.base.options import COMMIT, FOLDER, also_argument, output_option, takes, threads_option
 from ffkv.base.process.runtime import torch_with
-from ffkv.base.settings import Model
+from ffkv.base.settings import Dictionary, Model
 from ffkv.base.terminal import announce, say
 from ffkv.model.steps import UNPACKED
 
@@ -31,13 +31,20 @@ def unpack(settings: Model, commit_file: Path | None, threads: int, output: Path
 
 @click.command()
 @CHECKPOINT
+@takes(Dictionary)
 @COMMIT
 @click.option("--unpacked", type=FOLDER, help="Folder of `ffkv unpack`, to read in the place of the GGUF file.")
 @threads_option
 @output_option("Folder to write: anatomy, tokenizer, vocabulary, head.")
 @output_option("File to write: the values, values.h5.", "--output-values")
 def model(
-    settings: Model, commit_file: Path | None, unpacked: Path | None, threads: int, output: Path, output_values: Path
+    settings: Model,
+    dictionary: Dictionary,
+    commit_file: Path | None,
+    unpacked: Path | None,
+    threads: int,
+    output: Path,
+    output_values: Path,
 ) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.base.files.atomic import atomic
@@ -49,7 +56,7 @@ def model(
     # Both, or neither. The folder is the inner one: it is named if one of its files does not fit on the disk.
     with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
-        anatomy = prove(settings, commit, unpacked).write(folder, values_file)
+        anatomy = prove(settings, commit, unpacked, dictionary).write(folder, values_file)
     for remark in anatomy.remarks:
         say(remark)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
@@ -59,8 +66,9 @@ def model(
 @click.command()
 @also_argument("checkpoint", "--checkpoint", "CHECKPOINT")
 @CHECKPOINT
+@takes(Dictionary)
 @threads_option
-def inspect(settings: Model, threads: int) -> None:
+def inspect(settings: Model, dictionary: Dictionary, threads: int) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly they decompose into memories."""
     announce(f"Loading {settings.checkpoint}")
     import tempfile
@@ -69,5 +77,5 @@ def inspect(settings: Model, threads: int) -> None:
 
     torch_with(threads)
     with tempfile.TemporaryDirectory() as folder:
-        anatomy = prove(settings).write(folder)
+        anatomy = prove(settings, dictionary=dictionary).write(folder)
     say(describe(anatomy))

@@ -27,7 +27,8 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     gain of the norm. Each token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
     Values are [memory, d] and the bias [d], float32, on the CPU. The bias is None if it depends on the token: experts with
-    biases, or a second matrix with a bias and a weight per token.
+    biases, a second matrix with a bias and a weight per token, or a dictionary that passes on what it reads. What a dictionary
+    leaves of y is no part of it.
     """
     v, b = values_in_place(model, layer)
     return v.cpu(), None if b is None else b.cpu()
@@ -81,7 +82,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
             units = torch.arange(matrix.memories, device=weight.device).split(UNIT_VECTORS)
             asked = (module(nn.functional.one_hot(some, matrix.memories).to(weight.dtype)) - for_zero for some in units)
             v = torch.cat([*asked]) if plain is None else plain
-        bias = for_zero[0]
+        bias = None if getattr(module, "skip", None) is not None else for_zero[0]  # of a dictionary
     scale = scale_of(matrix, v)
     return v if matrix.scale == 1 else scale * v, None if bias is None else scale * bias
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -15,8 +16,8 @@ from ffkv.base.files.stored import versions
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.lookup import files_in, save_pretrained, unchanged
 from ffkv.base.process.libraries import collected
-from ffkv.base.settings import Model
-from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
+from ffkv.base.settings import Dictionary, Model
+from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, DictionaryPlace, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
 from ffkv.model.checkpoint.gguf_file import read_once
@@ -24,6 +25,8 @@ from ffkv.model.checkpoint.load import Unpacked, decide_type, load_checkpoint, l
 from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
+from ffkv.model.dictionary.choose import choose_places
+from ffkv.model.dictionary.layer import combined, install
 from ffkv.model.discover.lengths import steady_length
 from ffkv.model.discover.probe_texts import DIGITS, context_of, long_row, measure_beginnings, passages
 from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
@@ -79,7 +82,12 @@ class ProvenModel:
         return anatomy
 
 
-def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | None = None) -> ProvenModel:
+def prove(
+    settings: Model,
+    commit: Commit | None = None,
+    unpacked: Path | str | None = None,
+    dictionary: Dictionary = Dictionary(),
+) -> ProvenModel:
     """Loads a checkpoint, finds its feed-forward layers and proves them, on the CPU.
 
     Weights that do not fit into the CPU's memory stay on the disk until they are needed, see `model.max_memory`.
@@ -88,8 +96,9 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         settings: name the checkpoint.
         commit: the commit of a checkpoint on the hub to read; None for the one that the hub names now.
         unpacked: folder that `ffkv unpack` made from the checkpoint's GGUF file, to read in its place; None for none.
+        dictionary: names dictionaries that are read in the place of layers' own memories.
     Raises:
-        UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
+        UserError: the checkpoint or a dictionary cannot be loaded, or the model cannot be read as memories; gives the reason.
     Examples:
         >>> proven = ffkv.prove(ffkv.settings.Model(checkpoint="results/tiny/checkpoint"))
         >>> [layer.memories for layer in proven.anatomy.layers]
@@ -97,7 +106,7 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         >>> max(proven.anatomy.errors.values()) < 1e-4  # the largest relative error of the proof
         True
     """
-    given, settings = settings, settings.located()
+    given, settings, named, dictionary = settings, settings.located(), dictionary.path, dictionary.located()
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     source = read_unpacked(unpacked, given, commit) if unpacked else Unpacked(settings, commit, [])
@@ -112,6 +121,13 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
     with _naming(settings.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
+        places, told = list[DictionaryPlace](), list[str]()
+        model_hash = hash_once(read, at, model, state)
+        if dictionary.path:
+            both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
+            places, told = choose_places(model, decomposition.layers, both, dictionary)
+            model_hash = combined(model_hash, install(model, places, dictionary.path))
+            decomposition = prove_layers(model, first, second, settings.second_matrix)
         context, proven_tokens, about_context = _proven_context(model, tokenizer, decomposition.layers, second)
     # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
     losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
@@ -122,7 +138,7 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         architecture=type(model).__name__,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        model_hash=hash_once(read, at, model, state),
+        model_hash=model_hash,
         tokenizer_hash=tokenizer_hash(tokenizer),
         vocabulary=decomposition.logits.shape[-1],
         context=context,
@@ -134,7 +150,9 @@ def prove(settings: Model, commit: Commit | None = None, unpacked: Path | str | 
         errors=decomposition.errors,
         versions=versions(),
         beginnings=losses,
-        remarks=[*dict.fromkeys([*source.remarks, *remarks, *about_context])],
+        dictionary=named,
+        dictionaries=places,
+        remarks=[*dict.fromkeys([*source.remarks, *remarks, *about_context, *told])],
         unpacked=str(unpacked or ""),
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
@@ -185,6 +203,10 @@ def describe(anatomy: Anatomy) -> str:
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         *([f"  {anatomy.source}"] if anatomy.commit else []),
         *([f"  file {anatomy.gguf}"] if anatomy.gguf else []),
+        *(
+            f"  layer {place.layer} through {anatomy.dictionary}/{place.file}, which leaves {place.unexplained:.2g} of its variance"
+            for place in anatomy.dictionaries
+        ),
         *(f"  {remark}" for remark in anatomy.remarks),
         *([f"  random weights, seed {anatomy.weights_seed}"] if anatomy.weights == "random" else []),
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",

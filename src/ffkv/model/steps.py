@@ -8,5 +8,5 @@ SETTINGS = (*UNPACKED, "weights", "weights_seed", "second_matrix", "max_memory")
 UNPACK = Step(
     "ffkv.model.checkpoint.load:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model"
 )
-MODEL = Step("ffkv.model.step:prove", settings=tuple(f"model/{name}" for name in SETTINGS), imports="model")
+MODEL = Step("ffkv.model.step:prove", settings=(*(f"model/{name}" for name in SETTINGS), "dictionary"), imports="model")
 STEPS = {"unpack": UNPACK, "model": MODEL}

@@ -38,6 +38,12 @@ def checkpoint_files(settings: Settings) -> list[str]:
     return [str(path) for path in files if model.gguf in ("", path.name)] + adapter_files
 
 
+def dictionary_files(settings: Settings) -> list[str]:
+    """Returns the files of the dictionaries of a run, sorted; none without any. Raises OSError if the folder cannot be read."""
+    path = settings.dictionary.located().path
+    return [str(file) for file in sorted([Path(path), *Path(path).rglob("*")]) if is_file(file)] if path else []
+
+
 def code_beside(what: str, settings: Settings) -> str:
     """Returns a hash over the code of another package than ffkv that reads the checkpoint, or brings the text; "" if none does."""
     doors = {"checkpoint": "readers", "corpus": "corpora"}

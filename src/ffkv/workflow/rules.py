@@ -201,13 +201,14 @@ class Runs:
         """Returns the local files of the job's run; none if they cannot be read: the step that reads them says why.
 
         Args:
-            what: "checkpoint", unless the workflow trains it; "corpus"; "tuning", what a model is trained further on, and
+            what: "checkpoint", unless the workflow trains it; "dictionary"; "corpus"; "tuning", what a model is trained further on, and
                 from; "prompts", of its behaviour; "labels", of its concept; "lens", a published Jacobian lens; or "annotations", what people and machines said.
         """
         find: Callable[[Settings, Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
                 [] if self.trained_checkpoint(job) else inputs.checkpoint_files(settings)
             ),
+            "dictionary": lambda settings, job: inputs.dictionary_files(settings),
             "corpus": lambda settings, job: source_files(settings.corpus, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings import EMBEDDED, Comparison, Section
+from ffkv.base.settings import EMBEDDED, Comparison, Dictionary, Section
 from ffkv.base.settings.messages import problems_of, shown
 from ffkv.base.settings.section import Name, third
 from ffkv.branches.registry import BRANCHES
@@ -112,6 +112,7 @@ def untrained(run: str, settings: Settings) -> Settings:
     model = {"checkpoint": trained[1] if trained else checkpoint, "weights": "random", "adapter": ""}
     changes: dict[str, Any] = {
         "model": settings.model.model_copy(update=model),
+        "dictionary": Dictionary(),  # made for trained weights
         "prefixes": _smaller(
             settings.prefixes, {"count": 200}, {"extra_states": []}
         ),  # nobody reads these of a control

@@ -11,6 +11,7 @@ from ffkv.base.settings.common import (
     Batches,
     Comparison,
     Corpus,
+    Dictionary,
     Embedded,
     Inputs,
     Jobs,

@@ -95,6 +95,31 @@ class Model(Section):
         return self.model_copy(update=places)
 
 
+class Dictionary(Section):
+    """A dictionary, such as a transcoder or a sparse autoencoder, whose units are read in the place of memories of its layers.
+
+    The other layers are read as they are. `pip install ./packages/ffkv-dictionaries` in a clone adds what reads the files, if
+    `make install` did not."""
+
+    path: str = ""
+    """Local folder with dictionaries of one, some or all feed-forward layers of the model. Its form is found: SAELens,
+    Gemma Scope, circuit-tracer, sparsify, Llama Scope. Empty means that all layers are read as they are."""
+    layers: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
+    """Numbers of the layers, from 0, that are read through the dictionary. Empty means all that the files have. Files that do
+    not say their layer need it."""
+    reads: Literal["auto", "normed", "unscaled", "residual", "output"] = "auto"
+    """What the dictionary reads: the input of the layer (`normed`), this without the gain of the norm before the layer
+    (`unscaled`), the input of that norm (`residual`), or the layer's `output`. `auto` takes what explains most of the layer's
+    output on real tokens."""
+    writes: Literal["auto", "before", "after"] = "auto"
+    """What the units add up to: the output of the second matrix, `before` a norm that may follow it, or `after` it. `auto`
+    takes what the dictionary explains best."""
+
+    def located(self) -> Self:
+        """Returns the settings with a path in the place of an address of a Python package."""
+        return self.model_copy(update={"path": locate(self.path)})
+
+
 class Embedded(Section):
     """The small model that the workflow trains itself. It is used if `model.checkpoint` is `embedded`.
 
@@ -292,6 +317,7 @@ class Inputs(Section):
     model_config = ConfigDict(defer_build=True)  # so that only classes that are used cost time at every start
 
     model: Model = Model()
+    dictionary: Dictionary = Dictionary()
     embedded: Embedded = Embedded()
     corpus: Corpus = Corpus()
     batches: Batches = Batches()

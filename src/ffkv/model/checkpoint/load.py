@@ -22,7 +22,7 @@ from ffkv.base.hub.fetch import choose_config_files, choose_files_of, hub_cache,
 from ffkv.base.lookup import as_path, files_in, looks_told, read_json, save_pretrained, unchanged
 from ffkv.base.process.libraries import collected, listening, replaced
 from ffkv.base.process.runtime import choose_device
-from ffkv.base.settings import Model
+from ffkv.base.settings import Dictionary, Model
 from ffkv.base.settings.messages import problems_of
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import ANATOMY_FILE, OF_SETTINGS, Anatomy, read_anatomy_to_run
@@ -33,6 +33,7 @@ from ffkv.model.checkpoint.gguf_file import compare_with_file, read_once
 from ffkv.model.checkpoint.readers import reader_of
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.weights import check_weights, hash_once, state_of
+from ffkv.model.dictionary.layer import combined, install
 from ffkv.model.experts import layout_of, record_experts
 from ffkv.model.placement import HALF, ON_CPU, Placement, device_of, dispatch, keep_blocks_whole, place
 from ffkv.model.tap.hooks import enough_memory
@@ -233,9 +234,10 @@ def load(
     with collected(), read_once(), enough_memory(lambda: float(anatomy.parameters * itemsize)):
         placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
         model: Any = load_checkpoint(settings, commit, placement)
-    if hash_once(settings, commit, model, state) != anatomy.model_hash:
+    own_hash = hash_once(settings, commit, model, state)
+    if combined(own_hash, install(model, located.dictionaries, located.dictionary)) != anatomy.model_hash:
         raise UserError(
-            f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model step again."
+            f"The weights of {anatomy.checkpoint}{f' or {anatomy.dictionary}' * bool(anatomy.dictionary)} have changed since {model_folder} was made. Run the model step again."
         )
     record_experts(model)
     return LoadedModel(model, anatomy, placement.device)
@@ -255,6 +257,7 @@ def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
         checkpoint=locate(inside.checkpoint, anatomy.commit),
         adapter=locate(inside.adapter, anatomy.adapter_commit),
         unpacked=locate(anatomy.unpacked, ""),
+        dictionary=locate(Dictionary(path=anatomy.dictionary).located().path, ""),
     )
 
 

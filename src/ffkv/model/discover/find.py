@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.section import compile_expression
+from ffkv.model.dictionary.layer import NATIVE, Decoder, DictionaryLayer
 from ffkv.model.experts import layout_of, written
 from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
 
@@ -101,10 +102,18 @@ def candidates_of(model: nn.Module, modules: Modules, second_matrix: str) -> dic
     """
     pattern = compile_expression(second_matrix) if second_matrix else re.compile(SECOND_MATRIX_NAMES)
     banks = [name for name, module in modules.items() if layout_of(module) is not None]
+    dictionaries = {name: module for name, module in modules.items() if isinstance(module, DictionaryLayer)}
+    native = tuple(f"{name}.{NATIVE}" for name in dictionaries)
+    replaced = {name for module in dictionaries.values() for name in module.replaces}
     candidates = {}
     for name, module in modules.items():
         block = block_of(model, name)
         inside = name[len(block) + 1 :]
+        if isinstance(module, Decoder):
+            candidates[name] = block
+            continue
+        if name in replaced or name.startswith(native):
+            continue
         if not block or (OTHER_PARTS.search(inside) and not second_matrix):
             continue
         if any(name.startswith(f"{bank}.") for bank in banks):

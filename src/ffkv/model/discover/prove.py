@@ -61,7 +61,7 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     last = layers[-1]
     if last_block != last.block or (last.sum_module and not last.post_norm):
         layers[-1] = replace(last, readout_block=last_block)
-    states = observe(model, layers, second)
+    states = observe(model, layers, second, "mbsuyo")
     for layer, found in zip(layers, _layer_errors(model, layers, states, second), strict=True):
         for identity, error in found.items():
             if identity == "prefix" and error >= TOLERANCE[type_name(model)]:
@@ -105,7 +105,8 @@ def _layer_errors(
     for layer in layers:
         m, b, y, o = (states[layer.index][quantity] for quantity in "mbyo")
         v, _ = values(model, layer)
-        made = states[layer.index].get("s", 1) * (m @ v + in_residual(model, layer, b).float())
+        own = states[layer.index]
+        made = own.get("s", 1) * (m @ v + in_residual(model, layer, b).float()) + own.get("u", 0)
         rest = without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
         prefix_m = prefixes[layer.index]["m"]
         yield {

@@ -23,7 +23,7 @@ from ffkv.model.tap.tap import tap
 
 BATCH_TOKENS = 1024  # as the setting batches.tokens
 MEASURED = ("held", "direct", "total", "total_m", "attention")
-PARTS = ("memories", "attention", "embedding", "bias", "constant")
+PARTS = ("memories", "attention", "embedding", "bias", "error", "constant")
 
 
 class EdgeTables(NamedTuple):
@@ -37,8 +37,8 @@ class EdgeTables(NamedTuple):
             attention: `total` while the memories in between write what they did, minus `direct`).
         parts: what a pre-activation is the sum of, norm held: a row per target and factor. Columns: target, factor,
             pre_activation (of an expert: without a bias of its first matrix), memories (of all layers before), attention (what
-            blocks add beside their layers), embedding, bias (of the layers before), constant (of the norm and of the first
-            matrix), listed_sources (of `memories`, what the given sources add), deviation (of the sum of the five parts from
+            blocks add beside their layers), embedding, bias (of the layers before), error (what dictionaries leave of these layers), constant (of
+            the norm and of the first matrix), listed_sources (of `memories`, what the given sources add), deviation (of the sum of the six parts from
             the pre-activation, relative to the largest of them).
         notes: a sentence for each layer of which something cannot be told.
     """
@@ -127,9 +127,11 @@ class _Written(NamedTuple):
 
     contributions: Tensor  # by each source [source, d]
     embedding: Tensor  # [position, d]
-    # by each layer before the last target: by its memories, by its biases, and in all [layer, position, d]
+    # by each layer before the last target: by its memories, by its biases, by no unit of its dictionary, and in all
+    # [layer, position, d]
     memories: Tensor
     biases: Tensor
+    errors: Tensor
     outputs: Tensor
 
 
@@ -137,7 +139,7 @@ def _written(loaded: LoadedModel, seen: Pass, sources: pd.DataFrame, positions: 
     at, width = np.searchsorted(positions, sources["position"]), loaded.anatomy.width
     contributions = torch.zeros(len(sources), width, dtype=torch.float64)
     last = max(seen.reads)
-    memories, biases, outputs = torch.zeros(3, last, len(positions), width, dtype=torch.float64)
+    memories, biases, errors, outputs = torch.zeros(4, last, len(positions), width, dtype=torch.float64)
     for layer in loaded.anatomy.layers[:last]:
         v, _ = values_in_place(loaded.model, layer)
         m, b, y = (seen.states[layer.index, quantity].to(v.device) for quantity in "mby")
@@ -147,8 +149,9 @@ def _written(loaded: LoadedModel, seen: Pass, sources: pd.DataFrame, positions: 
         contributions[own] = ((s[chosen[0], 0] * m[chosen])[:, None].double() * v[chosen[1]].double()).cpu()
         memories[layer.index] = (s * (m @ v.to(m.dtype))).double().cpu()
         biases[layer.index] = (s * in_residual(loaded.model, layer, b)).double().cpu()
+        errors[layer.index] = seen.states.get((layer.index, "u"), y.new_zeros(1)).double().cpu()
         outputs[layer.index] = y.double().cpu()
-    return _Written(contributions, seen.embedding[positions].double().cpu(), memories, biases, outputs)
+    return _Written(contributions, seen.embedding[positions].double().cpu(), memories, biases, errors, outputs)
 
 
 def _rows(loaded: LoadedModel, seen: Pass, targets: pd.DataFrame) -> tuple[pd.DataFrame, Tensor]:
@@ -218,13 +221,13 @@ def _direct(
     same = torch.tensor(source_at)[:, None] == torch.tensor(at)
     held, direct = (torch.where(same, product, 0.0 * product) for product in (arriving @ g.T, lost @ u.T))
     of_layers, place = read.paths[1:], np.searchsorted(positions, at)
-    memories, biases, outputs = (
+    memories, biases, errors, outputs = (
         torch.einsum("ld,lpd->pd", of_layers, each[: len(of_layers), place])
-        for each in (written.memories, written.biases, written.outputs)
+        for each in (written.memories, written.biases, written.errors, written.outputs)
     )
     embedding = read.paths[0] * written.embedding[place]
     attention = h.detach().double().cpu() - embedding - outputs
-    parts = [(g * each).sum(1) for each in (memories, attention, embedding, biases)]
+    parts = [(g * each).sum(1) for each in (memories, attention, embedding, biases, errors)]
     parts += [u @ at_zero + torch.tensor(rows["constant"].to_list(), dtype=torch.float64), held.sum(0)]
     return held.numpy(), direct.numpy(), torch.stack(parts, 1).numpy()
 

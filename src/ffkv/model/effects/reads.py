@@ -62,14 +62,14 @@ class Pass(NamedTuple):
     """One pass over a prompt."""
 
     embedding: Tensor  # what the block of the first layer reads [token, d]
-    states: dict[tuple[int, str], Tensor]  # m, b, s and y by layer and letter, as the tap reads them [position, .]
+    states: dict[tuple[int, str], Tensor]  # m, b, s, u and y by layer and letter, as the tap reads them [position, .]
     reads: dict[int, Read]  # what the wanted layers read, by the number of the layer
 
 
 def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions: np.ndarray) -> Pass:
     """Runs the model on ids [1, token] up to the last of the `wanted` layers, which are ascending, and reads them.
 
-    `positions`: the tokens at which m, b, s and y of all layers on the way are kept.
+    `positions`: the tokens at which m, b, s, u and y of all layers on the way are kept.
     """
     model, layers = loaded.model, loaded.anatomy.layers[: wanted[-1].index + 1]
     reads, zeros = {layer.index: Read(layer) for layer in wanted}, list[Tensor]()
@@ -101,7 +101,7 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
             for when, module, hook, *given in _hooks(model, read, loaded.anatomy.width):
                 own = partial(hooks.in_own_repeat, read.layer, repeats, hook, read, *given)
                 stack.enter_context(when((module, own)))
-        run = stack.enter_context(tap(model, layers, "mbsy"))
+        run = stack.enter_context(tap(model, layers, "mbsuy"))
         run(ids, receive, gradients=True)
     for read in reads.values():
         read.paths = _paths(read.h, zeros[: read.layer.index + 1])
@@ -114,8 +114,8 @@ def _hooks(model: nn.Module, read: Read, width: int) -> Iterator[tuple]:
     """Yields the hooks that read one layer: `before` or `after`, a module, the hook, and what it is given behind `read`."""
     layer, heard = read.layer, list[tuple[nn.Module, Tensor, Tensor]]()
     inside = [*model.get_submodule(layer.block).modules()]
-    yield from ((hooks.after, module, _hear, heard) for module in inside)
-    yield hooks.before, model.get_submodule(layer.second_matrices[0].first_matrices[0]), _on_x, heard
+    yield from ((hooks.after, module, hear, heard) for module in inside)
+    yield hooks.before, model.get_submodule(layer.second_matrices[0].first_matrices[0]), find_norm, heard
     for number, matrix in enumerate(layer.second_matrices):
         if matrix.experts:
             size = (matrix.experts, width)
@@ -125,14 +125,14 @@ def _hooks(model: nn.Module, read: Read, width: int) -> Iterator[tuple]:
             yield from ((hooks.after, model.get_submodule(name), _on_output, name) for name in matrix.first_matrices)
 
 
-def _hear(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+def hear(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
     """Notes what a module made of the hidden state, until x is there."""
     state, made = hooks.hidden_argument(args, kwargs), hooks.hidden_state(output)
     if state is not None and made is not None and not read.x.numel():
         heard.append((module, flat(state), flat(made).detach()))
 
 
-def _on_x(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict) -> None:
+def find_norm(read: Read, heard: list, module: nn.Module, args: tuple, kwargs: dict) -> None:
     """Finds the norm before the layer: the first module that made x of something else."""
     x = flat(hooks.hidden_input(args, kwargs))
     read.h, read.x = x.clone(), x.detach().clone()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.dictionary.layer import Decoder
 from ffkv.model.experts import coefficients, last_calls, layout_of, positive_gates, written
 from ffkv.model.placement import resident
 from ffkv.model.tap import hooks
@@ -22,7 +23,7 @@ from ffkv.model.tap import hooks
 class Quantity(StrEnum):
     """A quantity by the letter of the paper (section 3.1). Members are in the order in which a layer computes them.
 
-    y = s (m V + b), with s = 1 unless a norm follows the layer.
+    y = s (m V + b) + u, with s = 1 unless a norm follows the layer, and u = 0 unless a dictionary stands in its place.
     """
 
     FF_INPUT = "x"  # [sentence, token, d]
@@ -30,6 +31,7 @@ class Quantity(StrEnum):
     COEFFICIENTS = "m"  # [sentence, token, d_m]
     BIAS = "b"  # what the layer adds beside its memories, before a norm or map after it [sentence, token, d]
     FACTOR = "s"  # by which a norm after the layer scales each token [sentence, token, 1]; only with such a norm
+    ERROR = "u"  # what a dictionary leaves of y [sentence, token, d]; only of a layer that is read through one
     FF_OUTPUT = "y"  # as it is added to the residual [sentence, token, d]
     BLOCK_OUTPUT = "o"  # [sentence, token, d]
     END = "e"  # what the head reads [sentence, token, d]; only for a last layer whose o is something else
@@ -37,7 +39,7 @@ class Quantity(StrEnum):
 
 OnTensor = Callable[[Layer, Quantity, Tensor], None]
 States = dict[str, Tensor]  # of one layer, by quantity
-OF_MATRICES = {Quantity.GATE, Quantity.COEFFICIENTS, Quantity.BIAS, Quantity.FACTOR, Quantity.FF_OUTPUT}
+OF_MATRICES = {Quantity.GATE, Quantity.COEFFICIENTS, Quantity.BIAS, Quantity.FACTOR, Quantity.ERROR, Quantity.FF_OUTPUT}
 
 
 class _AllSeen(Exception):
@@ -63,7 +65,9 @@ def tap(
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
     has_factor = layers[-1].output_kind == "norm"
-    last = next((q for q in reversed(wanted) if q != Quantity.FACTOR or has_factor), None)  # of the last layer
+    # Of the last layer.
+    has = {Quantity.FACTOR: has_factor, Quantity.ERROR: _decoder_of(model, layers[-1]) is not None}
+    last = next((q for q in reversed(wanted) if has.get(q, True)), None)
     # Of the pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities.
     shape: tuple[int, ...]
     receive: OnTensor
@@ -128,8 +132,9 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
 
 def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
     """Yields the hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
-    matrix = layer.second_matrices[0]
-    bias = bias_of(model.get_submodule(matrix.module), matrix) if Quantity.BIAS in wanted else None
+    matrix, decoder = layer.second_matrices[0], _decoder_of(model, layer)
+    wants_bias = Quantity.BIAS in wanted and decoder is None
+    bias = bias_of(model.get_submodule(matrix.module), matrix) if wants_bias else None
 
     def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
         emit(layer, Quantity.COEFFICIENTS, hooks.hidden_input(args, kwargs))
@@ -138,6 +143,10 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
         scale = matrix.scale if isinstance(matrix.scale, float) else output.new_tensor(matrix.scale)
         if bias is not None:
             emit(layer, Quantity.BIAS, (scale * bias).expand(flat(output).shape))
+        if decoder is not None and {Quantity.BIAS, Quantity.ERROR} & {*wanted}:
+            beside = scale * decoder.beside(args[1].x)
+            emit(layer, Quantity.BIAS, beside)
+            emit(layer, Quantity.ERROR, scale * (output - args[0] @ decoder.weight) - beside)
         emit(layer, Quantity.FF_OUTPUT, output if matrix.scale == 1 else scale * output)
 
     def on_gate(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
@@ -147,6 +156,12 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
     yield hooks.after, matrix.module, on_output
     if Quantity.GATE in wanted and matrix.gate:
         yield hooks.after, matrix.gate, on_gate
+
+
+def _decoder_of(model: nn.Module, layer: Layer) -> Decoder | None:
+    """Returns the values of the dictionary that a layer is read through; None without one."""
+    module = model.get_submodule(layer.second_matrices[0].module)
+    return module if isinstance(module, Decoder) else None
 
 
 class _Trace(NamedTuple):

@@ -67,14 +67,14 @@ class Trace:
         contributions: the chosen position, the memories that contribute most to each layer: those with the largest
             size, those that change the chosen token's logit most, and those in `changes`. The largest size comes first.
             Columns: layer, memory, name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF
-            output, along its own direction: contributions, remainders and bias of a layer add up to 1), logit (how much
+            output, along its own direction: contributions and remainders of a layer add up to 1), logit (how much
             lower the chosen token's logit is if the contribution is taken out of the vector that the head reads),
             pushes (the token that the contribution raises most: the top token of the value if coefficient is positive,
             its bottom token if negative, "" if 0), top_probability (of the top token, by the value alone; NaN if
             coefficient is not positive).
         remainders: the chosen position, what else the FF output of each layer is the sum of. Columns: layer, part
-            ("other memories": all that are not listed, together; "bias": b), memories (how many), norm (length of their
-            sum), share, logit (both as in `contributions`).
+            ("other memories": all that are not listed, together; "bias": b; "error": what a dictionary leaves of y), memories
+            (how many), norm (length of their sum), share, logit (both as in `contributions`).
         sums: the largest relative deviations of the sums, one row per layer. Columns: layer, memories (of Σ m_i v_i +
             b, times the factor, from y, at the chosen position), residual (of r + y from o, at all positions; r is the
             block output of a second run of the block without the FF layer).
@@ -92,7 +92,7 @@ class Trace:
             total_m (the same of the coefficient), attention (what of `total` passes through attention, see docs/graphs.md). NaN where
             it cannot be told.
         parts: what the pre-activations of these memories are the sum of, norm held, a row per target and factor; None as
-            above. Columns: target, factor, pre_activation, memories, attention, embedding, bias, constant, listed_sources (what
+            above. Columns: target, factor, pre_activation, memories, attention, embedding, bias, error, constant, listed_sources (what
             these memories add to `memories`), deviation (of the sum, relative to its largest part).
         edge_notes: says what cannot be told of these edges; "" if everything can.
         changed: the trace of the same prompt, position and next token after the changes. All its sums are of the changed

@@ -82,7 +82,7 @@ class LayerParts(NamedTuple):
 
     @property
     def shares(self) -> Tensor:
-        """The share of y of each part but y, along y [part + 2]. NaN if y is 0."""
+        """The share of y of each part but y, along y [part + 3]. NaN if y is 0."""
         y = self.vectors[-1]
         return self.vectors[:-1] @ y / (y @ y)
 
@@ -102,8 +102,8 @@ def split_layers(
         v, _ = values_in_place(model.model, layer)
         if at not in model.norms:
             model.norms[at] = v.norm(dim=1)
-        stored = states.s[at], states.m[at], states.b[at], states.y[at][states.position]
-        s, m, b, y = (tensor.to(v.device) for tensor in stored)
+        stored = states.s[at], states.m[at], states.b[at], states.u[at], states.y[at][states.position]
+        s, m, b, u, y = (tensor.to(v.device) for tensor in stored)
         sizes = s.abs() * m.abs() * model.norms[at]
         effects = (s * m * (v @ gradient.to(v.device))).abs()
         count = min(memories, len(m))
@@ -118,10 +118,10 @@ def split_layers(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat([contributions, (together - contributions.sum(0))[None], bias[None], y[None]]),
+            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, u, y])]),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
-            deviation=relative_error(together + bias, y),
+            deviation=relative_error(together + bias + u, y),
         )
         parts.append(split)
     return parts
@@ -168,13 +168,14 @@ def _describe(
         "listed": [len(part.listed) for part in parts],
         "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
     }
+    dictionaries = {place.layer for place in model.anatomy.dictionaries}
     listed, rest = [], []
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
         numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
         listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
-        norms, shares = part.vectors[-3:-1].norm(dim=1).tolist(), part.shares[-2:].tolist()
-        rest.append((layer, "other memories", part.others, norms[0], shares[0], float(change[-3])))
-        rest.append((layer, "bias", 0, norms[1], shares[1], float(change[-2])))
+        remainders = {"other memories": part.others, "bias": 0, **({"error": 0} if layer in dictionaries else {})}
+        numbers = (each.tolist() for each in (part.vectors[-4:-1].norm(dim=1), part.shares[-3:], change[-4:-1]))
+        rest += [(layer, *remainder, *row) for remainder, row in zip(remainders.items(), zip(*numbers))]
     table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
     return {
         "final": final_table(logits, token, top, run.vocabulary),

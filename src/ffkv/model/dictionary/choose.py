@@ -1,0 +1,188 @@
+"""Measures where dictionaries read and write. Files name the place in other ways, or not at all: the proof decides.
+
+Each candidate is an input and an output. That one is right whose dictionaries leave the smallest share of the output's variance
+unexplained on real tokens, Σ‖y - ŷ‖² / Σ‖y - mean of y‖².
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Dictionary as Settings
+from ffkv.model.anatomy import DictionaryPlace, Layer
+from ffkv.model.dictionary.forms import Dictionary, form_of
+from ffkv.model.dictionary.layer import activate, as_read, gain_of
+from ffkv.model.effects.reads import Read, find_norm, hear
+from ffkv.model.tap import hooks
+from ffkv.model.tap.tap import flat
+
+MOST = 0.9  # largest share of variance that a dictionary may leave unexplained
+NEAR = 1.05  # times: two candidates as near to each other cannot be told apart
+READS = {"normed": "input of the layer", "unscaled": "input of the layer without the gain of its norm", "residual": "input of the norm", "output": "output of the layer"}  # fmt: skip
+WRITES = {"before": "output of the second matrix", "after": "output of the module behind it"}
+
+
+def choose_places(
+    model: nn.Module, layers: Sequence[Layer], ids: Tensor, settings: Settings
+) -> tuple[list[DictionaryPlace], list[str]]:
+    """Finds where the dictionaries of a folder read and write in a model that is proven, and says what each candidate leaves.
+
+    `layers`: all of the model. `ids`: real tokens [sentence, token]; the first of each sentence does not count, as it often has a state
+    of its own. Returns the places, ascending, and a line of text per candidate. Raises UserError if a dictionary cannot be read or
+    does not fit the model; or no candidate explains a tenth of the variance, or two of them explain about as much.
+    """
+    form = form_of(Path(settings.path))
+    files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
+    found: dict[str, list[DictionaryPlace]] = {}
+    told = ""
+    seen = _see(model, [layers[number] for number in files], ids)
+    for number, file in files.items():
+        dictionary = form.load(file)
+        told = f" Its files say: {dictionary.told}." if dictionary.told else ""
+        _check(dictionary, seen[number], file)
+        relative = str(file.relative_to(settings.path)) if file != Path(settings.path) else ""
+        for name, place, x, y in _candidates(model, seen[number], relative):
+            if settings.reads in ("auto", name.split()[0]) and settings.writes in ("auto", name.split()[1]):
+                left = unexplained(as_read(model, place, dictionary), x, y)
+                found.setdefault(name, []).append(replace(place, unexplained=left))
+    complete = {name: places for name, places in found.items() if len(places) == len(files)}
+    if not complete:
+        raise UserError(
+            f"dictionary.reads {settings.reads} and dictionary.writes {settings.writes}: the layers do not have such a place."
+            " Set both to auto, and ffkv measures which of the places fits."
+        )
+    order = sorted(complete, key=lambda name: sum(place.unexplained for place in complete[name]))
+    table = [_line(name, complete[name]) for name in order]
+    best = complete[order[0]]
+    poor = [place for place in best if not place.unexplained <= MOST]
+    sums = [sum(place.unexplained for place in complete[name]) for name in order[:2]]
+    listed = "; ".join(table)
+    if poor:
+        raise UserError(
+            f"{settings.path}: the dictionary of layer {poor[0].layer} explains too little of the layer's output: at most"
+            f" {MOST:.0%} of the variance may be left. Share that is left, by where it reads and writes: {listed}. It may be of"
+            " another model, another layer (dictionary.layers), or of another part of the block, such as attention or the residual stream.{told}"
+        )
+    if len(sums) == 2 and sums[1] <= NEAR * sums[0]:
+        raise UserError(
+            f"{settings.path}: two places explain about as much, so that it is not known where the dictionary reads and writes."
+            f" Share of the variance that is left: {listed}. Set dictionary.reads and dictionary.writes as its makers say.{told}"
+        )
+    return best, table
+
+
+def unexplained(dictionary: Dictionary, x: Tensor, y: Tensor) -> float:
+    """Returns the share of the variance of y [token, d] that a dictionary leaves when it reads x [token, d]."""
+    own = {name: tensor.to(x) for name, tensor in dictionary.tensors().items()}
+    m = activate(
+        x @ own["encoder"].T + own["encoder_bias"], own.get("threshold"), dictionary.largest, dictionary.either_sign
+    )
+    made = m @ own["decoder"] + own["decoder_bias"] + (x @ own["skip"].T if "skip" in own else 0)
+    return float(((y - made).square().sum() / (y - y.mean(0)).square().sum()).cpu())
+
+
+def _of_layers(files: dict[int | None, Path], settings: Settings, layers: int) -> dict[int, Path]:
+    """Returns the file of each layer that is read through a dictionary, ascending. Raises UserError if it is not known."""
+    if None in files:
+        if len(files) > 1 or len(settings.layers) != 1:
+            raise UserError(
+                f"{settings.path} does not say which layer it is of. Set dictionary.layers to its number, from 0: [12]"
+            )
+        told = {settings.layers[0]: files[None]}
+    else:
+        told = {number: file for number, file in files.items() if number is not None}
+    wanted = sorted(settings.layers or told)
+    if missing := [number for number in wanted if number not in told]:
+        raise UserError(
+            f"dictionary.layers: {settings.path} has no dictionary of layer {missing[0]}. It has: {sorted(told)}"
+        )
+    if wanted[-1] >= layers:
+        raise UserError(
+            f"{settings.path} has a dictionary of layer {wanted[-1]}, but the model has the layers 0 to {layers - 1}."
+        )
+    return {number: told[number] for number in wanted}
+
+
+class _Seen:
+    """What a layer read and wrote on the tokens that count."""
+
+    def __init__(self, layer: Layer):
+        self.layer, self.read, self.heard = layer, Read(layer), list[tuple[nn.Module, Tensor, Tensor]]()
+        self.outputs: dict[str, Tensor] = {}  # of the modules that a dictionary may write at, by their names [token, d]
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The modules that a dictionary may write at: "before" and "after" what may follow the second matrix."""
+        alone = [matrix.module for matrix in self.layer.second_matrices]
+        behind = {"after": self.layer.output_module} if self.layer.output_module else {}
+        return {**({"before": alone[0]} if len(alone) == 1 else {}), **behind}
+
+
+def _see(model: nn.Module, layers: Sequence[Layer], ids: Tensor) -> dict[int, _Seen]:
+    """Reads what dictionaries may read and write in some layers, by their numbers, in one pass. Raises UserError if a layer has no place."""
+    seen = {layer.index: _Seen(layer) for layer in layers}
+    with contextlib.ExitStack() as stack:
+        for own in seen.values():
+            layer = own.layer
+            if layer.repeat or not own.places:
+                raise UserError(
+                    f"layer {layer.index} ({layer.kind}) has no place for a dictionary: its block runs several times, or no single"
+                    " module returns its output"
+                )
+            inside = model.get_submodule(layer.block).modules()
+            stack.enter_context(hooks.after(*((module, partial(hear, own.read, own.heard)) for module in inside)))
+            first = model.get_submodule(layer.second_matrices[0].first_matrices[0])
+            stack.enter_context(hooks.before((first, partial(find_norm, own.read, own.heard))))
+            stack.enter_context(hooks.after(*hooks.by_name(model, own.places.values(), partial(_note, own.outputs))))
+        hooks.forward(model, ids)
+    counted = torch.arange(ids.numel()).reshape(ids.shape)[:, 1:].flatten()
+    for own in seen.values():
+        own.read.x, own.read.h = (state[counted].float() for state in (own.read.x, own.read.h))
+        own.outputs = {name: output[counted].float() for name, output in own.outputs.items()}
+    return seen
+
+
+def _note(outputs: dict[str, Tensor], name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    outputs[name] = flat(hooks.known_state(output)).clone()
+
+
+def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str, DictionaryPlace, Tensor, Tensor]]:
+    """Yields each candidate: its name, such as "normed before", its place, and what it reads and is to write [token, d]."""
+    layer, read = seen.layer, seen.read
+    first = layer.second_matrices[0].first_matrices[0]
+    norm = next((name for name, module in model.named_modules() if module is read.norm), "")
+    inputs: dict[str, tuple[str, str]] = {"normed": (first, "")}
+    if read.norm is not None:
+        gain, bias = gain_of(read.norm, read.x.shape[1])
+        if bool(gain.all()) and (bool((gain - 1).any()) or bool(bias.any())):
+            inputs["unscaled"] = first, norm
+        inputs["residual"] = norm, ""
+    replaces = [matrix.module for matrix in layer.second_matrices]
+    for where, writes in seen.places.items():
+        y = seen.outputs[writes]
+        for name, (reads, without_gain) in {**inputs, "output": ("", "")}.items():
+            x = {"output": y, "residual": read.h}.get(name, read.x)
+            place = DictionaryPlace(layer.index, file, layer.block, writes, reads, without_gain, replaces, 1.0)
+            yield f"{name} {where}", place, x, y
+
+
+def _line(name: str, places: Sequence[DictionaryPlace]) -> str:
+    reads, writes = name.split()
+    shares = ", ".join(f"{place.unexplained:.3g}" for place in places[:8]) + ", ..." * (len(places) > 8)
+    return f"reads the {READS[reads]}, writes the {WRITES[writes]}: {shares}"
+
+
+def _check(dictionary: Dictionary, seen: _Seen, file: Path) -> None:
+    width = seen.read.x.shape[1]
+    if (found := dictionary.encoder.shape[1]) != width:
+        raise UserError(
+            f"{file} reads vectors of {found} numbers, but layer {seen.layer.index} of the model reads {width}: it is a dictionary"
+            " of another model."
+        )
