@@ -21,6 +21,7 @@ from ffkv.base.lookup import as_path, parse_json, read_bytes
 from ffkv.base.settings.section import GgufFile
 
 ANATOMY_FILE = "anatomy.json"
+DICTIONARY = "dictionary"  # a kind of second matrix: the values of a dictionary, whose encoder is the first one
 Count = Annotated[int, Field(gt=0, lt=2**40)]
 # Fields of `Anatomy` that are those of the settings `model.*`, or of the commit that was read.
 OF_SETTINGS = ("checkpoint", "revision", "gguf", "weights", "weights_seed", "trust_remote_code")
@@ -34,7 +35,8 @@ class SecondMatrix:
     module: str  # the module's name
     # names of the matrices that read the FF input x and feed this one (of a bank: the bank itself)
     first_matrices: list[str]
-    kind: str  # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width
+    # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width, or "dictionary"
+    kind: str
     memories: Count  # length of m
     # name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate
     gate: str = ""
@@ -79,6 +81,11 @@ class Layer:
     def gated(self) -> bool:
         """Whether coefficients are products of a gate and another factor."""
         return any(matrix.gate for matrix in self.second_matrices)
+
+    @property
+    def is_dictionary(self) -> bool:
+        """Whether the memories are units of a dictionary."""
+        return self.second_matrices[0].kind == DICTIONARY
 
     @property
     def experts(self) -> list[slice]:

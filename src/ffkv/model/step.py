@@ -121,12 +121,14 @@ def prove(
     with _naming(settings.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
-        places, told = list[DictionaryPlace](), list[str]()
-        model_hash = hash_once(read, at, model, state)
-        if dictionary.path:
-            both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
-            places, told = choose_places(model, decomposition.layers, both, dictionary)
-            model_hash = combined(model_hash, install(model, places, dictionary.path))
+    model_hash = hash_once(read, at, model, state)
+    places, told = list[DictionaryPlace](), list[str]()
+    if dictionary.path:
+        both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
+        places, told = choose_places(model, decomposition.layers, both, dictionary)
+        model_hash = combined(model_hash, install(model, places, dictionary.path))
+    with _naming(settings.checkpoint, model):
+        if places:
             decomposition = prove_layers(model, first, second, settings.second_matrix)
         context, proven_tokens, about_context = _proven_context(model, tokenizer, decomposition.layers, second)
     # Losses of random weights say nothing: a control reads what the tokenizer's own names say.

@@ -68,7 +68,8 @@ def choose_places(
         raise UserError(
             f"{settings.path}: the dictionary of layer {poor[0].layer} explains too little of the layer's output: at most"
             f" {MOST:.0%} of the variance may be left. Share that is left, by where it reads and writes: {listed}. It may be of"
-            " another model, another layer (dictionary.layers), or of another part of the block, such as attention or the residual stream.{told}"
+            " another model, another layer (dictionary.layers), or of another part of the block, such as attention or the residual"
+            f" stream.{told}"
         )
     if len(sums) == 2 and sums[1] <= NEAR * sums[0]:
         raise UserError(

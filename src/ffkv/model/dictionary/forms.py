@@ -52,7 +52,10 @@ class Dictionary:
 
     def reading(self, scale: Tensor, shift: Tensor) -> Self:
         """Returns the dictionary that makes of x what this one makes of scale * x + shift, both [d]."""
-        moved: dict[str, Any] = {"encoder": self.encoder * scale, "encoder_bias": self.encoder_bias + self.encoder @ shift}
+        moved: dict[str, Any] = {
+            "encoder": self.encoder * scale,
+            "encoder_bias": self.encoder_bias + self.encoder @ shift,
+        }
         if self.skip is not None:
             moved |= {"skip": self.skip * scale, "decoder_bias": self.decoder_bias + self.skip @ shift}
         return replace(self, **moved)

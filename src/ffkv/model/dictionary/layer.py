@@ -44,9 +44,10 @@ class Decoder(nn.Module):
             return m @ self.weight + self.bias
         return call.y if m is call.m else call.y + (m - call.m) @ self.weight
 
-    def beside(self, x: Tensor) -> Tensor:
-        """Returns what the dictionary writes beside its units, b + S x [..., d]."""
-        return self.bias.expand(x.shape) if self.skip is None else self.bias + x @ self.skip.T
+    def rest(self, m: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what the dictionary writes beside its units, b + S x, and what it leaves of y, its error [..., d]."""
+        beside = self.bias.expand(x.shape) if self.skip is None else self.bias + x @ self.skip.T
+        return beside, y - m @ self.weight - beside
 
 
 class DictionaryLayer(nn.Module):

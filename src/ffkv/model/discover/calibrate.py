@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.anatomy import DICTIONARY, Layer, SecondMatrix
 from ffkv.model.dictionary.layer import DECODER, ENCODER, Decoder
 from ffkv.model.discover import replay
 from ffkv.model.discover.find import OTHER_PARTS, FoundBlock, is_matrix
@@ -140,7 +140,7 @@ def _second_matrix(block: _Block, matrix: str, scaling: replay.Scaling) -> Secon
         )
     if isinstance(module, Decoder):
         encoder = f"{name.removesuffix(DECODER)}{ENCODER}"
-        return SecondMatrix(name, [encoder], "plain", len(module.weight), **to_sum)
+        return SecondMatrix(name, [encoder], DICTIONARY, len(module.weight), **to_sum)
     first, kind, gate, columns = _first_matrices(block, matrix)
     names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
     return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)

@@ -68,9 +68,10 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
                 _check_short_rows(model, layers, second, error)
             _require(identity, error, type_name(model), f"layer {layer.index} ({layer.second_matrices[0].module}): ")
             errors[identity] = max(errors.get(identity, 0.0), error)
-    if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
-        # All layers share one activation function: a short text may miss its negative side in a layer.
-        layers = [replace(layer, signed=True) for layer in layers]
+    # All layers share one activation function, and all dictionaries: a short text may miss its negative side in a layer.
+    negative = (layer for layer in layers if layer.signed or bool((states[layer.index]["m"] < 0).any()))
+    signed = {layer.is_dictionary for layer in negative}
+    layers = [replace(layer, signed=layer.is_dictionary in signed) for layer in layers]
     final = output if layers[-1].readout_block else states[-1]["o"]
     return Decomposition(layers, last_block, returns, errors, final, logits, type_name(model))
 
@@ -106,7 +107,10 @@ def _layer_errors(
         m, b, y, o = (states[layer.index][quantity] for quantity in "mbyo")
         v, _ = values(model, layer)
         own = states[layer.index]
-        made = own.get("s", 1) * (m @ v + in_residual(model, layer, b).float()) + own.get("u", 0)
+        beside = in_residual(model, layer, b).float()
+        if layer.is_dictionary:
+            beside += in_residual(model, layer, own["u"], directions=True)
+        made = own.get("s", 1) * (m @ v + beside)
         rest = without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
         prefix_m = prefixes[layer.index]["m"]
         yield {

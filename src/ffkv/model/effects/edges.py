@@ -149,7 +149,9 @@ def _written(loaded: LoadedModel, seen: Pass, sources: pd.DataFrame, positions: 
         contributions[own] = ((s[chosen[0], 0] * m[chosen])[:, None].double() * v[chosen[1]].double()).cpu()
         memories[layer.index] = (s * (m @ v.to(m.dtype))).double().cpu()
         biases[layer.index] = (s * in_residual(loaded.model, layer, b)).double().cpu()
-        errors[layer.index] = seen.states.get((layer.index, "u"), y.new_zeros(1)).double().cpu()
+        if layer.is_dictionary:
+            u = in_residual(loaded.model, layer, seen.states[layer.index, "u"].to(v.device), directions=True)
+            errors[layer.index] = (s * u).double().cpu()
         outputs[layer.index] = y.double().cpu()
     return _Written(contributions, seen.embedding[positions].double().cpu(), memories, biases, errors, outputs)
 

@@ -23,7 +23,7 @@ from ffkv.model.tap import hooks
 class Quantity(StrEnum):
     """A quantity by the letter of the paper (section 3.1). Members are in the order in which a layer computes them.
 
-    y = s (m V + b) + u, with s = 1 unless a norm follows the layer, and u = 0 unless a dictionary stands in its place.
+    y = s (m V + b + u), with s = 1 unless a norm follows the layer, and u = 0 unless a dictionary stands in its place.
     """
 
     FF_INPUT = "x"  # [sentence, token, d]
@@ -31,7 +31,7 @@ class Quantity(StrEnum):
     COEFFICIENTS = "m"  # [sentence, token, d_m]
     BIAS = "b"  # what the layer adds beside its memories, before a norm or map after it [sentence, token, d]
     FACTOR = "s"  # by which a norm after the layer scales each token [sentence, token, 1]; only with such a norm
-    ERROR = "u"  # what a dictionary leaves of y [sentence, token, d]; only of a layer that is read through one
+    ERROR = "u"  # what a dictionary leaves, before such a norm [sentence, token, d]; only of a layer that is read through one
     FF_OUTPUT = "y"  # as it is added to the residual [sentence, token, d]
     BLOCK_OUTPUT = "o"  # [sentence, token, d]
     END = "e"  # what the head reads [sentence, token, d]; only for a last layer whose o is something else
@@ -66,7 +66,7 @@ def tap(
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
     has_factor = layers[-1].output_kind == "norm"
     # Of the last layer.
-    has = {Quantity.FACTOR: has_factor, Quantity.ERROR: _decoder_of(model, layers[-1]) is not None}
+    has = {Quantity.FACTOR: has_factor, Quantity.ERROR: layers[-1].is_dictionary}
     last = next((q for q in reversed(wanted) if has.get(q, True)), None)
     # Of the pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities.
     shape: tuple[int, ...]
@@ -132,21 +132,20 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
 
 def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Iterator[hooks.NamedHook]:
     """Yields the hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
-    matrix, decoder = layer.second_matrices[0], _decoder_of(model, layer)
-    wants_bias = Quantity.BIAS in wanted and decoder is None
-    bias = bias_of(model.get_submodule(matrix.module), matrix) if wants_bias else None
+    matrix = layer.second_matrices[0]
+    bias = bias_of(model.get_submodule(matrix.module), matrix) if Quantity.BIAS in wanted else None
 
     def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
         emit(layer, Quantity.COEFFICIENTS, hooks.hidden_input(args, kwargs))
 
     def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
         scale = matrix.scale if isinstance(matrix.scale, float) else output.new_tensor(matrix.scale)
-        if bias is not None:
+        if bias is not None and not isinstance(module, Decoder):
             emit(layer, Quantity.BIAS, (scale * bias).expand(flat(output).shape))
-        if decoder is not None and {Quantity.BIAS, Quantity.ERROR} & {*wanted}:
-            beside = scale * decoder.beside(args[1].x)
-            emit(layer, Quantity.BIAS, beside)
-            emit(layer, Quantity.ERROR, scale * (output - args[0] @ decoder.weight) - beside)
+        if isinstance(module, Decoder) and {Quantity.BIAS, Quantity.ERROR} & {*wanted}:
+            beside, error = module.rest(args[0], output, args[1].x)
+            emit(layer, Quantity.BIAS, scale * beside)
+            emit(layer, Quantity.ERROR, scale * error)
         emit(layer, Quantity.FF_OUTPUT, output if matrix.scale == 1 else scale * output)
 
     def on_gate(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
@@ -158,18 +157,13 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
         yield hooks.after, matrix.gate, on_gate
 
 
-def _decoder_of(model: nn.Module, layer: Layer) -> Decoder | None:
-    """Returns the values of the dictionary that a layer is read through; None without one."""
-    module = model.get_submodule(layer.second_matrices[0].module)
-    return module if isinstance(module, Decoder) else None
-
-
 class _Trace(NamedTuple):
     """What one second matrix did."""
 
     m: Tensor  # its coefficients [token, memory]
     z: Tensor  # what it wrote [token, d]
     bias: Tensor  # the part of z that no memory wrote [token or 1, d]
+    error: Tensor  # the part of z that a dictionary leaves [token or 1, d]
 
 
 class _Outcome(NamedTuple):
@@ -205,9 +199,15 @@ class _Assembly:
     def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         call = last_calls.get(module)
         bias = self.biases[matrix.module] if call is None else call.bias
-        found = coefficients(module, hooks.hidden_input(args, kwargs)), written(module, output), bias
+        m, z, error = (
+            coefficients(module, hooks.hidden_input(args, kwargs)),
+            written(module, output),
+            bias.new_zeros(1, 1),
+        )
+        if isinstance(module, Decoder):
+            bias, error = module.rest(m, z, args[1].x)
         # Copies, because the model may add to its own memory in place before the layer is finished.
-        self.traces[matrix.module] = _Trace(*(flat(tensor).clone() for tensor in found))
+        self.traces[matrix.module] = _Trace(*(flat(tensor).clone() for tensor in (m, z, bias, error)))
         if call is not None:
             if matrix.gate and Quantity.GATE in self.wanted:
                 self.gates[matrix.module] = positive_gates(module)
@@ -232,12 +232,14 @@ class _Assembly:
         ]
         self.traces.clear()
         self.gates.clear()
-        m, y, bias = _assemble(layer, traces, outcome)
+        m, y, bias, error = _assemble(layer, traces, outcome)
         del traces  # they are as large as m, y and bias
         if gates:
             self.emit(layer, Quantity.GATE, torch.cat(gates, -1))
         self.emit(layer, Quantity.COEFFICIENTS, m)
         self.emit(layer, Quantity.BIAS, bias.expand(y.shape))
+        if layer.is_dictionary:
+            self.emit(layer, Quantity.ERROR, error)
         if self.gain is not None and outcome is not None and Quantity.FACTOR in self.wanted:
             direction = self.gain * outcome.input  # output = factor * gain * input
             factor = token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
@@ -245,16 +247,17 @@ class _Assembly:
         self.emit(layer, Quantity.FF_OUTPUT, y)
 
 
-def _assemble(layer: Layer, traces: list[_Trace], outcome: _Outcome | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns m and y of a layer, and what the sum before its output module holds beside memories [token or 1, d]."""
+def _assemble(layer: Layer, traces: list[_Trace], outcome: _Outcome | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns m and y of a layer, what the sum before its output module holds beside memories, and what a dictionary leaves of it
+    [token or 1, d]."""
     scales = [scale_of(matrix, own.z) for matrix, own in zip(layer.second_matrices, traces, strict=True)]
     weights = _weights(layer, [scale * own.z for scale, own in zip(scales, traces, strict=True)], outcome)
     weighted = list(zip(weights, scales, traces, strict=True))
     m = torch.cat([weight * own.m for weight, _, own in weighted], -1)
-    bias = _sum(weight * scale * own.bias for weight, scale, own in weighted)
+    bias, error = (_sum(weight * scale * own[part] for weight, scale, own in weighted) for part in (2, 3))
     if outcome is None:
-        return m, _sum(weight * scale * own.z for weight, scale, own in weighted), bias
-    return m, layer.output_scale * outcome.output, bias
+        return m, _sum(weight * scale * own.z for weight, scale, own in weighted), bias, error
+    return m, layer.output_scale * outcome.output, bias, error
 
 
 def _sum(tensors: Iterable[Tensor]) -> Tensor:

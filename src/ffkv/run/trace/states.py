@@ -28,7 +28,7 @@ class States(NamedTuple):
     # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
     b: list[Tensor]
     s: list[Tensor]  # factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm
-    u: list[Tensor]  # what a dictionary leaves of y at the chosen token [layer][d]; 0 without one
+    u: list[Tensor]  # what a dictionary leaves at the chosen token, as `b` [layer][d]; 0 without one
     y: list[Tensor]  # FF outputs [layer][token, d]
     o: list[Tensor]  # block outputs [layer][token, d]
     arguments: dict[tuple[str, int], Arguments]  # of each block's call, by block and repeat

@@ -113,15 +113,16 @@ def split_layers(
         chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
         contributions = s * m[chosen, None] * v[chosen]
         bias = s * in_residual(model.model, layer, b[None])[0].float()
+        error = s * in_residual(model.model, layer, u[None], directions=True)[0].float()
         together = s * (m @ v)
         split = LayerParts(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, u, y])]),
+            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, error, y])]),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
-            deviation=relative_error(together + bias + u, y),
+            deviation=relative_error(together + bias + error, y),
         )
         parts.append(split)
     return parts
@@ -168,12 +169,13 @@ def _describe(
         "listed": [len(part.listed) for part in parts],
         "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
     }
-    dictionaries = {place.layer for place in model.anatomy.dictionaries}
     listed, rest = [], []
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
         numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
         listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
-        remainders = {"other memories": part.others, "bias": 0, **({"error": 0} if layer in dictionaries else {})}
+        remainders = {"other memories": part.others, "bias": 0}
+        if model.anatomy.layers[layer].is_dictionary:
+            remainders["error"] = 0
         numbers = (each.tolist() for each in (part.vectors[-4:-1].norm(dim=1), part.shares[-3:], change[-4:-1]))
         rest += [(layer, *remainder, *row) for remainder, row in zip(remainders.items(), zip(*numbers))]
     table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
