@@ -62,6 +62,7 @@ class Purpose(IntEnum):
     SHUFFLED_CONCEPTS = 68
     ROUTED_DOCUMENTS = 69
     EXPERT_FLIPS = 70
+    RECONSTRUCTED_DOCUMENTS = 71
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -240,3 +240,10 @@ def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None, s
             language=attributes.get("language", ENGLISH),  # files of earlier versions are English
             attributes=attributes,
         )
+
+
+def draw_sentences(corpus: Corpus, tokens: int, generator: np.random.Generator) -> list[int]:
+    """Draws documents until their sentences have so many tokens. Returns the sentences, those of a document together."""
+    document = np.asarray(corpus.document[:])
+    order = np.argsort(generator.permutation(int(document.max()) + 1)[document], kind="stable")
+    return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), tokens))].tolist()

@@ -65,6 +65,12 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
         return layer.output_scale * (output_module(vectors) - constant)
 
 
+def error_of(model: nn.Module, layer: Layer, u: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Returns what a dictionary leaves of y of its layer [..., d]. `u`: as the tap reads it. `factor`: s [..., 1]; None if it is 1."""
+    error = in_residual(model, layer, u.reshape(-1, u.shape[-1]), directions=True).reshape(u.shape)
+    return error if factor is None else factor * error
+
+
 def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | None]:
     """Scaled values [memory, d] and bias [d] of one second matrix; None for a bias that depends on the token."""
     bias: Tensor | None

@@ -16,7 +16,7 @@ from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.given import Given
 from ffkv.branches.routing.settings import Routing
 from ffkv.branches.routing.tables import EXPERTS, LOAD, PATTERNS
-from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.corpus_file import Corpus, draw_sentences
 from ffkv.corpus.rules import find_rules, label_tokens
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.checkpoint.load import LoadedModel
@@ -48,13 +48,6 @@ def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str,
     for row, q in zip(patterns, q_values(np.array([row["p"] for row in patterns]), len(patterns)), strict=True):
         row["q"] = q
     return {table.name: table.frame(rows) for table, rows in zip((LOAD, EXPERTS, PATTERNS), (load, experts, patterns))}
-
-
-def draw_sentences(corpus: Corpus, tokens: int, generator: np.random.Generator) -> list[int]:
-    """Draws documents until their sentences have so many tokens. Returns the sentences, those of a document together."""
-    document = np.asarray(corpus.document[:])
-    order = np.argsort(generator.permutation(int(document.max()) + 1)[document], kind="stable")
-    return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), tokens))].tolist()
 
 
 def read_routing(

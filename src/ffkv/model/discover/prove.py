@@ -16,7 +16,7 @@ from ffkv.model.discover.replay import Arguments, capture, replay
 from ffkv.model.experts import layout_of, record_experts
 from ffkv.model.head.head import Head
 from ffkv.model.identities import IDENTITIES, TOLERANCE
-from ffkv.model.keys_and_values import in_residual, values
+from ffkv.model.keys_and_values import error_of, in_residual, values
 from ffkv.model.tap.hooks import after, blocks_beside, by_name, forward, known_state, relative_error, tried, type_name
 from ffkv.model.tap.tap import States, observe
 
@@ -107,10 +107,9 @@ def _layer_errors(
         m, b, y, o = (states[layer.index][quantity] for quantity in "mbyo")
         v, _ = values(model, layer)
         own = states[layer.index]
-        beside = in_residual(model, layer, b).float()
+        made = own.get("s", 1) * (m @ v + in_residual(model, layer, b).float())
         if layer.is_dictionary:
-            beside += in_residual(model, layer, own["u"], directions=True)
-        made = own.get("s", 1) * (m @ v + beside)
+            made += error_of(model, layer, own["u"], own.get("s"))
         rest = without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
         prefix_m = prefixes[layer.index]["m"]
         yield {

@@ -15,7 +15,7 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.reads import TOLERANCE, Pass, Read, observe
-from ffkv.model.keys_and_values import factor_places, factors, in_residual, values_in_place
+from ffkv.model.keys_and_values import error_of, factor_places, factors, in_residual, values_in_place
 from ffkv.model.placement import in_float32, running_in_float32
 from ffkv.model.tap.change import with_output
 from ffkv.model.tap.hooks import known_state, relative_error
@@ -150,8 +150,8 @@ def _written(loaded: LoadedModel, seen: Pass, sources: pd.DataFrame, positions: 
         memories[layer.index] = (s * (m @ v.to(m.dtype))).double().cpu()
         biases[layer.index] = (s * in_residual(loaded.model, layer, b)).double().cpu()
         if layer.is_dictionary:
-            u = in_residual(loaded.model, layer, seen.states[layer.index, "u"].to(v.device), directions=True)
-            errors[layer.index] = (s * u).double().cpu()
+            error = error_of(loaded.model, layer, seen.states[layer.index, "u"].to(v.device), s)
+            errors[layer.index] = error.double().cpu()
         outputs[layer.index] = y.double().cpu()
     return _Written(contributions, seen.embedding[positions].double().cpu(), memories, biases, errors, outputs)
 

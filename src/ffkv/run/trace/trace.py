@@ -14,7 +14,7 @@ from ffkv.branches.refinement.measure import classify
 from ffkv.model.effects import edges as effects
 from ffkv.model.head.lens import Lens
 from ffkv.model.head.topk import highest, log_probabilities, rank
-from ffkv.model.keys_and_values import in_residual, values_in_place
+from ffkv.model.keys_and_values import error_of, in_residual, values_in_place
 from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.indexes import pushed_tokens, token_texts
@@ -113,7 +113,7 @@ def split_layers(
         chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
         contributions = s * m[chosen, None] * v[chosen]
         bias = s * in_residual(model.model, layer, b[None])[0].float()
-        error = s * in_residual(model.model, layer, u[None], directions=True)[0].float()
+        error = error_of(model.model, layer, u, s).float()
         together = s * (m @ v)
         split = LayerParts(
             listed=chosen,

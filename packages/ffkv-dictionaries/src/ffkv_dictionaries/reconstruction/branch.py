@@ -1,0 +1,30 @@
+"""What the branch `reconstruction` is made of."""
+
+from ffkv.base.steps import MODULES, Step
+from ffkv.branches.branch import Branch
+from ffkv_dictionaries.reconstruction import tables
+
+BRANCH = Branch(
+    name="reconstruction",
+    about="Reconstruction: how much of a layer's output its dictionary makes again.",
+    split="validation",
+    settings="ffkv_dictionaries.reconstruction.settings:Reconstruction",
+    section="ffkv_dictionaries.reconstruction.section:SECTION",
+    steps={
+        "measure": Step(
+            "ffkv_dictionaries.reconstruction.measure:measure_reconstruction",
+            "Measure how much of each layer's output its dictionary makes again, and the loss without the rest.",
+            reads=("model", "validation"),
+            settings=("reconstruction", "seed", "batches/tokens", *MODULES, "model/max_memory"),
+            writes=(tables.LAYERS,),
+            imports="model",
+            # One pass as the model is, and two more for each layer, of which nobody knows the number before the files are read.
+            amount=lambda run: (3 * run.settings.reconstruction.tokens * (run.shape.body + run.shape.head), 0),
+        )
+    },
+    heading="Reconstruction",
+    introduction="Units of a dictionary add up to a part of a layer's output. What they leave is its error, which is a part of its own "
+    "wherever the output is taken apart.",
+    figures={"reconstruction": "What the dictionary makes again"},
+    applies=lambda settings: bool(settings.dictionary.path),
+)
