@@ -9,6 +9,8 @@ An entry point of an installed package stands behind a door by its name.
 | `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
 | `ffkv.formats` | a `ffkv.run.export.job.Format` |
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
+| `ffkv.dictionaries` | a `ffkv.model.dictionaries.Dictionaries`: reads layers through dictionaries |
+| `ffkv.dictionary_forms` | a `ffkv_dictionaries.forms.Form` of their files |
 | `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
 
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
@@ -28,7 +30,16 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = "ffkv", "ffkv-agents", "ffkv-embedded", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
+OWN = (
+    "ffkv",
+    "ffkv-agents",
+    "ffkv-dictionaries",
+    "ffkv-embedded",
+    "ffkv-fairseq",
+    "ffkv-formats",
+    "ffkv-machines",
+    "ffkv-publishing",
+)
 BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
@@ -39,6 +50,8 @@ DOORS = {
     "formats": "ffkv.run.export.job:Format",
     "readers": "ffkv.model.checkpoint.readers:Reader",
     "corpora": "collections.abc:Callable",
+    "dictionaries": "ffkv.model.dictionaries:Dictionaries",
+    "dictionary_forms": "ffkv_dictionaries.forms:Form",
 }
 
 

@@ -21,7 +21,6 @@ from ffkv.base.lookup import as_path, parse_json, read_bytes
 from ffkv.base.settings.section import GgufFile
 
 ANATOMY_FILE = "anatomy.json"
-DICTIONARY = "dictionary"  # a kind of second matrix: the values of a dictionary, whose encoder is the first one
 Count = Annotated[int, Field(gt=0, lt=2**40)]
 # Fields of `Anatomy` that are those of the settings `model.*`, or of the commit that was read.
 OF_SETTINGS = ("checkpoint", "revision", "gguf", "weights", "weights_seed", "trust_remote_code")
@@ -35,8 +34,7 @@ class SecondMatrix:
     module: str  # the module's name
     # names of the matrices that read the FF input x and feed this one (of a bank: the bank itself)
     first_matrices: list[str]
-    # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width, or "dictionary"
-    kind: str
+    kind: str  # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width
     memories: Count  # length of m
     # name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate
     gate: str = ""
@@ -47,6 +45,7 @@ class SecondMatrix:
     scale: float | list[float] = 1.0
     # the block multiplies z with one number per token (a gated shared expert); m carries it
     per_token_weight: bool = False
+    dictionary: bool = False  # its memories are units of a dictionary, which leave a part of z, the error
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Layer:
     @property
     def is_dictionary(self) -> bool:
         """Whether the memories are units of a dictionary."""
-        return self.second_matrices[0].kind == DICTIONARY
+        return self.second_matrices[0].dictionary
 
     @property
     def experts(self) -> list[slice]:
@@ -105,6 +104,7 @@ class Layer:
             f"{matrix.experts} experts, {matrix.kind}" if matrix.experts else matrix.kind
             for matrix in self.second_matrices
         )
+        kinds |= dict.fromkeys(["dictionary"] * self.is_dictionary)
         after = {"norm": ["norm after"], "linear": ["linear map after"]}.get(self.output_kind, [])
         return "; ".join([" + ".join(kinds), *after, *["post-norm block"] * self.post_norm])
 
@@ -135,15 +135,19 @@ class DictionaryPlace:
     """Where a dictionary reads and writes in the model, by the names of modules."""
 
     layer: int  # number of the feed-forward layer, from 0
-    file: str  # the file or folder of the dictionary, in the folder of all
+    file: str  # the file or folder of the dictionary, in the folder of all; "" for the layer's own memories
+    largest: int  # of the layer's own memories: how many are units at a token; else 0
     block: str  # the block of the layer
     writes: str  # the module whose output the dictionary's units add up to
     reads: str  # the module that reads what the dictionary reads; "" if the dictionary reads what `writes` returns
     without_gain: str  # the norm whose gain the dictionary reads before; "" for none
     replaces: list[str]  # the second matrices of the model's own layer, which are not read
-    unexplained: (
-        float  # share of the variance of the layer's output on the texts of the proof that the dictionary leaves
-    )
+    # share of the variance of the layer's output on the texts of the proof that the dictionary leaves
+    unexplained: float
+
+    def called(self, folder: str) -> str:
+        """Returns a name for a person. `folder`: of all dictionaries."""
+        return f"its {self.largest} largest memories" if self.largest else f"{folder}/{self.file}".rstrip("/")
 
 
 class MemoryPlaces(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.anatomy import DICTIONARY, Layer, SecondMatrix
+from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts import layout_of
 from ffkv.model.placement import in_float32, resident
 from ffkv.model.tap.tap import norm_gain, scale_of
@@ -138,7 +138,7 @@ def factor_places(matrix: SecondMatrix) -> dict[str, tuple[str, int]]:
 
     A factor is missing where there is none, or where the proof could not tell it. A bank of experts has none of them.
     """
-    if matrix.kind in ("plain", DICTIONARY) and not matrix.experts:
+    if matrix.kind == "plain" and not matrix.experts:
         return {"key": (matrix.first_matrices[0], 0)}
     if matrix.experts or not matrix.gate:
         return {}

@@ -25,8 +25,7 @@ from ffkv.model.checkpoint.load import Unpacked, decide_type, load_checkpoint, l
 from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
-from ffkv.model.dictionary.choose import choose_places
-from ffkv.model.dictionary.layer import combined, install
+from ffkv.model.dictionaries import dictionaries, install
 from ffkv.model.discover.lengths import steady_length
 from ffkv.model.discover.probe_texts import DIGITS, context_of, long_row, measure_beginnings, passages
 from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
@@ -123,10 +122,10 @@ def prove(
         decomposition = prove_layers(model, first, second, settings.second_matrix)
     model_hash = hash_once(read, at, model, state)
     places, told = list[DictionaryPlace](), list[str]()
-    if dictionary.path:
+    if dictionary.path or dictionary.largest:
         both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
-        places, told = choose_places(model, decomposition.layers, both, dictionary)
-        model_hash = combined(model_hash, install(model, places, dictionary.path))
+        places, told = dictionaries().choose(model, decomposition.layers, both, dictionary)
+        model_hash = install(model, places, dictionary.path, model_hash)
     with _naming(settings.checkpoint, model):
         if places:
             decomposition = prove_layers(model, first, second, settings.second_matrix)
@@ -206,7 +205,7 @@ def describe(anatomy: Anatomy) -> str:
         *([f"  {anatomy.source}"] if anatomy.commit else []),
         *([f"  file {anatomy.gguf}"] if anatomy.gguf else []),
         *(
-            f"  layer {place.layer} through {anatomy.dictionary}/{place.file}, which leaves {place.unexplained:.2g} of its variance"
+            f"  layer {place.layer} through {place.called(anatomy.dictionary)}, which leaves {place.unexplained:.2g} of its variance"
             for place in anatomy.dictionaries
         ),
         *(f"  {remark}" for remark in anatomy.remarks),

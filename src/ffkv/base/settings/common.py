@@ -104,9 +104,12 @@ class Dictionary(Section):
     path: str = ""
     """Local folder with dictionaries of one, some or all feed-forward layers of the model. Its form is found: SAELens,
     Gemma Scope, circuit-tracer, sparsify, Llama Scope. Empty means that all layers are read as they are."""
+    largest: Whole = Field(0, ge=0)
+    """Number of memories per token, those with the largest |m|·‖v‖, that a layer is cut to: what it writes beside them counts as
+    an error. So memories are compared with a dictionary at as many active units. 0: none is cut."""
     layers: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
-    """Numbers of the layers, from 0, that are read through the dictionary. Empty means all that the files have. Files that do
-    not say their layer need it."""
+    """Numbers of the layers, from 0, that are read through the dictionary, or cut. Empty means all that the files have, or all.
+    Files that do not say their layer need it."""
     reads: Literal["auto", "normed", "unscaled", "residual", "output"] = "auto"
     """What the dictionary reads: the input of the layer (`normed`), this without the gain of the norm before the layer
     (`unscaled`), the input of that norm (`residual`), or the layer's `output`. `auto` takes what explains most of the layer's
@@ -114,6 +117,10 @@ class Dictionary(Section):
     writes: Literal["auto", "before", "after"] = "auto"
     """What the units add up to: the output of the second matrix, `before` a norm that may follow it, or `after` it. `auto`
     takes what the dictionary explains best."""
+
+    def contradictions(self) -> list[str]:
+        """A layer is read through one thing."""
+        return self._told({"both": self.path and self.largest})
 
     def located(self) -> Self:
         """Returns the settings with a path in the place of an address of a Python package."""

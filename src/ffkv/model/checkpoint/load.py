@@ -33,7 +33,7 @@ from ffkv.model.checkpoint.gguf_file import compare_with_file, read_once
 from ffkv.model.checkpoint.readers import reader_of
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.weights import check_weights, hash_once, state_of
-from ffkv.model.dictionary.layer import combined, install
+from ffkv.model.dictionaries import install
 from ffkv.model.experts import layout_of, record_experts
 from ffkv.model.placement import HALF, ON_CPU, Placement, device_of, dispatch, keep_blocks_whole, place
 from ffkv.model.tap.hooks import enough_memory
@@ -235,7 +235,7 @@ def load(
         placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
         model: Any = load_checkpoint(settings, commit, placement)
     own_hash = hash_once(settings, commit, model, state)
-    if combined(own_hash, install(model, located.dictionaries, located.dictionary)) != anatomy.model_hash:
+    if install(model, located.dictionaries, located.dictionary, own_hash) != anatomy.model_hash:
         raise UserError(
             f"The weights of {anatomy.checkpoint}{f' or {anatomy.dictionary}' * bool(anatomy.dictionary)} have changed since {model_folder} was made. Run the model step again."
         )

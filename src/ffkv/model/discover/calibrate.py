@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.anatomy import DICTIONARY, Layer, SecondMatrix
-from ffkv.model.dictionary.layer import DECODER, ENCODER, Decoder
+from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.dictionaries import Decoder
 from ffkv.model.discover import replay
 from ffkv.model.discover.find import OTHER_PARTS, FoundBlock, is_matrix
 from ffkv.model.experts import coefficients, layout_of
@@ -138,9 +138,10 @@ def _second_matrix(block: _Block, matrix: str, scaling: replay.Scaling) -> Secon
             experts=layout.experts,
             **to_sum,
         )
-    if isinstance(module, Decoder):
-        encoder = f"{name.removesuffix(DECODER)}{ENCODER}"
-        return SecondMatrix(name, [encoder], DICTIONARY, len(module.weight), **to_sum)
+    holder = name.rpartition(".")[0]
+    to_sum["dictionary"] = isinstance(module, Decoder)
+    if isinstance(module, Decoder) and block.module.get_submodule(matrix.rpartition(".")[0]).encoder is not None:
+        return SecondMatrix(name, [f"{holder}.encoder"], "plain", len(module.weight), **to_sum)
     first, kind, gate, columns = _first_matrices(block, matrix)
     names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
     return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)

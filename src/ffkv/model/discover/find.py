@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.section import compile_expression
-from ffkv.model.dictionary.layer import NATIVE, Decoder, DictionaryLayer
+from ffkv.model.dictionaries import Decoder, StandIn
 from ffkv.model.experts import layout_of, written
 from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
 
@@ -102,9 +102,9 @@ def candidates_of(model: nn.Module, modules: Modules, second_matrix: str) -> dic
     """
     pattern = compile_expression(second_matrix) if second_matrix else re.compile(SECOND_MATRIX_NAMES)
     banks = [name for name, module in modules.items() if layout_of(module) is not None]
-    dictionaries = {name: module for name, module in modules.items() if isinstance(module, DictionaryLayer)}
-    native = tuple(f"{name}.{NATIVE}" for name in dictionaries)
-    replaced = {name for module in dictionaries.values() for name in module.replaces}
+    stand_ins = {name: module for name, module in modules.items() if isinstance(module, StandIn)}
+    native = tuple(f"{name}.native" for name in stand_ins)
+    replaced = {name for module in stand_ins.values() for name in module.replaces - {*stand_ins}}
     candidates = {}
     for name, module in modules.items():
         block = block_of(model, name)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.dictionary.layer import Decoder
+from ffkv.model.dictionaries import Decoder
 from ffkv.model.experts import coefficients, last_calls, layout_of, positive_gates, written
 from ffkv.model.placement import resident
 from ffkv.model.tap import hooks
@@ -143,7 +143,7 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
         if bias is not None and not isinstance(module, Decoder):
             emit(layer, Quantity.BIAS, (scale * bias).expand(flat(output).shape))
         if isinstance(module, Decoder) and {Quantity.BIAS, Quantity.ERROR} & {*wanted}:
-            beside, error = module.rest(args[0], output, args[1].x)
+            beside, error = module.rest(*args)
             emit(layer, Quantity.BIAS, scale * beside)
             emit(layer, Quantity.ERROR, scale * error)
         emit(layer, Quantity.FF_OUTPUT, output if matrix.scale == 1 else scale * output)
@@ -205,7 +205,7 @@ class _Assembly:
             bias.new_zeros(1, 1),
         )
         if isinstance(module, Decoder):
-            bias, error = module.rest(m, z, args[1].x)
+            bias, error = module.rest(m, args[1])
         # Copies, because the model may add to its own memory in place before the layer is finished.
         self.traces[matrix.module] = _Trace(*(flat(tensor).clone() for tensor in (m, z, bias, error)))
         if call is not None:

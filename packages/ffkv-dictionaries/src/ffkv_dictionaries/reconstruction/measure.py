@@ -32,7 +32,11 @@ class Sums:
         self.tokens, self.left, self.square = 0, 0.0, 0.0
         self.output: Tensor | float = 0.0  # y [d]
         self.fired = torch.zeros(layer.memories, dtype=torch.int64, device=device)  # tokens at which each unit is not 0
-        self.sampled: dict[str, list[Tensor]] = {"y": [], "e": [], "o": []}  # at the tokens whose predictions are read [token, d]
+        self.sampled: dict[str, list[Tensor]] = {
+            "y": [],
+            "e": [],
+            "o": [],
+        }  # at the tokens whose predictions are read [token, d]
 
     def add(self, m: Tensor, y: Tensor, error: Tensor) -> None:
         """Adds tokens: m [token, unit], y and what is left of it [token, d]."""
@@ -77,11 +81,13 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     head, predicted = given.head(), int((lengths - max(beginning, 1)).sum())
     found = []
     for layer in layers:
-        loss, only, without = (losses[place] / predicted for place in ((-1, ""), (layer.index, "e"), (layer.index, "y")))
+        loss, only, without = (
+            losses[place] / predicted for place in ((-1, ""), (layer.index, "e"), (layer.index, "y"))
+        )
         recovered = (without - only) / (without - loss) if without != loss else np.nan
         told = {"loss": loss, "loss_dictionary": only, "loss_without": without, "recovered": recovered}
-        own = sums[layer.index]
-        found.append({"layer": layer.index, **own.row(), **told, **_predictions(head, own, layer, loaded)})
+        summed = sums[layer.index]
+        found.append({"layer": layer.index, **summed.row(), **told, **_predictions(head, summed, layer)})
     return LAYERS.frame(found)
 
 
@@ -132,7 +138,7 @@ def _losses(
     return losses
 
 
-def _predictions(head: Head, sums: Sums, layer: Layer, loaded: LoadedModel) -> dict[str, float]:
+def _predictions(head: Head, sums: Sums, layer: Layer) -> dict[str, float]:
     """Returns how often the units of a dictionary, and what they leave, predict what the layer and its block predict."""
     y, error, o = (torch.cat(sums.sampled[name]).numpy() for name in ("y", "e", "o"))
     of_y, of_units, of_error = (predictions(head, each, layer.index, change=True).ids for each in (y, y - error, error))

@@ -5,11 +5,11 @@ import torch
 from support import refused
 
 from ffkv.base.settings import Model
-from ffkv.model.dictionary import choose
-from ffkv.model.dictionary.layer import gain_of
 from ffkv.model.discover.probe_texts import passages
 from ffkv.model.step import prove
-from tests.model.dictionary.conftest import fitted, of_layer
+from ffkv_dictionaries import choose
+from ffkv_dictionaries.layer import gain_of
+from tests.ffkv_dictionaries.conftest import fitted, of_layer
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from support import some_ids
 
 from ffkv.model.effects.edges import PARTS, edges
 from ffkv.model.tap.tap import observe
-from tests.model.dictionary.conftest import fitted, of_layer
-from tests.model.dictionary.test_layer import noisy
+from tests.ffkv_dictionaries.conftest import fitted, of_layer
+from tests.ffkv_dictionaries.test_layer import noisy
 
 
 @pytest.fixture

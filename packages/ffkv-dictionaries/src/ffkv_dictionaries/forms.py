@@ -1,4 +1,4 @@
-"""Forms of dictionaries: what their files tell, and what reads them. Each reader stands behind the door `ffkv.dictionaries`."""
+"""Forms of dictionaries: what their files tell, and what reads them. Each reader stands behind the door `ffkv.dictionary_forms`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -7,11 +7,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ffkv.base.doors import in_package, load_all
+from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists
-
-PACKAGE = "ffkv-dictionaries"
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,10 @@ def form_of(path: Path) -> Form:
     """Returns what reads the dictionaries in a folder. Raises UserError if nothing is there, or no package reads it."""
     if not exists(path):
         raise UserError(f"dictionary.path: there is no {path}.")
-    forms, broken = load_all("dictionaries")
+    forms, broken = load_all("dictionary_forms")
     if (found := next((form for form in forms.values() if form.reads(path)), None)) is not None:
         return found
     if broken:
         raise next(iter(broken.values()))
-    if not forms:
-        raise UserError(in_package(f"What reads the dictionaries in {path}", PACKAGE))
     known = "; ".join(form.files for form in forms.values())
     raise UserError(f"dictionary.path: {path} is of no form that ffkv reads. It reads: {known}.")

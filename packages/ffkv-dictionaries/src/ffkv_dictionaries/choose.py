@@ -5,6 +5,7 @@ unexplained on real tokens, Σ‖y - ŷ‖² / Σ‖y - mean of y‖².
 """
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Dictionary as Settings
 from ffkv.model.anatomy import DictionaryPlace, Layer
-from ffkv.model.dictionary.forms import Dictionary, form_of
-from ffkv.model.dictionary.layer import activate, as_read, gain_of
+from ffkv.model.dictionaries import Dictionaries
 from ffkv.model.effects.reads import Read, find_norm, hear
+from ffkv.model.placement import in_float32
 from ffkv.model.tap import hooks
 from ffkv.model.tap.tap import flat
+from ffkv_dictionaries.forms import Dictionary, form_of
+from ffkv_dictionaries.layer import LargestMemories, activate, as_read, gain_of, put
 
 MOST = 0.9  # largest share of variance that a dictionary may leave unexplained
 NEAR = 1.05  # times: two candidates as near to each other cannot be told apart
@@ -38,6 +41,8 @@ def choose_places(
     of its own. Returns the places, ascending, and a line of text per candidate. Raises UserError if a dictionary cannot be read or
     does not fit the model; or no candidate explains a tenth of the variance, or two of them explain about as much.
     """
+    if settings.largest:
+        return _largest(model, layers, ids, settings)
     form = form_of(Path(settings.path))
     files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
     found: dict[str, list[DictionaryPlace]] = {}
@@ -79,6 +84,53 @@ def choose_places(
     return best, table
 
 
+def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str) -> str:
+    """Puts the dictionaries of a folder into the places that were chosen for them. Returns a hash over them.
+
+    Raises UserError if one of them cannot be read.
+    """
+    digest = hashlib.sha256()
+    for place in places:
+        dictionary = None if place.largest else form_of(Path(folder)).load(Path(folder) / place.file)
+        put(model, place, dictionary)
+        digest.update(str(place).encode())
+        if dictionary is not None:
+            digest.update(f"{dictionary.largest} {dictionary.either_sign}".encode())
+            for name, tensor in dictionary.tensors().items():
+                digest.update(f"{name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+DICTIONARIES = Dictionaries(choose_places, install)
+
+
+def _largest(
+    model: nn.Module, layers: Sequence[Layer], ids: Tensor, settings: Settings
+) -> tuple[list[DictionaryPlace], list[str]]:
+    """Returns the places where layers are cut to their largest memories. Raises UserError if a layer has no single second matrix."""
+    wanted = _of_layers({layer.index: Path() for layer in layers}, settings, len(layers))
+    places = []
+    for layer in (layers[number] for number in wanted):
+        matrix = layer.second_matrices[0]
+        weight = getattr(model.get_submodule(matrix.module), "weight", None)
+        if len(layer.second_matrices) > 1 or matrix.experts or getattr(weight, "ndim", 0) != 2:
+            raise UserError(
+                f"dictionary.largest: layer {layer.index} ({layer.kind}) cannot be cut to its largest memories: it has no single"
+                " second matrix. Leave it out of dictionary.layers."
+            )
+        places.append(DictionaryPlace(layer.index, "", settings.largest, layer.block, matrix.module, "", "", [], 0.0))
+    seen = _see(model, [layers[place.layer] for place in places], ids)
+    told = []
+    for place in places:
+        y, m = seen[place.layer].outputs[place.writes], seen[place.layer].m
+        native = model.get_submodule(place.writes)
+        with in_float32(native):
+            cut = LargestMemories(native, settings.largest)
+            told.append(replace(place, unexplained=share_left(y, cut.decoder(cut.keep(m)))))
+    return told, []
+
+
 def unexplained(dictionary: Dictionary, x: Tensor, y: Tensor) -> float:
     """Returns the share of the variance of y [token, d] that a dictionary leaves when it reads x [token, d]."""
     own = {name: tensor.to(x) for name, tensor in dictionary.tensors().items()}
@@ -86,6 +138,11 @@ def unexplained(dictionary: Dictionary, x: Tensor, y: Tensor) -> float:
         x @ own["encoder"].T + own["encoder_bias"], own.get("threshold"), dictionary.largest, dictionary.either_sign
     )
     made = m @ own["decoder"] + own["decoder_bias"] + (x @ own["skip"].T if "skip" in own else 0)
+    return share_left(y, made)
+
+
+def share_left(y: Tensor, made: Tensor) -> float:
+    """Returns the share of the variance of y [token, d] that what was made of it leaves."""
     return float(((y - made).square().sum() / (y - y.mean(0)).square().sum()).cpu())
 
 
@@ -116,6 +173,7 @@ class _Seen:
 
     def __init__(self, layer: Layer):
         self.layer, self.read, self.heard = layer, Read(layer), list[tuple[nn.Module, Tensor, Tensor]]()
+        self.m = torch.empty(0)  # what the first second matrix read [token, memory]
         self.outputs: dict[str, Tensor] = {}  # of the modules that a dictionary may write at, by their names [token, d]
 
     @property
@@ -141,17 +199,24 @@ def _see(model: nn.Module, layers: Sequence[Layer], ids: Tensor) -> dict[int, _S
             stack.enter_context(hooks.after(*((module, partial(hear, own.read, own.heard)) for module in inside)))
             first = model.get_submodule(layer.second_matrices[0].first_matrices[0])
             stack.enter_context(hooks.before((first, partial(find_norm, own.read, own.heard))))
+            second = model.get_submodule(layer.second_matrices[0].module)
+            stack.enter_context(hooks.before((second, partial(_note_coefficients, own))))
             stack.enter_context(hooks.after(*hooks.by_name(model, own.places.values(), partial(_note, own.outputs))))
         hooks.forward(model, ids)
     counted = torch.arange(ids.numel()).reshape(ids.shape)[:, 1:].flatten()
     for own in seen.values():
         own.read.x, own.read.h = (state[counted].float() for state in (own.read.x, own.read.h))
+        own.m = own.m[counted].float()
         own.outputs = {name: output[counted].float() for name, output in own.outputs.items()}
     return seen
 
 
 def _note(outputs: dict[str, Tensor], name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
     outputs[name] = flat(hooks.known_state(output)).clone()
+
+
+def _note_coefficients(own: _Seen, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    own.m = flat(hooks.hidden_input(args, kwargs)).clone()
 
 
 def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str, DictionaryPlace, Tensor, Tensor]]:
@@ -170,7 +235,7 @@ def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str,
         y = seen.outputs[writes]
         for name, (reads, without_gain) in {**inputs, "output": ("", "")}.items():
             x = {"output": y, "residual": read.h}.get(name, read.x)
-            place = DictionaryPlace(layer.index, file, layer.block, writes, reads, without_gain, replaces, 1.0)
+            place = DictionaryPlace(layer.index, file, 0, layer.block, writes, reads, without_gain, replaces, 1.0)
             yield f"{name} {where}", place, x, y
 
 

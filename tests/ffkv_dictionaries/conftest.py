@@ -12,9 +12,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 from ffkv.base.settings import Dictionary as Settings
 from ffkv.base.settings import Model
 from ffkv.model.checkpoint.load import LoadedModel, load
-from ffkv.model.dictionary import choose, layer
-from ffkv.model.dictionary.forms import Dictionary, Form
 from ffkv.model.step import ProvenModel, prove
+from ffkv_dictionaries import choose
+from ffkv_dictionaries.forms import Dictionary, Form
 
 SIZES = {"vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 CONFIGS = {
@@ -54,8 +54,7 @@ FORM = Form("layer_<i>.st", lambda path: True, lambda path: {int(f.stem[6:]): f 
 
 @pytest.fixture(autouse=True)
 def form(monkeypatch) -> None:
-    for module in (choose, layer):
-        monkeypatch.setattr(module, "form_of", lambda path: FORM)
+    monkeypatch.setattr(choose, "form_of", lambda path: FORM)
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from support import refused, some_ids
 
 from ffkv.model.anatomy import DictionaryPlace
 from ffkv.model.checkpoint.load import load
-from ffkv.model.dictionary.forms import Dictionary
-from ffkv.model.dictionary.layer import activate, gain_of, put
 from ffkv.model.keys_and_values import factors, keys, values
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 from ffkv.model.tap.tap import observe
-from tests.model.dictionary.conftest import of_layer
+from ffkv_dictionaries.forms import Dictionary
+from ffkv_dictionaries.layer import activate, gain_of, put
+from tests.ffkv_dictionaries.conftest import of_layer
 
 EXACT = 1e-6  # relative: sums of some 40 products in float32
 
@@ -113,7 +113,7 @@ def test_a_dictionary_of_zeros_leaves_everything(models):
     empty = Dictionary(zeros, zeros[:, 0], zeros, torch.zeros(16), threshold=zeros[:, 0])
     layer = proven.anatomy.layers[0]
     names = [layer.second_matrices[0].module, layer.second_matrices[0].first_matrices[0]]
-    put(proven.model, DictionaryPlace(0, "", layer.block, *names, "", names[:1], 1.0), empty)
+    put(proven.model, DictionaryPlace(0, "", 0, layer.block, *names, "", names[:1], 1.0), empty)
     layers = prove_layers(proven.model, some_ids(1, 2, 12), some_ids(2, 2, 12)).layers
     (own, _) = observe(proven.model, layers, some_ids(3), "mbuy")
     assert torch.equal(own["u"], own["y"])

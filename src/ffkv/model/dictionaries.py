@@ -1,0 +1,86 @@
+"""What stands in the place of a layer's second matrix when its output is read as a sum of other units: those of a dictionary.
+
+A package brings dictionaries through the door `ffkv.dictionaries`. Here is what the model needs of them.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ffkv.base.doors import in_package, load_all
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Dictionary
+from ffkv.model.anatomy import DictionaryPlace, Layer
+
+PACKAGE = "ffkv-dictionaries"
+
+
+class Call(NamedTuple):
+    """What a decoder is told beside the coefficients, of tokens [..., token]."""
+
+    m: Tensor  # the coefficients that the dictionary computed [..., unit]
+    x: Tensor  # what the dictionary read [..., .]
+    y: Tensor  # the output of the model's own module [..., d]
+
+
+class Decoder(nn.Module):
+    """The values of a dictionary: a second matrix. y is that of the model, so that y = Σ m_i v_i + b + S x + error."""
+
+    def __init__(self, values: Tensor, bias: Tensor, skip: Tensor | None = None):
+        """Takes values [unit, d], b [d] and S [d, d]; None if the dictionary passes nothing on."""
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(each, requires_grad=False) for each in (values, bias))
+        self.skip = None if skip is None else nn.Parameter(skip, requires_grad=False)
+
+    def forward(self, m: Tensor, call: Call | None = None) -> Tensor:
+        """Returns y, and what other coefficients `m` than those of the call change of it. Without a call: Σ m_i v_i + b."""
+        if call is None:
+            return m @ self.weight + self.bias
+        return call.y if m is call.m else call.y + (m - call.m) @ self.weight
+
+    def rest(self, m: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        """Returns what the dictionary writes beside its units, b + S x, and what it leaves of y, its error [..., d].
+
+        If coefficients have changed since the call, so has y, and the error is that of the call.
+        """
+        beside = self.bias.expand(call.y.shape) if self.skip is None else self.bias + call.x @ self.skip.T
+        return beside, self.forward(m, call) - m @ self.weight - beside
+
+
+class StandIn(nn.Module):
+    """Stands in the place of a module that returns y. Calls it, and then `decoder`, whose units are the memories of the layer."""
+
+    decoder: Decoder
+    native: nn.Module  # the model's own module
+    encoder: Any  # an `nn.Linear` that writes what becomes the coefficients; None if the layer's own first matrices do
+    replaces: frozenset[str]  # the second matrices of the model's own layer, by name: nobody reads them
+
+
+@dataclass(frozen=True)
+class Dictionaries:
+    """What a package does with dictionaries."""
+
+    # from a proven model, all its layers, real tokens [sentence, token] and settings: where they read and write, ascending by
+    # layer, and words about it. Raises UserError if they cannot be read, do not fit, or explain too little
+    choose: Callable[[nn.Module, Sequence[Layer], Tensor, Dictionary], tuple[list[DictionaryPlace], list[str]]]
+    # puts them into these places of a model, from the folder; returns a hash over them. Raises UserError if one cannot be read
+    install: Callable[[nn.Module, Sequence[DictionaryPlace], str], str]
+
+
+def dictionaries() -> Dictionaries:
+    """Returns what the package does. Raises UserError if it is not installed, or broken."""
+    good, broken = load_all("dictionaries")
+    if not good:
+        raise next(iter(broken.values()), UserError(in_package("What reads dictionaries", PACKAGE)))
+    return next(iter(good.values()))
+
+
+def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str, model_hash: str) -> str:
+    """Puts dictionaries into their places. Returns the hash of the model with them, from that of the model; see `Dictionaries`."""
+    if not places:
+        return model_hash
+    both = f"{model_hash} {dictionaries().install(model, places, folder)}"
+    return hashlib.sha256(both.encode()).hexdigest()[:16]
