@@ -52,7 +52,7 @@ def _read(file: Path) -> Dictionary:
 FORM = Form("layer_<i>.st", lambda path: True, lambda path: {int(f.stem[6:]): f for f in path.glob("*.st")}, _read)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def form(monkeypatch) -> None:
     monkeypatch.setattr(choose, "form_of", lambda path: FORM)
 
@@ -94,7 +94,7 @@ def written(tmp_path):
 
 
 @pytest.fixture
-def proven(models, written):
+def proven(models, written, form):
     """Proves a model with dictionaries of some layers, with settings of the dictionary."""
 
     def get(kind: str, dictionaries: dict[int, Dictionary], **settings) -> ProvenModel:

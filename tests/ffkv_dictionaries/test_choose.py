@@ -82,7 +82,7 @@ def test_two_places_that_explain_as_much_are_refused(seen, proven, monkeypatch):
 def test_layers_are_chosen_and_checked(models, proven):
     both = {number: of_layer(models("opt")[1], number) for number in (0, 1)}
     assert [place.layer for place in proven("opt", both, layers=[1]).anatomy.dictionaries] == [1]
-    with refused(r"dictionary.layers: .* has no dictionary of layer 5. It has: \[0, 1\]"):
+    with refused(r"dictionary.layers: .* has no layer 5 to read so. It has: \[0, 1\]"):
         proven("opt", both, layers=[5])
     with refused("has a dictionary of layer 2, but the model has the layers 0 to 1"):
         proven("opt", {2: both[0]})

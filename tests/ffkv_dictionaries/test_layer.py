@@ -173,3 +173,47 @@ def test_another_file_is_refused(models, loaded, written, tmp_path):
     written({0: noisy(of_layer(models("opt")[1], 0))})
     with refused("The weights of .* or .*dictionary have changed"):
         load(tmp_path / "model", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
+def test_memories_are_cut_to_the_largest(kind, models, tmp_path):
+    """By brute force: at each token the k largest |m_i| ‖v_i‖ stay; the rest is the error. Gemma's layers are gated, with a norm after."""
+    from ffkv.base.settings import Dictionary as Settings
+    from ffkv.base.settings import Model
+    from ffkv.model.step import prove
+
+    checkpoint = Model(checkpoint=str(models(kind)[0]))
+    native = prove(checkpoint)
+    cut = prove(checkpoint, dictionary=Settings(largest=3, layers=[1]))
+    ids = some_ids(5, 2, 12)
+    before = observe(native.model, native.anatomy.layers, ids, "mbsyo")[1]
+    after = observe(cut.model, cut.anatomy.layers, ids, "mbsuyo")[1]
+    layer = cut.anatomy.layers[1]
+    assert layer.is_dictionary and not cut.anatomy.layers[0].is_dictionary
+    assert layer.second_matrices[0].kind == native.anatomy.layers[1].second_matrices[0].kind
+    v = values(cut.model, layer)[0]
+    torch.testing.assert_close(v, values(native.model, native.anatomy.layers[1])[0])
+    weight = values(native.model, replace(native.anatomy.layers[1], output_kind=""))[
+        0
+    ]  # what the second matrix itself writes
+    expected = torch.zeros_like(before["m"])
+    for place in torch.cartesian_prod(torch.arange(2), torch.arange(12)).tolist():
+        own = before["m"][tuple(place)]
+        kept = sorted(range(len(own)), key=lambda unit: -float(own[unit].abs() * weight[unit].norm()))[:3]
+        expected[(*place, kept)] = own[kept]
+    torch.testing.assert_close(after["m"], expected, rtol=0, atol=0)
+    torch.testing.assert_close(after["u"], (before["m"] - expected) @ weight, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(after["y"], before["y"], rtol=0, atol=0)
+    place = cut.anatomy.dictionaries[0]
+    assert place.largest == 3 and place.unexplained > 0.01
+    with refused("dictionary.layers: .* has no layer 7 to read so"):
+        prove(checkpoint, dictionary=Settings(largest=3, layers=[7]))
+
+
+def test_experts_cannot_be_cut(checkpoints):
+    from ffkv.base.settings import Dictionary as Settings
+    from ffkv.base.settings import Model
+    from ffkv.model.step import prove
+
+    with refused(r"dictionary.largest: layer 0 \(4 experts, gated\) cannot be cut"):
+        prove(Model(checkpoint=str(checkpoints("mixtral"))), dictionary=Settings(largest=3))

@@ -189,7 +189,9 @@ class Given:
     @cached_property
     def validation(self) -> Corpus:
         """The validation split."""
-        return read_corpus(self.files["validation"], self.sample_identity)
+        return read_corpus(
+            self.files["validation"], self.sample_identity if "prefixes" in self.files else self.identity
+        )
 
     # What earlier steps wrote
 

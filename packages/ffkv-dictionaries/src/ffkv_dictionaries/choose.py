@@ -159,7 +159,7 @@ def _of_layers(files: dict[int | None, Path], settings: Settings, layers: int) -
     wanted = sorted(settings.layers or told)
     if missing := [number for number in wanted if number not in told]:
         raise UserError(
-            f"dictionary.layers: {settings.path} has no dictionary of layer {missing[0]}. It has: {sorted(told)}"
+            f"dictionary.layers: {settings.path or 'the model'} has no layer {missing[0]} to read so. It has: {sorted(told)}"
         )
     if wanted[-1] >= layers:
         raise UserError(

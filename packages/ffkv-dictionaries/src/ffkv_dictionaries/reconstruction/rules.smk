@@ -1,7 +1,7 @@
 """Reconstruction: how much of a layer's output its dictionary makes again.
 
 Needs: the model, the validation split.
-Makes: results/<run>/reconstruction/: the table of the report's section. Runs without `dictionary.path` do not use it.
+Makes: results/<run>/reconstruction/: the table of the report's section. Runs without a `dictionary` do not use it.
 """
 
 

@@ -6,7 +6,7 @@ from ffkv.base.settings import Section, Whole
 
 
 class Reconstruction(Section):
-    """How much of the output of layers their dictionary makes again. Runs without `dictionary.path` do not measure it."""
+    """How much of the output of layers their dictionary makes again. Runs without a `dictionary` do not measure it."""
 
     tokens: Whole = Field(8192, ge=64, le=10_000_000)
     """Number of tokens of the validation split, in whole sentences of documents that are drawn."""

@@ -1,0 +1,152 @@
+"""Whole runs: a layer as its own dictionary gives the tables of the model; a dictionary that leaves something says so everywhere."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import save_file
+from support import make_run, random_sentences, settings_file
+
+import ffkv
+from ffkv_explorer.shelf import open_shelf
+from tests.ffkv_dictionaries.conftest import of_layer
+from tests.ffkv_dictionaries.test_layer import noisy
+from tests.ffkv_explorer.conftest import Visitor, text_of
+
+pytestmark = pytest.mark.workflow
+CLOSE = (
+    1e-4  # relative: the same sums of 24 products in batches of other shapes, at most twice subtracted from each other
+)
+
+
+def save_set(folder: Path, dictionaries: dict) -> str:
+    """Writes a set of circuit-tracer."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text("model_kind: transcoder_set\nfeature_input_hook: mlp.hook_in\n")
+    for number, dictionary in dictionaries.items():
+        tensors = {
+            "W_enc": dictionary.encoder,
+            "b_enc": dictionary.encoder_bias,
+            "W_dec": dictionary.decoder,
+            "b_dec": dictionary.decoder_bias,
+            "activation_function.threshold": dictionary.threshold,
+        } | ({} if dictionary.skip is None else {"W_skip": dictionary.skip})
+        save_file(
+            {name: each.detach().clone().contiguous() for name, each in tensors.items()},
+            folder / f"layer_{number}.safetensors",
+        )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def runs(models, tmp_path_factory) -> Path:
+    """Runs of a model, of its own layers as dictionaries, of a dictionary of layer 1 alone, and of its largest memories; compared."""
+    folder = tmp_path_factory.mktemp("dictionaries")
+    checkpoint, model = models("opt")
+    for split, seed in (("train", 1), ("validation", 2)):
+        (folder / f"{split}.txt").write_text("\n".join(random_sentences(seed, 200)))
+    same = save_set(folder / "same", {number: of_layer(model, number) for number in (0, 1)})
+    other = save_set(folder / "other", {1: noisy(of_layer(model, 1), noise=0.1)})
+    pairs = [
+        {"clean_prefix": f"w1 w{n}", "patch_prefix": f"w2 w{n}", "clean_answer": " w3", "patch_answer": " w4", "group": str(n)}
+        for n in range(5, 25)
+    ]  # fmt: skip
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    small = {
+        "candidates": 3,
+        "controls": 4,
+        "directions": 1,
+        "sets": [1],
+        "random_sets": 1,
+        "missed": 0,
+        "minimum_accuracy": 0,
+    }
+    make_run(
+        folder,
+        settings_file(
+            folder,
+            model={"checkpoint": str(checkpoint)},
+            corpus={"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"},
+            keys={"per_layer": 3},
+            prefixes={"count": 60},
+            shards=1,
+            layer_groups=1,
+            behaviours={"words": {"prompts": "pairs.jsonl", **small}},
+            reconstruction={"tokens": 500, "prefixes": 100},
+            intervention={"memories": 3, "examples": 4},
+            report={"control": "none"},
+            runs={
+                "native": {},
+                "same": {"dictionary": {"path": same}},
+                "other": {"dictionary": {"path": other}},
+                "largest": {"dictionary": {"largest": 4}},
+            },
+            comparisons={"units": {"runs": ["native", "other", "largest"]}},
+        ),
+    )
+    return folder
+
+
+def tables_of(folder: Path) -> dict[str, pd.DataFrame]:
+    read = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    paths = [path for path in folder.rglob("*") if path.suffix in read and path.parts[-2] not in ("logs", "benchmarks")]
+    return {str(path.relative_to(folder)): read[path.suffix](path) for path in paths}
+
+
+def test_a_layer_as_its_own_dictionary_gives_every_table(runs):
+    native, same = (tables_of(runs / "results" / name) for name in ("native", "same"))
+    assert same.keys() - native.keys() == {"reconstruction/reconstruction.csv"}
+    assert native.keys() <= same.keys() and len(native) > 30
+    for name, expected in native.items():
+        found = same[name]
+        assert list(found.columns) == list(expected.columns) and len(found) == len(expected), name
+        for column in expected.columns:
+            if expected[column].dtype.kind == "f":
+                scale = np.nanmax(np.abs(expected[column])) if expected[column].notna().any() else 1.0
+                np.testing.assert_allclose(
+                    found[column], expected[column], rtol=CLOSE, atol=CLOSE * scale, err_msg=f"{name} {column}"
+                )
+            else:
+                assert found[column].astype(str).tolist() == expected[column].astype(str).tolist(), (name, column)
+    made = same["reconstruction/reconstruction.csv"]
+    assert made["unexplained"].max() < 1e-10
+    assert made["recovered"].tolist() == pytest.approx([1, 1], abs=1e-5)
+    assert made["loss_dictionary"].tolist() == pytest.approx(made["loss"].tolist(), rel=1e-5)
+    assert made["ffn_dictionary"].tolist() == [1, 1]
+
+
+def test_what_is_left_is_told(runs, models):
+    run = ffkv.open(runs / "results/other")
+    made = run.table("reconstruction")
+    assert made["layer"].tolist() == [1] and made["units"].tolist() == [24]
+    assert 0.001 < made["unexplained"].item() < 0.9
+    assert made["loss_dictionary"].item() != made["loss"].item()
+    page = (runs / "reports/other/index.html").read_text()
+    assert "What the dictionary makes again" in page and "of the variance is left" in page
+    trace = ffkv.trace(run, "w3 w7 w9 w4")
+    assert trace.deviation < 1e-4
+    assert trace.remainders["part"].value_counts().to_dict() == {"other memories": 2, "bias": 2, "error": 1}
+    left = trace.remainders.query("part == 'error'")
+    assert left["layer"].item() == 1 and left["norm"].item() > 0.01
+    shares = trace.contributions.groupby("layer")["share"].sum() + trace.remainders.groupby("layer")["share"].sum()
+    assert shares.tolist() == pytest.approx([1, 1], abs=1e-5)
+    visitor = Visitor(open_shelf([run.folder]))
+    assert "error" in text_of(visitor.get("/r/other/trace?text=w3+w7+w9+w4"))
+    log = (runs / "results/other/logs/model.log").read_text()
+    assert "reads the input of the layer, writes the output of the second matrix" in log
+
+
+def test_the_largest_memories_are_few(runs):
+    run = ffkv.open(runs / "results/largest")
+    made = run.table("reconstruction")
+    assert made["layer"].tolist() == [0, 1]
+    assert (made["active"] <= 4).all() and (made["active"] > 3).all()
+    assert (made["unexplained"] > 0.001).all()
+    assert (run.table("figure_7_active_memories")["q3"] <= 4 / 24 + 1e-9).all()
+
+
+def test_runs_are_compared(runs):
+    page = (runs / "reports/comparisons/units/index.html").read_text()
+    assert "other" in page and "largest" in page
