@@ -14,6 +14,7 @@ Prompts that are equal are of one group.
 """
 
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ from ffkv.model.anatomy import read_anatomy_to_run
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+BEGINS = "an answer begins the other one"  # which is refused
 NAMED = 4  # words in the name of a group
 # A word; of scripts without blanks between words (Thai to Khmer, Japanese, Chinese) a character.
 WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\w+")
@@ -70,6 +72,16 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
         )
     prompts = write_chats(settings.prompts, prompts, tokenizer, settings.chat_template)
     encoded = encode_prompts(prompts, tokenizer, given.train.bos, anatomy.vocabulary, anatomy.context, everywhere)
+    for prompt, own in zip(prompts, encoded, strict=True):
+        both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
+        if own.unused == BEGINS:
+            raise UserError(
+                f"{both} One is the beginning of the other, so they cannot be told apart. Write other answers."
+            )
+        if settings.graph_prompts and not own.unused and (own.answer_rest or own.wrong_rest):
+            raise UserError(
+                f"{both} They have several tokens, and a graph is of one. Set `graph_prompts` of {given.name} to 0."
+            )
     positive = np.array([prompt.positive for prompt in prompts])
     labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
     grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
@@ -97,7 +109,9 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
             raise UserError(
                 f"{settings.prompts} is compared with prefixes of other text: name `prefixes` and `validation`."
             )
-        drawn = draw_prefixes([given.sampled(name) for name in SAMPLED], given.validation, everywhere, used, generator)
+        longest = anatomy.context - max(len(rest) for own in encoded for rest in (own.answer_rest, own.wrong_rest))
+        sampled = [given.sampled(name) for name in SAMPLED]
+        drawn = draw_prefixes(sampled, given.validation, everywhere, used, generator, longest)
         for row, (text, own) in zip([row for row in rows if row["part"]], drawn):
             ids = own.clean.tolist()
             # With the answers of a prompt. The other prompt of a pair is the prefix itself, as no contrast of it is asked for.
@@ -135,7 +149,9 @@ def encode_prompts(
     context: int,
     everywhere: bool = False,
 ) -> list[Encoded]:
-    """Encodes prompts to the letter. An answer is the token by which it continues its prompt.
+    """Encodes prompts to the letter. An answer is the tokens by which it continues its prompt.
+
+    Tokens with which both answers begin are put behind the prompt. If nothing is left of one answer, `unused` is `BEGINS`.
 
     Args:
         prompts: texts, see `write_chats`.
@@ -158,30 +174,34 @@ def encode_prompts(
     encoded, first = [], len(beginning) if everywhere else 0
     for prompt, own, patch, *continued in zip(prompts, *of_kinds, strict=True):
         paired = prompt.patch is not None
-        patch = patch if paired else patch[:0]
-        answers = (_answer(own, each) if prompt.answer else (NO_TOKEN, "") for each in continued)
-        (answer, why), (wrong, why_wrong) = answers
-        unused = why or why_wrong or (words.SAME if answer == wrong != NO_TOKEN else "")
-        if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
+        patch, unused, both = patch if paired else patch[:0], "", [[NO_TOKEN], [NO_TOKEN]]
+        if prompt.answer and not all(
+            len(each) > len(own) and np.array_equal(each[: len(own)], own) for each in continued
+        ):
+            unused = words.MERGED
+        elif prompt.answer:
+            answers = [each[len(own) :].tolist() for each in continued]
+            common = os.path.commonprefix(answers)
+            if len(common) == min(map(len, answers)):
+                both, unused = answers, BEGINS if answers[0] != answers[1] else words.SAME
+            else:
+                both = [each[len(common) :] for each in answers]
+                own, patch = (np.array([*ids, *common], np.int64) if len(ids) else ids for ids in (own, patch))
+        (answer, *answer_rest), (wrong, *wrong_rest) = both
+        if max(own.max(initial=0), patch.max(initial=0), *both[0], *both[1]) >= vocabulary:
             unused = words.UNKNOWN
-        elif max(len(own), len(patch)) >= context:
+        elif max(len(own), len(patch)) + max(len(answer_rest), len(wrong_rest)) >= context:
             unused = words.LONG
         elif min(len(own), len(patch) if paired else len(own)) <= first:
             unused = words.EMPTY
         elif everywhere and paired and len(own) != len(patch):
             unused = words.UNEQUAL
-        name = (own.tobytes(), patch.tobytes(), answer, wrong, prompt.positive)
+        name = (own.tobytes(), patch.tobytes(), *map(tuple, both), prompt.positive)
         unused = unused or (words.DOUBLED if name in seen else "")
         seen.add(name)
-        encoded.append(Encoded(own, patch, answer, wrong, unused, len(own) - first if everywhere else 1))
+        tokens = len(own) - first if everywhere else 1
+        encoded.append(Encoded(own, patch, answer, wrong, unused, tokens, 0, answer_rest, wrong_rest))
     return encoded
-
-
-def _answer(prompt: np.ndarray, continued: np.ndarray) -> tuple[int, str]:
-    """Returns the token by which an answer continues a prompt, and why there is none."""
-    if len(continued) <= len(prompt) or not np.array_equal(continued[: len(prompt)], prompt):
-        return NO_TOKEN, words.MERGED
-    return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, words.SEVERAL)
 
 
 def changed_words(clean: str, patch: str) -> list[str]:
@@ -330,7 +350,12 @@ def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[b
 
 
 def draw_prefixes(
-    sampled: Sequence[np.ndarray], corpus: Corpus, whole: bool, most: int, generator: np.random.Generator
+    sampled: Sequence[np.ndarray],
+    corpus: Corpus,
+    whole: bool,
+    most: int,
+    generator: np.random.Generator,
+    longest: float = np.inf,
 ) -> list[tuple[dict, Encoded]]:
     """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as both answers.
 
@@ -339,9 +364,11 @@ def draw_prefixes(
         corpus: the validation split.
         whole: whether memories are patched at all tokens.
         most: how many to draw at most.
+        longest: most tokens of a prefix.
     """
     sentence, position, following = sampled
-    drawn = np.sort(generator.choice(len(sentence), min(most, len(sentence)), replace=False)).tolist()
+    fits = np.flatnonzero(len(corpus.bos) + position <= longest)
+    drawn = np.sort(generator.choice(fits, min(most, len(fits)), replace=False)).tolist()
     found = []
     for n in drawn:
         ids = corpus.prefix_ids(sentence[n], position[n])

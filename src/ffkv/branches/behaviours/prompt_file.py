@@ -9,8 +9,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import suggestion
+from ffkv.base.terminal import say
 from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS
-from ffkv.corpus.chat import Message, chat_renderer, check_messages
+from ffkv.corpus.chat import ANSWERING, Message, chat_renderer, check_messages
 from ffkv.corpus.raw_file import check_text
 from ffkv.corpus.rows import json_rows
 
@@ -114,6 +115,17 @@ def write_chats(
             raise UserError(f"{path}, {line}: the chat has {len(written):,} characters. Write at most {LONGEST:,}.")
         return written
 
+    prompts = [*prompts]
+    begun = [
+        prompt.line
+        for prompt in prompts
+        if isinstance(prompt.clean, list) and prompt.clean and prompt.clean[-1]["role"] in ANSWERING
+    ]
+    if begun:
+        say(
+            f"{path}: {len(begun)} of {len(prompts)} chats end with words of the assistant, {begun[0]} first. Measured is what goes on"
+            " behind these words, also where a model would begin otherwise."
+        )
     return [
         prompt._replace(clean=text(prompt.clean, prompt.line), patch=text(prompt.patch, prompt.line))
         for prompt in prompts
