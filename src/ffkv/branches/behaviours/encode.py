@@ -14,7 +14,6 @@ Prompts that are equal are of one group.
 """
 
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -174,20 +173,10 @@ def encode_prompts(
     encoded, first = [], len(beginning) if everywhere else 0
     for prompt, own, patch, *continued in zip(prompts, *of_kinds, strict=True):
         paired = prompt.patch is not None
-        patch, unused, both = patch if paired else patch[:0], "", [[NO_TOKEN], [NO_TOKEN]]
-        if prompt.answer and not all(
-            len(each) > len(own) and np.array_equal(each[: len(own)], own) for each in continued
-        ):
-            unused = words.MERGED
-        elif prompt.answer:
-            answers = [each[len(own) :].tolist() for each in continued]
-            common = os.path.commonprefix(answers)
-            if len(common) == min(map(len, answers)):
-                both, unused = answers, BEGINS if answers[0] != answers[1] else words.SAME
-            else:
-                both = [each[len(common) :] for each in answers]
-                own, patch = (np.array([*ids, *common], np.int64) if len(ids) else ids for ids in (own, patch))
+        common, both, unused = _answers(own, continued) if prompt.answer else ([], [[NO_TOKEN]] * 2, "")
         (answer, *answer_rest), (wrong, *wrong_rest) = both
+        rows = own, patch if paired else patch[:0]
+        own, patch = (np.array([*ids, *common], np.int64) if len(ids) else ids for ids in rows)
         if max(own.max(initial=0), patch.max(initial=0), *both[0], *both[1]) >= vocabulary:
             unused = words.UNKNOWN
         elif max(len(own), len(patch)) + max(len(answer_rest), len(wrong_rest)) >= context:
@@ -202,6 +191,17 @@ def encode_prompts(
         tokens = len(own) - first if everywhere else 1
         encoded.append(Encoded(own, patch, answer, wrong, unused, tokens, 0, answer_rest, wrong_rest))
     return encoded
+
+
+def _answers(prompt: np.ndarray, continued: Sequence[np.ndarray]) -> tuple[list[int], list[list[int]], str]:
+    """Returns the tokens with which both answers begin, the others of each one, and why they cannot be used."""
+    if not all(len(each) > len(prompt) and np.array_equal(each[: len(prompt)], prompt) for each in continued):
+        return [], [[NO_TOKEN]] * 2, words.MERGED
+    both = [each[len(prompt) :].tolist() for each in continued]
+    equal = len([*itertools.takewhile(lambda tokens: tokens[0] == tokens[1], zip(*both))])
+    if equal == min(map(len, both)):
+        return [], both, words.SAME if both[0] == both[1] else BEGINS
+    return both[0][:equal], [each[equal:] for each in both], ""
 
 
 def changed_words(clean: str, patch: str) -> list[str]:

@@ -116,15 +116,11 @@ def write_chats(
         return written
 
     prompts = [*prompts]
-    begun = [
-        prompt.line
-        for prompt in prompts
-        if isinstance(prompt.clean, list) and prompt.clean and prompt.clean[-1]["role"] in ANSWERING
-    ]
-    if begun:
+    chats = ((each.line, each.clean) for each in prompts if not isinstance(each.clean, str))
+    if begun := [line for line, chat in chats if chat[-1]["role"] in ANSWERING]:
         say(
-            f"{path}: {len(begun)} of {len(prompts)} chats end with words of the assistant, {begun[0]} first. Measured is what goes on"
-            " behind these words, also where a model would begin otherwise."
+            f"{path}: {len(begun)} of {len(prompts)} prompts are chats that end with words of the assistant, {begun[0]} first. What is"
+            " measured there goes on behind these words, also where the model would begin otherwise."
         )
     return [
         prompt._replace(clean=text(prompt.clean, prompt.line), patch=text(prompt.patch, prompt.line))

@@ -41,13 +41,14 @@ class Encoded(NamedTuple):
 
     def rows(self) -> list["Encoded"]:
         """Returns the rows of a prompt: that of the first tokens of both answers, then one of each further token."""
-        made = [self._replace(answer_rest=(), wrong_rest=())]
-        for name, first, rest in (("answer", self.answer, self.answer_rest), ("wrong", self.wrong, self.wrong_rest)):
-            read = np.array([first, *rest], np.int64)
-            for n, token in enumerate(rest, 1):
-                texts = (np.concatenate([own, read[:n]]) if len(own) else own for own in (self.clean, self.patch))
-                row = made[0]._replace(**dict(zip(("clean", "patch"), texts)), after=n, answer=NO_TOKEN, wrong=NO_TOKEN)
-                made.append(row._replace(**{name: token}))
+        made = [first := self._replace(answer_rest=(), wrong_rest=())]
+        for wrong, tokens in enumerate(((self.answer, *self.answer_rest), (self.wrong, *self.wrong_rest))):
+            for n, token in enumerate(tokens[1:], 1):
+                texts = (
+                    np.array([*ids, *tokens[:n]], np.int64) if len(ids) else ids for ids in (self.clean, self.patch)
+                )
+                asked = (NO_TOKEN, token) if wrong else (token, NO_TOKEN)
+                made.append(Encoded(*texts, *asked, first.unused, first.tokens, first.number, after=n))
         return made
 
 

@@ -91,8 +91,8 @@ def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray,
 
 def _alike(subjects: Sequence[Subject], keep: bool = False) -> Iterator[tuple[int, list[int]]]:
     """Yields numbers of prompts that run side by side: as many tokens, and patched at the same. And the tokens of a copy."""
-    own = [each.prompt for each in subjects]
-    shapes = [(each.tokens + each.after if keep else len(each.clean), each.tokens, each.after) for each in own]
+    prompts = [each.prompt for each in subjects]
+    shapes = [(each.tokens + each.after if keep else len(each.clean), each.tokens, each.after) for each in prompts]
     for shape, own in itertools.groupby(sorted(range(len(shapes)), key=shapes.__getitem__), shapes.__getitem__):
         yield shape[0], [*own]
 

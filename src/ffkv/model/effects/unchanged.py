@@ -145,8 +145,8 @@ def behind(
             own.keys, own.values = (each[index[:count].to(each.device)] for each in (block.keys, block.values))
         cache.layers.append(own)
     before = to_device(np.array([base.ids.shape[1] - tokens for base in bases]), str(ids.device))[:, None]
-    place, number = (torch.arange(count, device=ids.device) for count in (blocks[0].keys.shape[2], ids.shape[1]))
-    same = ((number[:, None] // tokens == number // tokens) & (number[:, None] >= number)).expand(len(ids), -1, -1)
-    seen = torch.cat([(place < before)[:, None].expand(-1, len(number), -1), same], -1)
+    place, token = (torch.arange(count, device=ids.device) for count in (blocks[0].keys.shape[2], ids.shape[1]))
+    same = ((token[:, None] // tokens == token // tokens) & (token[:, None] >= token)).expand(len(ids), -1, -1)
+    seen = torch.cat([(place < before)[:, None].expand(-1, len(token), -1), same], -1)
     mask = attention_mask(seen, bases[0].o.dtype)
-    return ids, {"attention_mask": mask, "position_ids": before + number % tokens, "cache": cache}
+    return ids, {"attention_mask": mask, "position_ids": before + token % tokens, "cache": cache}
