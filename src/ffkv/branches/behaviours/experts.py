@@ -179,12 +179,9 @@ def measure_effects(
     made = [np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks]
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
-            clean, counts, after = (
-                [prompts[n].clean for n in rows],
-                [prompts[n].tokens for n in rows],
-                prompts[rows[0]].after,
-            )
-            changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device, after), unproven)
+            own = [prompts[n] for n in rows]
+            clean, counts = [each.clean for each in own], [each.tokens for each in own]
+            changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device, own[0].after), unproven)
             unchanged = run_unchanged(loaded, layers, clean, running.keeps)
             for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)

@@ -131,20 +131,17 @@ def measure(
     made[WRITERS] = measure_writers(running, norms, prompts)
     for table, rows in made.items():
         rows.sort(key=lambda row: row["prefix" if table is SIDE_EFFECTS else "prompt"])
-    several = any(each.after for each in prompts)
-    return {
-        table: _summed(table, rows) if several and table is not SIDE_EFFECTS else rows for table, rows in made.items()
-    }
+    if any(each.after for each in prompts):
+        made |= {table: _summed(table, rows) for table, rows in made.items() if rows and table is not SIDE_EFFECTS}
+    return made
 
 
 def _summed(table: Table, rows: list[dict]) -> list[dict]:
-    """Returns rows of a table in which those of the rows of a prompt (`Encoded`) are one, with the sum of what was measured."""
+    """Returns rows of a table, with the sum of what was measured on the rows of each prompt, see `Encoded`."""
     frame = pd.DataFrame(rows)
     measured = [name for name in ("effect", "patched", "kept") if name in frame]
     keys = [name for name in table.names if name in frame and name not in measured]
-    return (
-        frame.groupby(keys, sort=False, dropna=False)[measured].sum().reset_index().to_dict("records") if rows else rows
-    )
+    return frame.groupby(keys, sort=False, dropna=False)[measured].sum().reset_index().to_dict("records")
 
 
 def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:

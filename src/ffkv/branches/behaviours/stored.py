@@ -44,11 +44,10 @@ class Encoded(NamedTuple):
         made = [first := self._replace(answer_rest=(), wrong_rest=())]
         for wrong, tokens in enumerate(((self.answer, *self.answer_rest), (self.wrong, *self.wrong_rest))):
             for n, token in enumerate(tokens[1:], 1):
-                texts = (
-                    np.array([*ids, *tokens[:n]], np.int64) if len(ids) else ids for ids in (self.clean, self.patch)
-                )
+                clean, patch = (np.array([*ids, *tokens[:n]], np.int64) for ids in (self.clean, self.patch))
                 asked = (NO_TOKEN, token) if wrong else (token, NO_TOKEN)
-                made.append(Encoded(*texts, *asked, first.unused, first.tokens, first.number, after=n))
+                patch = patch if len(self.patch) else self.patch
+                made.append(Encoded(clean, patch, *asked, first.unused, first.tokens, first.number, after=n))
         return made
 
 
