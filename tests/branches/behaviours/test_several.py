@@ -298,9 +298,9 @@ def test_rows_of_a_block_of_prompts_are_read_together():
 @pytest.mark.parametrize(
     ("settings", "answers", "said"),
     [
-        ({}, (" b c", " b"), r"line 3: the answers are ' b c' and ' b'. One is the beginning of the other"),
-        ({}, (" b", " b c"), r"line 3: the answers are ' b' and ' b c'. One is the beginning of the other"),
-        ({"graph_prompts": 2}, (" b c", " d"), r"line 3: .* a graph is of one. Set `graph_prompts` of planted to 0."),
+        ({}, (" b c", " b"), r"line 3: the answers are ' b c' and ' b'. One begins with the other"),
+        ({}, (" b", " b c"), r"line 3: the answers are ' b' and ' b c'. One begins with the other"),
+        ({"graph_prompts": 2}, (" b c", " d"), r"line 3: .* a graph is of one. Set graph_prompts of planted to 0."),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_its_line(planted_inputs, tmp_path, settings, answers, said):

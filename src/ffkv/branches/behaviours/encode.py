@@ -56,7 +56,8 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
 
     Raises:
         UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
-            fewer than two prompts can be used; or the prefixes are needed and not named.
+            an answer begins the other one, or has several tokens although a graph is asked for; fewer than two prompts can be used; or
+            the prefixes are needed and not named.
     """
     from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
@@ -64,23 +65,9 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
     kind, prompts = read_prompts(settings.prompts, settings.fields)
     everywhere = settings.positions == "all"
-    if everywhere and kind == words.LISTS:
-        raise UserError(
-            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
-            f" all`. Set `positions` of {given.name} to last, or write pairs."
-        )
     prompts = write_chats(settings.prompts, prompts, tokenizer, settings.chat_template)
     encoded = encode_prompts(prompts, tokenizer, given.train.bos, anatomy.vocabulary, anatomy.context, everywhere)
-    for prompt, own in zip(prompts, encoded, strict=True):
-        both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
-        if own.unused == BEGINS:
-            raise UserError(
-                f"{both} One is the beginning of the other, so they cannot be told apart. Write other answers."
-            )
-        if settings.graph_prompts and not own.unused and (own.answer_rest or own.wrong_rest):
-            raise UserError(
-                f"{both} They have several tokens, and a graph is of one. Set `graph_prompts` of {given.name} to 0."
-            )
+    _check(kind, prompts, encoded, settings, given.name)
     positive = np.array([prompt.positive for prompt in prompts])
     labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
     grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
@@ -118,6 +105,23 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
             rows.append({**row, **text, "prompt": len(rows), "clean": ids, "patch": other, "tokens": own.tokens})
     frame = pd.DataFrame(rows).assign(behaviour=given.name, grouped_by=grouped_by)
     return tables.identify(PROMPTS.frame(frame), given.train.attributes)
+
+
+def _check(kind: str, prompts: Sequence[Prompt], encoded: Sequence[Encoded], settings: Behaviour, name: str) -> None:
+    """Refuses what cannot be measured of the prompts of a behaviour with this name."""
+    if settings.positions == "all" and kind == words.LISTS:
+        raise UserError(
+            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
+            f" all`. Set `positions` of {name} to last, or write pairs."
+        )
+    for prompt, own in zip(prompts, encoded, strict=True):
+        both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
+        if own.unused == BEGINS:
+            raise UserError(f"{both} One begins with the other, so nothing tells them apart. Write other answers.")
+        if settings.graph_prompts and not own.unused and (own.answer_rest or own.wrong_rest):
+            raise UserError(
+                f"{both} They have several tokens, and a graph is of one. Set graph_prompts of {name} to 0."
+            )
 
 
 def _check_halves(rows: list[dict], positive: np.ndarray, part: np.ndarray, path: str) -> int:
