@@ -6,13 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support import WORDS, word_tokenizer
+from support import ROOT, WORDS, word_tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import ffkv
 from ffkv.branches.behaviours import experts, measure, subjects, words
 from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.encode import encode_prompts
-from ffkv.branches.behaviours.prompt_file import Prompt
+from ffkv.branches.behaviours.prompt_file import Prompt, read_prompts
 from ffkv.branches.behaviours.states import read_states, side_by_side
 from ffkv.branches.behaviours.stored import BLOCK, Encoded, owners
 from ffkv.branches.behaviours.writers import find_norms, measure_writers
@@ -309,16 +311,21 @@ def test_what_cannot_be_measured_is_refused_with_its_line(planted_inputs, tmp_pa
         make(tmp_path, planted_inputs, prompts=rows, **settings)
 
 
-def test_of_200_facts_none_is_left_out_for_its_tokens():
-    generator = np.random.default_rng(0)
-    facts = {" ".join(generator.choice([*"abcdefgh"], 6)) for _ in range(400)}
-    prompts = []
-    for n, fact in enumerate(sorted(facts)[:200]):
-        answer, wrong = (" " + " ".join(generator.choice([*own], 1 + n % 4)) for own in ("klm", "nop"))
-        prompts.append(Prompt(f"line {n}", fact, None, answer, wrong, "", True))
-    found = encode_prompts(prompts, word_tokenizer(WORDS), [0], 17, 16)
-    assert len(found) == 200 and {each.unused for each in found} == {""}
-    assert sum(len(each.answer_rest) > 0 for each in found) == 150
+def test_of_facts_about_entities_none_is_left_out_for_its_tokens():
+    """In a vocabulary of 1,500 pairs of bytes, names of cities have up to seven tokens. Each answer is read as it is written."""
+    coding = Tokenizer(models.BPE())
+    coding.pre_tokenizer, coding.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=1500, special_tokens=["<s>"], initial_alphabet=alphabet)
+    coding.train([str(ROOT / "docs/behaviours.md"), str(ROOT / "docs/definitions.md")], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=coding, bos_token="<s>")
+    prompts = read_prompts(ROOT / "configs/prompts/capitals.jsonl")[1]
+    found = encode_prompts(prompts, tokenizer, [0], 1500, 512)
+    assert len(found) == 192 and {each.unused for each in found} == {""}
+    assert sum(len(each.answer_rest) > 0 < len(each.wrong_rest) for each in found) > 150
+    for prompt, own in zip(prompts, found, strict=True):
+        text = tokenizer.decode([*own.clean[1:], own.answer, *own.answer_rest])
+        assert text == f"{prompt.clean}{prompt.answer}"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2"])

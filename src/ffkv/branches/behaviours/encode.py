@@ -95,9 +95,11 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
             raise UserError(
                 f"{settings.prompts} is compared with prefixes of other text: name `prefixes` and `validation`."
             )
-        longest = anatomy.context - max(len(rest) for own in encoded for rest in (own.answer_rest, own.wrong_rest))
+        rest = max(len(tokens) for own in encoded for tokens in (own.answer_rest, own.wrong_rest))
         sampled = [given.sampled(name) for name in SAMPLED]
-        drawn = draw_prefixes(sampled, given.validation, everywhere, used, generator, longest)
+        fits = len(given.validation.bos) + sampled[SAMPLED.index("position")] + rest <= anatomy.context
+        sampled = [each[fits] for each in sampled]  # prefixes with room for an answer
+        drawn = draw_prefixes(sampled, given.validation, everywhere, used, generator)
         for row, (text, own) in zip([row for row in rows if row["part"]], drawn):
             ids = own.clean.tolist()
             # With the answers of a prompt. The other prompt of a pair is the prefix itself, as no contrast of it is asked for.
@@ -354,12 +356,7 @@ def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[b
 
 
 def draw_prefixes(
-    sampled: Sequence[np.ndarray],
-    corpus: Corpus,
-    whole: bool,
-    most: int,
-    generator: np.random.Generator,
-    longest: float = np.inf,
+    sampled: Sequence[np.ndarray], corpus: Corpus, whole: bool, most: int, generator: np.random.Generator
 ) -> list[tuple[dict, Encoded]]:
     """Draws sampled prefixes: columns of the table `PROMPTS`, and tokens with the one that follows as both answers.
 
@@ -368,11 +365,9 @@ def draw_prefixes(
         corpus: the validation split.
         whole: whether memories are patched at all tokens.
         most: how many to draw at most.
-        longest: most tokens of a prefix.
     """
     sentence, position, following = sampled
-    fits = np.flatnonzero(len(corpus.bos) + position <= longest)
-    drawn = np.sort(generator.choice(fits, min(most, len(fits)), replace=False)).tolist()
+    drawn = np.sort(generator.choice(len(sentence), min(most, len(sentence)), replace=False)).tolist()
     found = []
     for n in drawn:
         ids = corpus.prefix_ids(sentence[n], position[n])
