@@ -110,6 +110,11 @@ CLOSED = [
         (CHATML.replace("\n{{ m", "\n<think>{{ m") + OPEN, [USER, PREFILL], "('<think>') in front of 'c d'"),
         (DEEPSEEK, [USER], "opens thoughts ('<think>') where the answer would begin"),
         (DEEPSEEK, [USER, {**PREFILL, "content": "<think>x</think>c"}], "changes or leaves out '<think>x</think>c'"),
+        (
+            CHATML + OPEN,
+            [USER, {**PREFILL, "content": "<think>let me"}],
+            "The chat ends inside of thoughts: '<think>' in '<think>let me'. Close them",
+        ),
         (NO_TOOLS, [USER, {**USER, "role": "tool"}], "leaves out the last message"),
         (CHATML + OPEN, [{"role": "user"}], "The last message has no content"),
         (CHATML + OPEN, [], "The chat has no message"),
@@ -154,6 +159,15 @@ def test_a_file_of_chats_becomes_texts(tmp_path):
     assert [each.clean for each in chats_of(tmp_path, None, row("a b"))] == ["a b"]  # no chat, no template
     pair = {"clean_prefix": [USER], "patch_prefix": [PREFILL], "clean_answer": " d", "patch_answer": " e"}
     assert chats_of(tmp_path, CHATML + OPEN, pair)[0].patch == "<|im_start|>assistant\nc d"
+
+
+def test_chats_that_the_assistant_has_begun_are_told(tmp_path, capsys):
+    thought = {**PREFILL, "content": "<think>c</think>d"}
+    made = chats_of(tmp_path, CHATML + OPEN, row("a b"), row([USER]), row([USER, PREFILL]), row([USER, thought]))
+    assert made[2].clean.endswith("assistant\nc d") and made[3].clean.endswith("<think>c</think>d")
+    assert "2 of 4 prompts are chats that end with words of the assistant, line 3 first" in capsys.readouterr().out
+    chats_of(tmp_path, CHATML + OPEN, row("a b"), row([USER]))
+    assert "words of the assistant" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,10 @@ def _continued(messages: list[Message], apply: Callable[..., str]) -> str:
     front = text.removesuffix(said.lstrip()).rstrip()
     if (tag := _open_thoughts(front)) and front.endswith(tag):
         raise UserError(f"{WHOSE} opens thoughts ({tag!r}) in front of {said[:100]!r}, with which the chat ends.")
+    if tag := _open_thoughts(said):
+        raise UserError(
+            f"The chat ends inside of thoughts: {tag!r} in {said[-100:]!r}. Close them, so that an answer follows."
+        )
     return text
 
 

@@ -145,7 +145,7 @@ def test_answers_are_the_token_that_continues_the_prompt(tmp_path):
         {**PAIR, "clean_prefix": " ".join("ab" * 8)},
     ]
     found = encoded(tmp_path, *rows)
-    reasons = ["", words.SEVERAL, words.MERGED, words.SAME, words.DOUBLED, words.LONG]
+    reasons = ["", "", words.MERGED, words.SAME, words.DOUBLED, words.LONG]
     assert [each.unused for each in found] == reasons
     first = found[0]
     assert (first.clean.tolist(), first.patch.tolist(), first.answer, first.wrong) == ([0, 1, 2], [0, 1, 3], 4, 5)
@@ -178,13 +178,13 @@ ALONE = [*map(str, range(12))]  # each prompt is a group
 
 def test_halves_are_equal_within_labels():
     labels = ["x"] * 6 + ["y"] * 5 + ["z"]
-    part, order = draw([""] * 11 + [words.SEVERAL], np.ones(12, bool), labels, ALONE, 100, seed=3)
+    part, order = draw([""] * 11 + [words.MERGED], np.ones(12, bool), labels, ALONE, 100, seed=3)
     assert part[11] == ""
     for label in ("x", "y"):
         of_label = [half for half, own in zip(part, labels) if own == label]
         assert abs(of_label.count(words.CHOOSE) - of_label.count(words.ESTIMATE)) <= 1
     assert order[11] == -1 and sorted(order[part == words.CHOOSE]) == [*range((part == words.CHOOSE).sum())]
-    again = draw([""] * 11 + [words.SEVERAL], np.ones(12, bool), labels, ALONE, 100, seed=3)
+    again = draw([""] * 11 + [words.MERGED], np.ones(12, bool), labels, ALONE, 100, seed=3)
     assert part.tolist() == again[0].tolist() and order.tolist() == again[1].tolist()
     assert (draw([""] * 12, np.ones(12, bool), labels, ALONE, 4, 3)[0] != "").sum() == 4
     lists, _ = draw([""] * 12, np.arange(12) < 9, [""] * 12, ALONE, 6, 3)

@@ -305,6 +305,8 @@ def test_every_table_of_a_behaviour():
             prompt=range(6),
             group=GROUP,
             part=["choose", "estimate", "estimate", *[""] * 3],
+            answer_rest=[[], [], [5], [5], [], []],
+            wrong_rest=[[5, 6], [], [5], [], [], []],
             grouped_by="words",
         ),
         "answers": ANSWERS.assign(probability=0.5, patch_difference=ANSWERS["floor"]),
@@ -320,7 +322,7 @@ def test_every_table_of_a_behaviour():
     assert found.keys() == {*summary_tables.SUMMARIES}
     row = found[summary_tables.SUMMARY].iloc[0]
     assert (row["kind"], row["lines"], row["prompts"], row["by_memories"]) == ("pairs", 6, 3, 10 / 8)
-    assert (row["groups"], row["grouped_by"]) == (3, "words")  # of the prompts that are used
+    assert (row["groups"], row["several"], row["grouped_by"]) == (3, 2, "words")  # of the prompts that are used
     assert found[summary_tables.UNUSED].to_dict("list") == {"unused": ["", LONG], "prompts": [5, 1]}
     pd.testing.assert_frame_equal(found[summary_tables.OF_MEMORIES], of_memories())
     pd.testing.assert_frame_equal(found[summary_tables.OF_SETS], summarize.summarize_sets(SETS, own["answers"], GROUP))

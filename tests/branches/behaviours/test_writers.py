@@ -49,11 +49,12 @@ def parts_of(loaded, kind: str) -> tuple[Any, Any, list[tuple[Any, Any]]]:
     return model.model.embed_tokens, model.model.norm, [(each.self_attn, each.mlp) for each in model.model.layers]
 
 
-def run(loaded, kind: str, ids: np.ndarray, to=None, which=lambda layer, writer: False, tokens: int = 1):
+def run(loaded, kind: str, ids: np.ndarray, to=None, which=lambda layer, writer: False, tokens: int | slice = 1):
     """One pass with plain hooks: what is written, what the last norm reads at the last token, and the logits there.
 
-    `to`: what is written instead at the last `tokens`, of writers that `which` names.
+    `to`: what is written instead at the last `tokens`, or at a slice of them, of writers that `which` names.
     """
+    at = tokens if isinstance(tokens, slice) else slice(-tokens, None)
     written, end = {}, []
 
     def note(place):
@@ -61,7 +62,7 @@ def run(loaded, kind: str, ids: np.ndarray, to=None, which=lambda layer, writer:
             state = output[0] if isinstance(output, tuple) else output
             if which(*place):
                 state = state.clone()
-                state[0, -tokens:] = to[place][-tokens:]
+                state[0, at] = to[place][-len(state[0, at]) :]
             written[place] = state[0].detach().clone()
             return (state, *output[1:]) if isinstance(output, tuple) else state
 

@@ -40,6 +40,7 @@ from ffkv.model.anatomy import read_anatomy_to_run
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+BEGINS = "an answer begins the other one"  # which is refused
 NAMED = 4  # words in the name of a group
 # A word; of scripts without blanks between words (Thai to Khmer, Japanese, Chinese) a character.
 WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\w+")
@@ -55,7 +56,8 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
 
     Raises:
         UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
-            fewer than two prompts can be used; or the prefixes are needed and not named.
+            an answer begins the other one, or has several tokens although a graph is asked for; fewer than two prompts can be used; or
+            the prefixes are needed and not named.
     """
     from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
@@ -63,13 +65,9 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     tokenizer = load_tokenizer(given.files["model"], trust_remote_code=anatomy.trust_remote_code)
     kind, prompts = read_prompts(settings.prompts, settings.fields)
     everywhere = settings.positions == "all"
-    if everywhere and kind == words.LISTS:
-        raise UserError(
-            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
-            f" all`. Set `positions` of {given.name} to last, or write pairs."
-        )
     prompts = write_chats(settings.prompts, prompts, tokenizer, settings.chat_template)
     encoded = encode_prompts(prompts, tokenizer, given.train.bos, anatomy.vocabulary, anatomy.context, everywhere)
+    _check(kind, prompts, encoded, settings, given.name)
     positive = np.array([prompt.positive for prompt in prompts])
     labels, unused = [prompt.label for prompt in prompts], [each.unused for each in encoded]
     grouped_by, groups = groups_of(prompts, np.array([not why for why in unused]))
@@ -97,7 +95,11 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
             raise UserError(
                 f"{settings.prompts} is compared with prefixes of other text: name `prefixes` and `validation`."
             )
-        drawn = draw_prefixes([given.sampled(name) for name in SAMPLED], given.validation, everywhere, used, generator)
+        rest = max(len(tokens) for own in encoded for tokens in (own.answer_rest, own.wrong_rest))
+        sampled = [given.sampled(name) for name in SAMPLED]
+        fits = len(given.validation.bos) + sampled[SAMPLED.index("position")] + rest <= anatomy.context
+        sampled = [each[fits] for each in sampled]  # prefixes with room for an answer
+        drawn = draw_prefixes(sampled, given.validation, everywhere, used, generator)
         for row, (text, own) in zip([row for row in rows if row["part"]], drawn):
             ids = own.clean.tolist()
             # With the answers of a prompt. The other prompt of a pair is the prefix itself, as no contrast of it is asked for.
@@ -105,6 +107,23 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
             rows.append({**row, **text, "prompt": len(rows), "clean": ids, "patch": other, "tokens": own.tokens})
     frame = pd.DataFrame(rows).assign(behaviour=given.name, grouped_by=grouped_by)
     return tables.identify(PROMPTS.frame(frame), given.train.attributes)
+
+
+def _check(kind: str, prompts: Sequence[Prompt], encoded: Sequence[Encoded], settings: Behaviour, name: str) -> None:
+    """Refuses what cannot be measured of the prompts of a behaviour with this name."""
+    if settings.positions == "all" and kind == words.LISTS:
+        raise UserError(
+            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
+            f" all`. Set `positions` of {name} to last, or write pairs."
+        )
+    for prompt, own in zip(prompts, encoded, strict=True):
+        both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
+        if own.unused == BEGINS:
+            raise UserError(f"{both} One begins with the other, so nothing tells them apart. Write other answers.")
+        if settings.graph_prompts and not own.unused and (own.answer_rest or own.wrong_rest):
+            raise UserError(
+                f"{both} They have several tokens, and a graph is of one. Set graph_prompts of {name} to 0."
+            )
 
 
 def _check_halves(rows: list[dict], positive: np.ndarray, part: np.ndarray, path: str) -> int:
@@ -135,7 +154,9 @@ def encode_prompts(
     context: int,
     everywhere: bool = False,
 ) -> list[Encoded]:
-    """Encodes prompts to the letter. An answer is the token by which it continues its prompt.
+    """Encodes prompts to the letter. An answer is the tokens by which it continues its prompt.
+
+    Tokens with which both answers begin are put behind the prompt. If nothing is left of one answer, `unused` is `BEGINS`.
 
     Args:
         prompts: texts, see `write_chats`.
@@ -158,30 +179,35 @@ def encode_prompts(
     encoded, first = [], len(beginning) if everywhere else 0
     for prompt, own, patch, *continued in zip(prompts, *of_kinds, strict=True):
         paired = prompt.patch is not None
-        patch = patch if paired else patch[:0]
-        answers = (_answer(own, each) if prompt.answer else (NO_TOKEN, "") for each in continued)
-        (answer, why), (wrong, why_wrong) = answers
-        unused = why or why_wrong or (words.SAME if answer == wrong != NO_TOKEN else "")
-        if max(own.max(initial=0), patch.max(initial=0), answer, wrong) >= vocabulary:
+        common, both, unused = _answers(own, continued) if prompt.answer else ([], [[NO_TOKEN]] * 2, "")
+        (answer, *answer_rest), (wrong, *wrong_rest) = both
+        rows = own, patch if paired else patch[:0]
+        own, patch = (np.array([*ids, *common], np.int64) if len(ids) else ids for ids in rows)
+        if max(own.max(initial=0), patch.max(initial=0), *both[0], *both[1]) >= vocabulary:
             unused = words.UNKNOWN
-        elif max(len(own), len(patch)) >= context:
+        elif max(len(own), len(patch)) + max(len(answer_rest), len(wrong_rest)) >= context:
             unused = words.LONG
         elif min(len(own), len(patch) if paired else len(own)) <= first:
             unused = words.EMPTY
         elif everywhere and paired and len(own) != len(patch):
             unused = words.UNEQUAL
-        name = (own.tobytes(), patch.tobytes(), answer, wrong, prompt.positive)
+        name = (own.tobytes(), patch.tobytes(), *map(tuple, both), prompt.positive)
         unused = unused or (words.DOUBLED if name in seen else "")
         seen.add(name)
-        encoded.append(Encoded(own, patch, answer, wrong, unused, len(own) - first if everywhere else 1))
+        tokens = len(own) - first if everywhere else 1
+        encoded.append(Encoded(own, patch, answer, wrong, unused, tokens, 0, answer_rest, wrong_rest))
     return encoded
 
 
-def _answer(prompt: np.ndarray, continued: np.ndarray) -> tuple[int, str]:
-    """Returns the token by which an answer continues a prompt, and why there is none."""
-    if len(continued) <= len(prompt) or not np.array_equal(continued[: len(prompt)], prompt):
-        return NO_TOKEN, words.MERGED
-    return (int(continued[-1]), "") if len(continued) == len(prompt) + 1 else (NO_TOKEN, words.SEVERAL)
+def _answers(prompt: np.ndarray, continued: Sequence[np.ndarray]) -> tuple[list[int], list[list[int]], str]:
+    """Returns the tokens with which both answers begin, the others of each one, and why they cannot be used."""
+    if not all(len(each) > len(prompt) and np.array_equal(each[: len(prompt)], prompt) for each in continued):
+        return [], [[NO_TOKEN]] * 2, words.MERGED
+    both = [each[len(prompt) :].tolist() for each in continued]
+    equal = len([*itertools.takewhile(lambda tokens: tokens[0] == tokens[1], zip(*both))])
+    if equal == min(map(len, both)):
+        return [], both, words.SAME if both[0] == both[1] else BEGINS
+    return both[0][:equal], [each[equal:] for each in both], ""
 
 
 def changed_words(clean: str, patch: str) -> list[str]:

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import pad as pad_end
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.files import tables
@@ -67,7 +68,7 @@ def measure_routing(running: Running, frame: pd.DataFrame, flips: int, seed: int
     pairs = stored.kind_of(frame) == PAIRS
     frame = frame[frame["part"] != REFERENCE] if pairs else frame
     drawn = Drawn(frame["positive"].to_numpy(bool), frame["group"].to_numpy(str))
-    prompts, by_layer = stored.encoded(frame), []
+    prompts, by_layer = [each for each in stored.encoded(frame) if not each.after], []
     counts = [each.tokens for each in prompts]
     clean = read_shares(running, [each.clean for each in prompts], counts)
     patch = read_shares(running, [each.patch for each in prompts], counts) if pairs else {}
@@ -99,13 +100,15 @@ def read_shares(running: Running, rows: Sequence[np.ndarray], counts: Sequence[i
     return found
 
 
-def side_by_side_at(rows: Sequence[np.ndarray], counts: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
+def side_by_side_at(
+    rows: Sequence[np.ndarray], counts: Sequence[int], device: str, after: int = 0
+) -> tuple[Tensor, Tensor]:
     """Returns the ids of prompts, padded on the right [prompt, token], and the numbers in it of the last tokens of each, flat.
 
-    `counts`: number of these tokens of each prompt.
+    `counts`: number of these tokens of each prompt. `after`: number of tokens behind them.
     """
     ids = pad(rows, device)
-    ends = np.arange(len(rows)) * ids.shape[1] + [*map(len, rows)]
+    ends = np.arange(len(rows)) * ids.shape[1] + [*map(len, rows)] - after
     last = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return ids, to_device(np.concatenate(last), device)
 
@@ -167,23 +170,25 @@ def measure_effects(
 ) -> pd.DataFrame:
     """Returns the columns of the table `EXPERTS` about effects, a row per expert, change and reach.
 
-    `group`: of each prompt [prompt].
+    `prompts`: their rows, see `Encoded`. `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks, shape = banks_of(loaded.anatomy.layers), (len(prompts), 4, len(REACHES))
+    banks, shape, owner = banks_of(loaded.anatomy.layers), (len(group), 4, len(REACHES)), stored.owners(prompts)
     layers = [layer for layer, _ in banks]
     # See `measure_prompt`; 0 where a prompt is not sent to the expert.
     made = [np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks]
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
-            clean, counts = [prompts[n].clean for n in rows], [prompts[n].tokens for n in rows]
-            changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device), unproven)
+            own = [prompts[n] for n in rows]
+            clean, counts = [each.clean for each in own], [each.tokens for each in own]
+            changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device, own[0].after), unproven)
             unchanged = run_unchanged(loaded, layers, clean, running.keeps)
             for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
                 for row, base, part in zip(rows, bases, parts, strict=True):
                     experts, found = measure_prompt(running, layer, prompts[row], base, *changes_beside(*part))
-                    of_layer[row][:, :, experts] = found
+                    of_layer[owner[row]][:2, :, experts] += found[:2]
+                    of_layer[owner[row]][2:, :, experts] = found[2:]
             bar.update(len(rows))
     if unproven:
         say(f"Layers {sorted(unproven)}: their routers cannot be made to leave an expert out, so `replaced` is empty.")
@@ -211,7 +216,7 @@ def measure_prompt(
     run = known & something
     # A change of nothing is the last one: what it gives is rounded as the others are.
     asked = torch.cat([flat[run], flat.new_zeros(1, *flat.shape[1:])])
-    asked = asked[:, -1] if running.keeps else asked
+    asked = pad_end(asked, (0, 0, 0, prompt.after))
     ends = changed_ends(running.loaded, layer, running.reruns[layer.index], [base], [asked])
     falls = torch.where(known, 0, torch.nan).double().cpu().repeat(len(REACHES), 1)
     pairs = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(asked), -1)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ffkv.base.files import tables
 from ffkv.base.files.columns import Table
@@ -94,6 +95,7 @@ def measure(
 
     Args:
         memories: the table `MEMORIES`.
+        prompts: their rows, see `Encoded`.
         prefixes: other text, with the token that follows as answer.
         mean: mean coefficients over the train split [memory].
         name: of the behaviour, for the progress.
@@ -123,13 +125,23 @@ def measure(
                     made[EFFECTS] += [row | {"source": words.OUTSIDE} for row in of_outside if row["reach"] == "total"]
                     made[SETS] += measure_sets(sets, half)
                     made[PARTS] += _rows(parts, half, kept=half.differences([part.memories for part in parts]))
-                    made[WRITERS] += measure_writers(running, norms, [texts[n] for n in own])
                 else:
                     made[SIDE_EFFECTS] += measure_side_effects(sets, half)
                 bar.update(len(own))
+    made[WRITERS] = measure_writers(running, norms, prompts)
     for table, rows in made.items():
         rows.sort(key=lambda row: row["prefix" if table is SIDE_EFFECTS else "prompt"])
+    if any(each.after for each in prompts):
+        made |= {table: _summed(table, rows) for table, rows in made.items() if rows and table is not SIDE_EFFECTS}
     return made
+
+
+def _summed(table: Table, rows: list[dict]) -> list[dict]:
+    """Returns rows of a table, with the sum of what was measured on the rows of each prompt, see `Encoded`."""
+    frame = pd.DataFrame(rows)
+    measured = [name for name in ("effect", "patched", "kept") if name in frame]
+    keys = [name for name in table.names if name in frame and name not in measured]
+    return frame.groupby(keys, sort=False, dropna=False)[measured].sum().reset_index().to_dict("records")
 
 
 def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:
@@ -169,7 +181,8 @@ def measure_candidates(
         copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
         moves = (((each.m - each.base)[:, places].to(each.s.device), each.s[layer.index]) for each in subjects)
         removed = [s * move for move, s in moves]  # [token, candidate]
-        along = [of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed]
+        each_token = (of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed)
+        along = [pad(of_prompt, (0, prompts[0].after)) for of_prompt in each_token]  # nothing at tokens of an answer
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
         changed = [
             {"layer": layer.index, "memory": each.memory, "source": source, "control": n}

@@ -9,8 +9,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import suggestion
+from ffkv.base.terminal import say
 from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS
-from ffkv.corpus.chat import Message, chat_renderer, check_messages
+from ffkv.corpus.chat import ANSWERING, Message, chat_renderer, check_messages
 from ffkv.corpus.raw_file import check_text
 from ffkv.corpus.rows import json_rows
 
@@ -114,6 +115,13 @@ def write_chats(
             raise UserError(f"{path}, {line}: the chat has {len(written):,} characters. Write at most {LONGEST:,}.")
         return written
 
+    prompts = [*prompts]
+    chats = ((each.line, each.clean) for each in prompts if not isinstance(each.clean, str))
+    if begun := [line for line, chat in chats if chat[-1]["role"] in ANSWERING]:
+        say(
+            f"{path}: {len(begun)} of {len(prompts)} prompts are chats that end with words of the assistant, {begun[0]} first. What is"
+            " measured there goes on behind these words, also where the model would begin otherwise."
+        )
     return [
         prompt._replace(clean=text(prompt.clean, prompt.line), patch=text(prompt.patch, prompt.line))
         for prompt in prompts

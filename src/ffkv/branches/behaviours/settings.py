@@ -15,7 +15,7 @@ class Behaviour(Section):
     prompts: str = Field(min_length=1)
     """File of prompts: a JSON object per line. A pair has `clean_prefix`, `patch_prefix`, `clean_answer` and `patch_answer`; a
     prompt has `prompt`, `answer` and `wrong`; of two lists, a line has `positive` or `negative`. `label` is optional, and so is `group`:
-    lines of one group count as one draw (docs/behaviours.md)."""
+    lines of one group count as one draw. Answers may have several tokens (docs/behaviours.md)."""
     fields: dict[str, str] = Field({})
     """What the file calls its fields, if it was written for another tool: ffkv's name of a field, and the file's. For example,
     `{clean_prefix: clean, patch_prefix: corrupted, clean_answer: correct, patch_answer: incorrect}`. Each line must have these."""
@@ -63,7 +63,7 @@ class Behaviour(Section):
     """Number of times that groups of prompts are drawn again, for the stability of sets. They are compared two by two."""
 
     graph_prompts: Whole = Field(0, ge=0)
-    """Maximum number of prompts of each half for the graph of the behaviour (docs/graphs.md). 0 makes no graph."""
+    """Maximum number of prompts of each half for the graph of the behaviour (docs/graphs.md), whose answers have one token. 0 makes no graph."""
     graph_share: float = Field(0.8, gt=0, le=1)
     """Share of the logit difference that the memories of the graph keep when all others are patched; and of the summed sizes of
     the effects of all edges that the edges of the graph have."""

@@ -37,17 +37,21 @@ def read_behaviour(given: Given, settings: Behaviour) -> PromptStates:
     return read_states(given.model(), given.head(), stored.encoded(own), *how, settings.frozen)
 
 
-class AtTokens:
-    """m, and the factor s of a norm after each layer, at the last tokens of some prompts, at which memories are patched.
+SUMMED = ("difference", "patch_difference", "screen", "frozen_screen")  # over the rows of a prompt
 
-    Prompts with fewer tokens are padded in front.
+
+class AtTokens:
+    """m, and the factor s of a norm after each layer, at the tokens of some prompts at which memories are patched.
+
+    Prompts with fewer tokens are padded in front. `after`: number of tokens behind these.
     """
 
-    def __init__(self, loaded: LoadedModel, rows: Sequence[np.ndarray], tokens: Sequence[int]):
+    def __init__(self, loaded: LoadedModel, rows: Sequence[np.ndarray], tokens: Sequence[int], after: int = 0):
         self.ids = pad(rows, loaded.device)
         self.last = torch.tensor([len(row) - 1 for row in rows])
-        back = torch.arange(max(tokens)).flip(0)  # how far each token is from the last one
-        places = torch.broadcast_tensors(torch.arange(len(rows))[:, None], (self.last[:, None] - back).clamp_min(0))
+        back = torch.arange(max(tokens)).flip(0)  # how far each token is from the last one that is patched
+        at = (self.last[:, None] - after - back).clamp_min(0)
+        places = torch.broadcast_tensors(torch.arange(len(rows))[:, None], at)
         self.places = torch.stack(places).to(loaded.device)
         self.padding = (back >= torch.tensor(tokens)[:, None]).to(loaded.device)  # [prompt, token]
         self.m = [torch.empty(0)] * len(loaded.anatomy.layers)  # [layer][prompt, token, memory], 0 in the padding
@@ -68,10 +72,12 @@ class AtTokens:
 
 
 def side_by_side(prompts: Sequence[Encoded], batch_tokens: int) -> Iterator[np.ndarray]:
-    """Yields the numbers of prompts of similar length of one block, which are read together."""
+    """Yields the numbers of rows of similar length of one block of prompts, which are read together. First rows come first."""
     lengths = np.array([max(len(each.clean), len(each.patch)) for each in prompts])
-    for start in range(0, len(prompts), BLOCK):
-        yield from (start + group for group in batches(lengths[start : start + BLOCK], batch_tokens))
+    block, after = stored.owners(prompts) // BLOCK, np.array([each.after for each in prompts])
+    for number in np.unique(block):
+        for own in (np.flatnonzero((block == number) & (after == n)) for n in np.unique(after[block == number])):
+            yield from (own[group] for group in batches(lengths[own], batch_tokens))
 
 
 def read_states(
@@ -87,7 +93,7 @@ def read_states(
     """Reads what memories do on prompts.
 
     Args:
-        prompts: prompts that are used [prompt].
+        prompts: the rows of prompts that are used, see `Encoded` [row]. Contributions are those of first rows.
         mean: mean coefficients over the train split [memory].
         baseline: the setting; without pairs "patch" is "mean".
         batch_tokens: maximum number of tokens per pass, padding included.
@@ -96,7 +102,8 @@ def read_states(
     Raises:
         UserError: states are not finite, or the model cannot be differentiated.
     """
-    count, memories, offset = len(prompts), loaded.anatomy.layer_offset[-1], loaded.anatomy.layer_offset
+    owner = stored.owners(prompts)
+    count, memories, offset = len(np.unique(owner)), loaded.anatomy.layer_offset[-1], loaded.anatomy.layer_offset
     names = ("contribution", "coefficient", "change", "screen")
     made = {name: np.full(count, np.nan, np.float32) for name in ("difference", "patch_difference", "probability")}
     made |= {name: np.zeros((count, memories), np.float32) for name in (*names, "frozen_screen")}
@@ -111,7 +118,12 @@ def read_states(
         found = _read_batch(loaded, head, own, means, baseline, values, frozen and not why)
         found["contribution"] *= norms
         for name, tensor in found.items():
-            made[name][rows] = tensor.numpy()
+            if not own[0].after:
+                made[name][owner[rows]] = tensor.numpy()
+            elif name == "probability":
+                np.multiply.at(made[name], owner[rows], tensor.numpy())
+            elif name in SUMMED:
+                np.add.at(made[name], owner[rows], tensor.numpy())
     if not all(np.isfinite(made[name]).all() for name in names):
         raise UserError(
             f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use"
@@ -120,7 +132,7 @@ def read_states(
     return PromptStates(
         layer_offset=np.asarray(offset),
         norm=norms.numpy(),
-        prompt=np.array([each.number for each in prompts], np.int32),
+        prompt=np.array([each.number for each in prompts if not each.after], np.int32),
         attributes={**attributes},
         **made,
     )
@@ -136,10 +148,10 @@ def _read_batch(
     hold: bool,
 ) -> dict[str, Tensor]:
     """Returns the fields of `PromptStates` of one batch, with s m in place of the contribution. `hold`: see `why_not_held`."""
-    tokens = [each.tokens for each in prompts]
-    clean = AtTokens(loaded, [each.clean for each in prompts], tokens)
+    how = [each.tokens for each in prompts], prompts[0].after
+    clean = AtTokens(loaded, [each.clean for each in prompts], *how)
     read_as, found = loaded.anatomy.read_as, dict[str, Tensor]()
-    if prompts[0].answer == NO_TOKEN:  # two lists
+    if prompts[0].answer == prompts[0].wrong == NO_TOKEN:  # two lists
         run_states(loaded, clean)
         scaled = [(s * m.to(s.device)).sum(1) for s, m in zip(clean.s, clean.m, strict=True)]
         return _copied({"contribution": torch.cat(scaled, 1), "coefficient": clean.all_m().sum(1)})
@@ -151,10 +163,12 @@ def _read_batch(
 
     gradients, end = link(loaded, clean.ids, clean.receive, "ms").at(clean.last, of_end)
     logits = head.logits(end, read_as)
-    found["probability"] = logits.double().softmax(-1).gather(1, pairs[:, :1].to(logits.device))[:, 0].float()
+    answers = pairs[:, :1].to(logits.device)
+    probability = logits.double().softmax(-1).gather(1, answers.clamp_min(0)).where(answers >= 0, 1)
+    found["probability"] = probability[:, 0].float()
     patch = None
     if len(prompts[0].patch):
-        patch = AtTokens(loaded, [each.patch for each in prompts], tokens)
+        patch = AtTokens(loaded, [each.patch for each in prompts], *how)
         found["patch_difference"] = head.differences(run_states(loaded, patch), pairs, read_as)
     held = held_gradients(loaded, clean.ids, clean.last, of_end, end) if hold else None
     of_layers: list[dict[str, Tensor]] = []
@@ -188,11 +202,11 @@ def _copied(found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def run_states(loaded: LoadedModel, states: AtTokens) -> Tensor:
     """Runs prompts without gradients; returns what the head reads at the last token [prompt, d]."""
-    ends: list[Tensor] = []
+    ends, rows = list[Tensor](), torch.arange(len(states.ids))
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         if layer is loaded.anatomy.layers[-1] and quantity == loaded.anatomy.end:
-            ends.append(states.at(tensor)[:, -1])
+            ends.append(tensor[rows, states.last].float())
         states.receive(layer, quantity, tensor)
 
     with tap(loaded.model, loaded.anatomy.layers, f"ms{loaded.anatomy.end}") as run:

@@ -1,6 +1,6 @@
 """What later steps read of the first two: the prompts that are used, as token ids, and what memories do on them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +22,33 @@ OF_MEMORY: dict[str, Any] = {"dimensions": "prompt memory", "dtype": "float32", 
 
 
 class Encoded(NamedTuple):
-    """A prompt as the model reads it."""
+    """A prompt as the model reads it, or one of its rows.
+
+    Answers of several tokens are teacher-forced: the model reads the prompt, and each answer as far as the token that is asked for. Each
+    such text is a row. The difference of a prompt is the sum of those of its rows, `Head.differences` of `answer` and `wrong`.
+    """
 
     clean: np.ndarray  # ids of its tokens, with what precedes every sentence [token]
     patch: np.ndarray  # those of the other prompt of a pair; empty without one [token]
-    answer: int  # id of the answer; -1 in lists
-    wrong: int
+    answer: int  # id of the first token of the answer; -1 in lists, and where a row is about the wrong answer alone
+    wrong: int  # that of the wrong answer; -1 in lists, and where a row is about the answer alone
     unused: str  # why it is not used; "" if it is
-    tokens: int = 1  # number of tokens at its end at which memories are patched
+    tokens: int = 1  # number of tokens at which memories are patched, the last ones but those of an answer
     number: int = 0  # its number in the table `PROMPTS`; of a prefix, that among the sampled ones
+    answer_rest: Sequence[int] = ()  # ids of the further tokens of the answer; none in a row
+    wrong_rest: Sequence[int] = ()  # those of the wrong answer
+    after: int = 0  # number of tokens of an answer at the end of a row, at which nothing is patched; 0 in the first row
+
+    def rows(self) -> list["Encoded"]:
+        """Returns the rows of a prompt: that of the first tokens of both answers, then one of each further token."""
+        made = [first := self._replace(answer_rest=(), wrong_rest=())]
+        for wrong, tokens in enumerate(((self.answer, *self.answer_rest), (self.wrong, *self.wrong_rest))):
+            for n, token in enumerate(tokens[1:], 1):
+                clean, patch = (np.array([*ids, *tokens[:n]], np.int64) for ids in (self.clean, self.patch))
+                asked = (NO_TOKEN, token) if wrong else (token, NO_TOKEN)
+                patch = patch if len(self.patch) else self.patch
+                made.append(Encoded(clean, patch, *asked, first.unused, first.tokens, first.number, after=n))
+        return made
 
 
 def used(prompts: pd.DataFrame) -> pd.DataFrame:
@@ -44,10 +62,15 @@ def first(prompts: pd.DataFrame, part: str, count: int) -> pd.DataFrame:
 
 
 def encoded(prompts: pd.DataFrame) -> list[Encoded]:
-    """Returns the tokens of prompts, from their rows of the table `PROMPTS`."""
-    columns = (prompts[name].tolist() for name in ("answer", "wrong", "unused", "tokens", "prompt"))
+    """Returns the rows of prompts, those of one below each other, from the table `PROMPTS`."""
+    names = ("answer", "wrong", "unused", "tokens", "prompt", "answer_rest", "wrong_rest")
     ids = ([np.asarray(own, np.int64) for own in prompts[name]] for name in ("clean", "patch"))
-    return [*map(Encoded, *ids, *columns)]
+    return [row for each in map(Encoded, *ids, *(prompts[name].tolist() for name in names)) for row in each.rows()]
+
+
+def owners(rows: Sequence[Encoded]) -> np.ndarray:
+    """Returns the place of each row's prompt among the prompts [row]."""
+    return np.cumsum([each.after == 0 for each in rows], dtype=np.int64) - 1
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -83,12 +106,13 @@ class PromptStates:
     norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
     prompt: np.ndarray = dataset("prompt", "int32", unit="1", about="number of the prompt in `prompts.parquet`")
     difference: np.ndarray = dataset(
-        **OF_PROMPT, about="logit of the answer minus that of the wrong answer; NaN in lists"
+        **OF_PROMPT,
+        about="logit of the answer minus that of the wrong answer; of several tokens, their log-probabilities; NaN in lists",
     )
     patch_difference: np.ndarray = dataset(
         **OF_PROMPT, about="the same on the other prompt of the pair; NaN without one"
     )
-    probability: np.ndarray = dataset(**OF_PROMPT, about="probability of the answer; NaN in lists")
+    probability: np.ndarray = dataset(**OF_PROMPT, about="probability of the answer, of all its tokens; NaN in lists")
     contribution: np.ndarray = dataset(
         **OF_MEMORY, about="s m ‖v‖, clean - patch; without pairs clean - mean; in lists clean alone"
     )

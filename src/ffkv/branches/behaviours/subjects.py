@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ffkv.base.batching import batches, tight_batches, to_device
 from ffkv.base.errors import UserError
@@ -59,7 +60,7 @@ class Copy(NamedTuple):
 
 
 def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray, baseline: str) -> list[Subject]:
-    """Reads the coefficients of prompts, and what they are patched to.
+    """Reads the coefficients of prompts, or of rows with as many tokens behind those that are patched, and what they are patched to.
 
     A pass has one changed copy at least. `running`: if it keeps keys and values, memories are patched at the last token alone, and a
     copy reads one token. `mean`, `baseline`: see `states.read_states`.
@@ -70,12 +71,12 @@ def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray,
     for batch in batches(np.array([max(len(each.clean), len(each.patch)) for each in prompts]), running.batch_tokens):
         own = [prompts[n] for n in batch.tolist()]
         rows, pairs = [each.clean for each in own], torch.tensor([(each.answer, each.wrong) for each in own])
-        tokens = [each.tokens for each in own]
-        states, base = AtTokens(loaded, rows, tokens), others.expand(len(own), max(tokens), -1)
+        tokens, after = [each.tokens for each in own], own[0].after
+        states, base = AtTokens(loaded, rows, tokens, after), others.expand(len(own), max(tokens), -1)
         with running_in_float32(loaded.model):
             run_states(loaded, states)
             if baseline == "patch" and len(own[0].patch):
-                patched = AtTokens(loaded, [each.patch for each in own], tokens)
+                patched = AtTokens(loaded, [each.patch for each in own], tokens, after)
                 run_states(loaded, patched)
                 base = patched.all_m()
             (unchanged,) = run_unchanged(loaded, layers[-1:], rows, running.keeps)
@@ -89,8 +90,9 @@ def read_prompts(running: Running, prompts: Sequence[Encoded], mean: np.ndarray,
 
 
 def _alike(subjects: Sequence[Subject], keep: bool = False) -> Iterator[tuple[int, list[int]]]:
-    """Yields numbers of prompts that run side by side: as many tokens, and patched at as many. And the tokens of a copy."""
-    shapes = [(1 if keep else len(each.prompt.clean), each.prompt.tokens) for each in subjects]
+    """Yields numbers of prompts that run side by side: as many tokens, and patched at the same. And the tokens of a copy."""
+    prompts = [each.prompt for each in subjects]
+    shapes = [(each.tokens + each.after if keep else len(each.clean), each.tokens, each.after) for each in prompts]
     for shape, own in itertools.groupby(sorted(range(len(shapes)), key=shapes.__getitem__), shapes.__getitem__):
         yield shape[0], [*own]
 
@@ -127,18 +129,19 @@ def screen(
 
 
 def _screen(subjects: Sequence[Subject], weights: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    loaded, head, tokens = subjects[0].loaded, subjects[0].head, subjects[0].prompt.tokens
+    loaded, head, prompt = subjects[0].loaded, subjects[0].head, subjects[0].prompt
+    at = slice(-prompt.tokens - prompt.after, -prompt.after or None)
     base, weight = (_stack(each, loaded.device) for each in ((own.base for own in subjects), weights))
     moves: list[Tensor] = []  # by what o changes along each value if it is not patched [layer][state, token, memory]
     differences: list[Tensor] = []
 
     def edit(layer: Layer, m: Tensor, factor: Tensor) -> Tensor:
         place = subjects[0].place_of(layer)
-        own, s = m[:, -tokens:].float(), factor[:, -tokens:].float()
+        own, s = m[:, at].float(), factor[:, at].float()
         rises = own - base[..., place].to(m.device)
         moves.append((s * rises).detach())
         change = -s * (rises * (1 - weight[..., place].to(m.device))) @ subjects[0].values[layer.index]
-        return torch.cat([change.new_zeros(len(m), m.shape[1] - tokens, change.shape[-1]), change], 1)
+        return pad(change, (0, 0, m.shape[1] - prompt.tokens - prompt.after, prompt.after))
 
     def of_end(end: Tensor) -> Tensor:
         found, gradient = head.difference_gradients(end, _pairs(subjects), loaded.anatomy.read_as)
@@ -148,7 +151,7 @@ def _screen(subjects: Sequence[Subject], weights: Sequence[Tensor]) -> tuple[np.
     ids = to_device(np.stack([each.prompt.clean for each in subjects]), loaded.device)
     slopes, _ = link(loaded, ids, edit=edit).at(torch.full((len(ids),), ids.shape[1] - 1), of_end)
     found = [
-        (move * (slope[:, -tokens:].to(v.device) @ v.T)).to(loaded.device)
+        (move * (slope[:, at].to(v.device) @ v.T)).to(loaded.device)
         for move, slope, v in zip(moves, slopes, subjects[0].values, strict=True)
     ]
     both = torch.cat([torch.cat(found, 2).flatten(1), *differences], 1).cpu().numpy()  # one copy
@@ -240,7 +243,7 @@ def _patch(
         ids = torch.cat([each.ids.expand(count, -1) for each in bases])
         bases, count = [bases[0]._replace(ids=ids)], len(ids)
     with running_in_float32(loaded.model):  # the model's own code may refuse such arguments, in a way of its own
-        ends = tried(patched_ends, loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2])
+        ends = tried(patched_ends, loaded, loaded.anatomy.layers, bases, count, edit, keep, shape[2], prompt.after)
     problem = ends if isinstance(ends, Exception) else None
     if not problem:
         ends, pairs = ends.flatten(0, 1), _pairs(subjects).repeat_interleave(shape[1], 0)

@@ -55,6 +55,7 @@ def summarize(
     areas = summarize_areas(own["parts"], own["sets"], own["answers"], group) if len(own["sets"]) else pd.DataFrame()
     row = summarize_behaviour(own["answers"], own["memories"], group, of_memories, of_sets)
     row |= {"kind": stored.kind_of(encoded), "lines": len(encoded), "grouped_by": encoded["grouped_by"].iloc[0]}
+    row["several"] = int((stored.used(encoded)[["answer_rest", "wrong_rest"]].map(len) > 0).any(axis=1).sum())
     counts = encoded["unused"].value_counts(sort=False)
     return {
         summary_tables.SUMMARY: pd.DataFrame([row]),

@@ -20,6 +20,7 @@ SUMMARY = table(
     word("kind", "what its file has", "pairs", "prompts", "lists"),
     count("lines", "prompts in the file"),
     count("prompts", "prompts that are used"),
+    count("several", "those of them with an answer of several tokens", since="fourth"),
     count("groups", "groups of these prompts", since="fourth"),
     tables.GROUPED_BY,
     share("accuracy", "share of them on which the answer has a higher logit than the wrong answer; empty in lists"),

@@ -142,10 +142,12 @@ PROMPTS = table(
     ),
     word("unused", "why it is not used; empty if it is", *words.REASONS, ""),
     text("text", "the prompt as the model reads it"),
-    Column("clean", "object", "ids of its tokens", "token"),
+    Column("clean", "object", "ids of its tokens, and of those with which both answers begin", "token"),
     Column("patch", "object", "ids of the tokens of the other prompt of the pair; none without one", "token"),
-    token_id("answer", "the answer"),
-    token_id("wrong", "the wrong answer"),
+    token_id("answer", "the first token of the answer"),
+    token_id("wrong", "that of the wrong answer"),
+    Column("answer_rest", "object", "ids of the further tokens of the answer", "token", since="fourth"),
+    Column("wrong_rest", "object", "those of the wrong answer", "token", since="fourth"),
     count("tokens", "tokens at its end at which memories are patched"),
 )
 ANSWERS = table(
@@ -155,7 +157,11 @@ ANSWERS = table(
     PROMPT,
     text("label", "its label"),
     PART,
-    number("difference", "logit of the answer minus that of the wrong answer; empty in lists", LOGITS),
+    number(
+        "difference",
+        "logit of the answer minus that of the wrong answer; of several tokens, their summed log-probabilities; empty in lists",
+        LOGITS,
+    ),
     number("patch_difference", "the same on the other prompt of the pair; empty without one", LOGITS),
     number("floor", "`patch_difference`; empty where memories are patched to something else", LOGITS, since="fourth"),
     share("probability", "probability of the answer; empty in lists"),

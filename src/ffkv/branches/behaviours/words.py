@@ -13,8 +13,7 @@ GROUP = "group"  # where a group may be
 READ = (*FIELDS[PAIRS], *FIELDS[PROMPTS], *FIELDS[LISTS], *LABEL_FIELDS, GROUP)  # all fields
 REFERENCE = "reference"  # prefixes of other text, with which prompts are compared
 # Why a prompt is not used.
-REASONS = SEVERAL, MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
-    "an answer has several tokens",
+REASONS = MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "an answer and the prompt make one token",
     "both answers are the same token",
     "a token is none of the model",

@@ -41,13 +41,13 @@ def find_norms(loaded: LoadedModel, prompts: Sequence[Encoded]) -> list[nn.Modul
 
 
 def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Sequence[Encoded]) -> list[dict]:
-    """Returns rows of the table `WRITERS`, without the behaviour, of prompts of pairs. The model computes in float32.
+    """Returns rows of the table `WRITERS`, without the behaviour, of the rows of pairs. The model computes in float32.
 
     A prompt has none, and is named, if a run in which nothing is patched, or everything, predicts otherwise than on it, or the other one.
 
-    `norms`: see `find_norms`; without any there are no rows.
+    `norms`: see `find_norms`; without any there are no rows. `prompts`: see `Encoded`.
     """
-    loaded, head, rows = running.loaded, running.head, list[dict]()
+    loaded, head, rows, unproven = running.loaded, running.head, list[dict](), set[int]()
     named, sets = sets_of_writers(len(loaded.anatomy.layers))
     patched = torch.from_numpy(np.pad(sets, ((0, 1), (0, 0)))).to(loaded.device)  # a last copy has nothing patched
     for prompt in prompts if norms else ():
@@ -58,13 +58,13 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
             _, slope = head.difference_gradients(clean.end[:, -1], pair, loaded.anatomy.read_as)
         changes = (clean.parts[:, -1] - patch.parts[:, -1]).double()
         found = {("direct", "last"): sets @ (changes @ slope[0].to(changes)).cpu().numpy()}
-        for positions, tokens in (("last", 1), ("all", ids.shape[1]))[: 1 + (ids.shape == other.shape)]:
-            at_once = patched.split(max(1, running.batch_tokens // ids.shape[1]))
-            ends = torch.cat([run_writes(loaded, norms, ids, patch, tokens, each).end[:, -1] for each in at_once])
-            if not relative_error(ends[-2:], torch.cat([patch.end[:, -1], clean.end[:, -1]])) < TOLERANCE:
-                why = "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has"
-                say(f"What attention and memories write on prompt {prompt.number} is not told: {why}.", error=True)
-                found = {}
+        stop, last = -prompt.after or None, -1 - prompt.after
+        for positions, start in (("last", last), ("all", None))[: 1 + (ids.shape == other.shape)]:
+            at_once, at = patched.split(max(1, running.batch_tokens // ids.shape[1])), slice(start, stop)
+            made = [run_writes(loaded, norms, ids, patch, at, each).end[:, [last, -1]] for each in at_once]
+            proof, ends = torch.cat(made).unbind(1)
+            if not relative_error(proof[-2:], torch.cat([patch.end[:, last], clean.end[:, last]])) < TOLERANCE:
+                unproven.add(prompt.number)
                 break
             differences = head.differences(ends, pair.expand(len(ends), -1), loaded.anatomy.read_as).double()
             found["total", positions] = (differences[-1] - differences[:-1]).cpu().numpy()
@@ -73,4 +73,9 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
             for (reach, positions), effects in found.items()
             for each, effect in zip(named, effects.tolist(), strict=True)
         ]
-    return rows
+    for number in sorted(unproven):
+        why = (
+            "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has"
+        )
+        say(f"What attention and memories write on prompt {number} is not told: {why}.", error=True)
+    return [row for row in rows if row["prompt"] not in unproven]

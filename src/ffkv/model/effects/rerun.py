@@ -47,14 +47,15 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int, keep: bool) 
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
 
     `layer`: the layer that changes. `batch_tokens`: maximum number of tokens per pass, padding included. A pass makes one change
-    at least. `keep`: whether the model keeps keys and values of the prefixes, see `keeps`. Then only the last token can change.
-    Raises UserError if no way is right.
+    at least. `keep`: whether the model keeps keys and values of the prefixes, see `keeps`. Then as many last tokens of all prefixes
+    change. Raises UserError if no way is right.
     """
     ways: list[Way] = [*[read_on] * keep, row_by_row, from_the_start]
 
     def rerun(bases: Sequence[Unchanged], changes: Sequence[Tensor], along: Along = None) -> list[Tensor]:
         ends: list[dict[int, Tensor]] = [{0: base.end.new_empty(0, len(base.end))} for base in bases]
-        for parts in _passes(ways[0] is read_on, bases, changes, batch_tokens):
+        read = _tokens(changes, along) if ways[0] is read_on else 0
+        for parts in _passes(read, bases, changes, batch_tokens):
             own = [bases[n] for n, _ in parts]
             times = None if along is None else [along[n][rows] for n, rows in parts]
             found = tried(ways[0], loaded, layer, own, [changes[n][rows] for n, rows in parts], times)
@@ -76,19 +77,24 @@ def _proves(ends: Sequence[Tensor], bases: Sequence[Unchanged]) -> bool:
 
 
 def _passes(
-    together: bool, bases: Sequence[Unchanged], changes: Sequence[Tensor], batch_tokens: int
+    read: int, bases: Sequence[Unchanged], changes: Sequence[Tensor], batch_tokens: int
 ) -> list[list[tuple[int, slice]]]:
     """Returns the prefixes of each pass, and which of their changes it makes.
 
-    `together`: a pass may have several prefixes, and reads one token per change; else it reads a whole prefix per change.
+    `read`: tokens that a pass reads per change, of which it may have several prefixes; 0: it reads the whole only prefix per change.
     """
     parts = list[tuple[int, slice]]()
     for n, (base, own) in enumerate(zip(bases, changes, strict=True)):
-        room = max(1, batch_tokens // (1 if together else base.ids.shape[1]) - 1)
+        room = max(1, batch_tokens // (read or base.ids.shape[1]) - 1)
         parts += [(n, slice(start, min(start + room, len(own)))) for start in range(0, len(own), room)]
     sizes = [1 + rows.stop - rows.start for _, rows in parts]
-    groups = batches(np.array(sizes), batch_tokens) if together else np.arange(len(parts))[:, None]
+    groups = batches(np.array(sizes), batch_tokens // read) if read else np.arange(len(parts))[:, None]
     return [[parts[number] for number in group] for group in groups]
+
+
+def _tokens(changes: Sequence[Tensor], along: Along) -> int:
+    """Returns how many last tokens change, see `changed_ends`."""
+    return (changes[0].shape[1] if changes[0].ndim == 3 else 1) if along is None else along[0].shape[1]
 
 
 def _reason(found: object) -> str:
@@ -119,21 +125,22 @@ def read_on(
     not run. `layer`: of all prefixes, or of each one, ascending.
     """
     layers = [layer] * len(bases) if isinstance(layer, Layer) else layer
+    counts, tokens = [*map(len, changes)], _tokens(changes, along)
+    by_token = [own if own.ndim == 3 else own[:, None] for own in changes]
     if along is not None:
-        changes = [times[:, -1:] * own for times, own in zip(along, changes, strict=True)]
-    counts = [*map(len, changes)]
+        by_token = [times[..., None] * own for times, own in zip(along, by_token, strict=True)]
     places = np.full((len(counts), max(counts) + 1), sum(counts))  # of changes, and behind the last one no change
     for row, count, stop in zip(places, counts, np.cumsum(counts).tolist(), strict=True):
         row[:count] = np.arange(stop - count, stop)
-    o, device = torch.stack([base.o[-1] for base in bases])[:, None], changes[0].device
-    each = torch.cat([*changes, changes[0].new_zeros(1, o.shape[-1])])[to_device(places, str(device))]
-    states = (o.float() + each.to(o.device)).to(o.dtype)
+    o, device = torch.stack([base.o[-tokens:] for base in bases])[:, None], changes[0].device
+    each = torch.cat([*by_token, changes[0].new_zeros(1, *o.shape[2:])])[to_device(places, str(device))]
+    states = (o.float() + each.to(o.device)).to(o.dtype).flatten(1, 2)
     past = bases[0].past  # a model may keep keys and values in other blocks than those of its layers
     each_keeps = past is not None and len(past.blocks) == len(loaded.anatomy.layers)
     begins = [each_keeps * (layer.index + (not layer.sum_module)) for layer in layers]
-    ids, arguments = behind(bases, states.shape[1], begins)
+    ids, arguments = behind(bases, max(counts) + 1, begins, tokens)
     with resumed(loaded.model, loaded.anatomy.layers, layers, states, bases[0].returns):
-        ends = read_ends(loaded, ids, **arguments)
+        ends = read_ends(loaded, ids, **arguments)[:, tokens - 1 :: tokens]
     return [end[: count + 1] for end, count in zip(ends, counts, strict=True)]
 
 
@@ -213,7 +220,7 @@ def changed_ends(
 ) -> dict[str, Sequence[Tensor]]:
     """Returns what the head reads after changes of o at the last tokens of prefixes, by reach.
 
-    Changes are [prefix][change, d], or [prefix][change, token, d] where prefixes are read whole and each token changes otherwise.
+    Changes are [prefix][change, d], or [prefix][change, token, d] where each token changes otherwise.
     Direct: the change at the last token is added to what the head reads. Total: the blocks after the layer run again. After the
     last layer there are none, so that both are the same. `rerun`: see `rerunning`. `along`: see `rerun.Along`.
     """
@@ -275,39 +282,40 @@ def patched_ends(
     edit: Edit,
     keep: bool,
     tokens: int = 1,
+    after: int = 0,
 ) -> Tensor:
     """Returns what the head reads at the last token of each prefix, for each copy of it, float32 [prefix, copy, d].
 
-    In each copy, o of the layers changes at the last tokens by what `edit` says of the coefficients that the copy has there: a
+    In each copy, o of the layers changes at some tokens by what `edit` says of the coefficients that the copy has there: a
     layer sees what the layers before it did.
 
     `layers`: those that change, ascending. `bases`: the prefixes, see `run_unchanged`; without `keep` only one. `copies`: number
     of copies of each prefix. `keep`: whether the model keeps keys and values, see `keeps`. Without them each copy reads the
-    whole prefix. `tokens`: number of tokens at its end that change. With `keep` it is 1.
+    whole prefix. `tokens`: number of tokens that change. `after`: number of tokens behind them, which read what they wrote.
     """
-    final = loaded.anatomy.layers[-1]
+    final, at = loaded.anatomy.layers[-1], slice(-tokens - after, -after or None)
     if keep:
-        ids, arguments = behind(bases, copies)
+        ids, arguments = behind(bases, copies, tokens=tokens + after)
     else:
         ids, arguments = bases[0].ids.expand(copies, -1), {}
-    shape = (-1, 1) if keep else ids.shape  # copies of all prefixes, and their tokens
+    shape = (-1, tokens + after) if keep else ids.shape  # copies of all prefixes, and their tokens
     seen: dict[str, Tensor] = {}
     ends: list[Tensor] = []
 
-    def last(tensor: Tensor) -> Tensor:
-        """[copy of each prefix, token, .], of the last tokens."""
-        return tensor.reshape(*shape, tensor.shape[-1])[:, -tokens:]
+    def of_copies(tensor: Tensor) -> Tensor:
+        """[copy of each prefix, token, .]"""
+        return tensor.reshape(*shape, tensor.shape[-1])
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         if layer is final and quantity == loaded.anatomy.end:
-            ends.append(last(tensor)[:, -1].float().clone())
+            ends.append(of_copies(tensor)[:, -1].float().clone())
         elif quantity in "ms":
-            seen[quantity] = last(tensor).float().clone()
+            seen[quantity] = of_copies(tensor)[:, at].float().clone()
 
     def change(layer: Layer, o: Tensor) -> Tensor:
-        states = o.reshape(*shape, o.shape[-1]).clone()
+        states = of_copies(o).clone()
         m = seen.pop("m")
-        states[:, -tokens:] += edit(layer, m, seen.pop("s", m.new_ones(*m.shape[:2], 1))).to(o.device, o.dtype)
+        states[:, at] += edit(layer, m, seen.pop("s", m.new_ones(*m.shape[:2], 1))).to(o.device, o.dtype)
         return states.reshape(o.shape)
 
     with contextlib.ExitStack() as stack:

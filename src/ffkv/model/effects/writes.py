@@ -49,7 +49,7 @@ def run_writes(
     norms: Sequence[nn.Module],
     ids: Tensor,
     to: Writes | None = None,
-    tokens: int = 0,
+    at: slice = slice(None),
     patched: Tensor | None = None,
 ) -> Writes:
     """Runs the model on a prompt, and notes what is written. Or runs copies of it, in which some writers write something else.
@@ -59,7 +59,7 @@ def run_writes(
     Args:
         norms: see `norms_before`.
         ids: the tokens of the prompt [1, token].
-        to, tokens: what they write then, at so many last tokens: what is written on another prompt. Nothing is noted meanwhile.
+        to, at: what they write then, at some tokens: what is written on another prompt. Nothing is noted meanwhile.
         patched: which writers do so in each copy [copy, writer].
     """
     layers, shape = loaded.anatomy.layers, (1 if patched is None else len(patched), ids.shape[1])
@@ -70,11 +70,11 @@ def run_writes(
         if to is None or patched is None:
             noted.append(own[0].float().to(loaded.device, copy=True))
             return torch.zeros_like(own)
-        return torch.where(patched[:, writer, None, None].to(own.device), to.noted[place, -tokens:].to(own) - own, 0)
+        return torch.where(patched[:, writer, None, None].to(own.device), to.noted[place, at].to(own) - own, 0)
 
     def changed(of: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
         states = state.reshape(*shape, state.shape[-1]).clone()
-        states[:, -tokens:] += of(states[:, -tokens:])
+        states[:, at] += of(states[:, at])
         return states.reshape(state.shape)
 
     def at_norm(layer: int, h: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def run_writes(
         if layer < 0:
             by = change(0, 0, o)
         else:
-            y = seen["y"][:, -tokens:].to(o.device)
+            y = seen["y"][:, at].to(o.device)
             by = change(2 + 3 * layer, 1 + 2 * layer, o - before.to(o.device) - y)
             by = by + change(3 + 3 * layer, 2 + 2 * layer, y)
         before = o + by

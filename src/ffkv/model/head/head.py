@@ -170,7 +170,8 @@ class Head(Lens):
     def differences(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> Tensor:
         """Returns the logit of one token minus that of another [n], of vectors [n, d]. `pairs`: ids of both tokens [n, 2].
 
-        Where the output embedding is one plain matrix, only the rows of the tokens are used.
+        -1 stands for all tokens: the logarithm of the sum of what their logits are logarithms of. The logit of a token minus that is
+        its log-probability. Else, where the output embedding is one plain matrix, only the rows of the tokens are used.
         """
         found, (tokens, columns) = vectors.new_zeros(len(vectors)), pairs.unique(return_inverse=True)
         for rows, logits in self._of_tokens(vectors, tokens, layer):
@@ -180,18 +181,21 @@ class Head(Lens):
 
     def _of_tokens(self, vectors: Tensor, tokens: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Yields logits of some tokens [token], a bounded number at a time: the rows, and their logits [rows, token]."""
-        few = len(vectors) > 0 and self._one_row_suffices(vectors[:1], layer)
+        few = len(vectors) > 0 and bool((tokens >= 0).all()) and self._one_row_suffices(vectors[:1], layer)
         step = max(1, CHUNK_BYTES // (4 * (len(tokens) if few else self.vocabulary)))
         with self._rows(tokens) if few else contextlib.nullcontext():
             for start in range(0, len(vectors), step):
                 logits = self.logits(vectors[start : start + step], layer)
-                yield slice(start, start + len(logits)), logits if few else logits[:, tokens.to(logits.device)]
+                yield (
+                    slice(start, start + len(logits)),
+                    logits if few else _picked(logits, tokens.expand(len(logits), -1)),
+                )
 
     def difference_gradients(self, vectors: Tensor, pairs: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
         """Returns what `differences` does, and its gradient with respect to the vectors [n, d]."""
         with torch.enable_grad():
             vectors = vectors.detach().to(self.device).float().requires_grad_()
-            both = self._source.read_out(vectors, layer).float().gather(1, pairs.to(self.device))
+            both = _picked(self._source.read_out(vectors, layer).float(), pairs)
             found = both[:, 0] - both[:, 1]
             return found.detach(), torch.autograd.grad(found.sum(), vectors)[0]
 
@@ -233,3 +237,11 @@ class Head(Lens):
                 "This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'."
             )
         return embedding.detach().float()
+
+
+def _picked(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Returns the logits [n, vocabulary] of some tokens [n, token]; of -1 see `Head.differences`."""
+    found = logits.gather(1, tokens.clamp_min(0).to(logits.device))
+    if bool((tokens >= 0).all()):
+        return found
+    return torch.where((tokens < 0).to(logits.device), logits.logsumexp(1, keepdim=True), found)
