@@ -7,7 +7,7 @@ from ffkv.base.settings import EMBEDDED, Corpus
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.wording import written
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import duration, number, visible
+from ffkv.run.results.text import duration, number, percent, visible
 
 Terms = list[tuple[str, str]]
 NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all of them
@@ -109,11 +109,16 @@ def definitions(run: Run) -> Terms:
 def proof(run: Run) -> Terms:
     """Says how exactly the model fulfils the identities that apply to it, on which the analysis rests."""
     has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)
-    return [
+    identities = [
         (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")
         for name, error in run.anatomy.errors.items()
         if has_experts or name != "experts"
     ]
+    read = [
+        (f"layer {place.layer} is read through {place.called(run.anatomy.dictionary)}", f"leaves {percent(place.unexplained)} of its variance")
+        for place in run.anatomy.dictionaries
+    ]  # fmt: skip
+    return identities + read
 
 
 def cost(run: Run) -> Terms:

@@ -61,7 +61,10 @@ def model_name(run: Run) -> str:
     else:
         name = _folder_name(settings.checkpoint.removeprefix(PACKAGE))
     adapter = f" with {_folder_name(settings.adapter)}" if settings.adapter else ""
-    return name + adapter + (" with random weights" if anatomy.weights == "random" else "")
+    random = " with random weights" if anatomy.weights == "random" else ""
+    largest = run.settings.dictionary.largest
+    cut = f" cut to {largest} memories per token" if largest else " through dictionaries"
+    return name + adapter + random + cut * bool(anatomy.dictionaries)
 
 
 def _folder_name(path: str) -> str:
