@@ -215,5 +215,18 @@ def test_experts_cannot_be_cut(checkpoints):
     from ffkv.base.settings import Model
     from ffkv.model.step import prove
 
-    with refused(r"dictionary.largest: layer 0 \(4 experts, gated\) cannot be cut"):
+    with refused(r"layer 0 \(4 experts, gated\) cannot be cut"):
         prove(Model(checkpoint=str(checkpoints("mixtral"))), dictionary=Settings(largest=3))
+
+
+def test_the_fewest_memories_that_explain_a_share(models):
+    from ffkv.base.settings import Dictionary as Settings
+    from ffkv.base.settings import Model
+    from ffkv.model.step import prove
+
+    checkpoint = Model(checkpoint=str(models("opt")[0]))
+    place = prove(checkpoint, dictionary=Settings(explains=0.8, layers=[1])).anatomy.dictionaries[0]
+    assert place.unexplained <= 0.2
+    less = prove(checkpoint, dictionary=Settings(largest=place.largest - 1, layers=[1])).anatomy.dictionaries[0]
+    assert less.unexplained > 0.2
+    assert 1 < place.largest < 24

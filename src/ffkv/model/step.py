@@ -122,7 +122,7 @@ def prove(
         decomposition = prove_layers(model, first, second, settings.second_matrix)
     model_hash = hash_once(read, at, model, state)
     places, told = list[DictionaryPlace](), list[str]()
-    if dictionary.path or dictionary.largest:
+    if dictionary.is_asked:
         both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
         places, told = dictionaries().choose(model, decomposition.layers, both, dictionary)
         model_hash = install(model, places, dictionary.path, model_hash)

@@ -6,6 +6,7 @@ unexplained on real tokens, Σ‖y - ŷ‖² / Σ‖y - mean of y‖².
 
 import contextlib
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,7 +42,7 @@ def choose_places(
     of its own. Returns the places, ascending, and a line of text per candidate. Raises UserError if a dictionary cannot be read or
     does not fit the model; or no candidate explains a tenth of the variance, or two of them explain about as much.
     """
-    if settings.largest:
+    if not settings.path:
         return _largest(model, layers, ids, settings)
     form = form_of(Path(settings.path))
     files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
@@ -116,7 +117,7 @@ def _largest(
         weight = getattr(model.get_submodule(matrix.module), "weight", None)
         if len(layer.second_matrices) > 1 or matrix.experts or getattr(weight, "ndim", 0) != 2:
             raise UserError(
-                f"dictionary.largest: layer {layer.index} ({layer.kind}) cannot be cut to its largest memories: it has no single"
+                f"layer {layer.index} ({layer.kind}) cannot be cut to its largest memories: it has no single"
                 " second matrix. Leave it out of dictionary.layers."
             )
         places.append(DictionaryPlace(layer.index, "", settings.largest, layer.block, matrix.module, "", "", [], 0.0))
@@ -127,8 +128,15 @@ def _largest(
         native = model.get_submodule(place.writes)
         with in_float32(native):
             cut = LargestMemories(native, settings.largest)
-            told.append(replace(place, unexplained=share_left(y, cut.decoder(cut.keep(m)))))
-    return told, []
+
+            def left(largest: int, cut: LargestMemories = cut, m: Tensor = m, y: Tensor = y) -> float:
+                cut.largest = largest
+                return share_left(y, cut.decoder(cut.keep(m)))
+
+            counts = range(1, m.shape[1])
+            largest = settings.largest or 1 + bisect_left(counts, settings.explains - 1, key=lambda count: -left(count))
+            told.append(replace(place, largest=largest, unexplained=left(min(largest, m.shape[1]))))
+    return told, [f"layer {place.layer} is cut to its {place.largest} largest memories per token" for place in told]
 
 
 def unexplained(dictionary: Dictionary, x: Tensor, y: Tensor) -> float:

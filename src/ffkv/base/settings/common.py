@@ -107,6 +107,8 @@ class Dictionary(Section):
     largest: Whole = Field(0, ge=0)
     """Number of memories per token, those with the largest |m|·‖v‖, that a layer is cut to: what it writes beside them counts as
     an error. So memories are compared with a dictionary at as many active units. 0: none is cut."""
+    explains: float = Field(0, ge=0, lt=1)
+    """The same, with the fewest memories per token that explain this share of the variance of the layer's output on real tokens."""
     layers: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
     """Numbers of the layers, from 0, that are read through the dictionary, or cut. Empty means all that the files have, or all.
     Files that do not say their layer need it."""
@@ -120,7 +122,12 @@ class Dictionary(Section):
 
     def contradictions(self) -> list[str]:
         """A layer is read through one thing."""
-        return self._told({"both": self.path and self.largest})
+        return self._told({"several": sum(map(bool, (self.path, self.largest, self.explains))) > 1})
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a layer is read through something else than all its memories."""
+        return bool(self.path or self.largest or self.explains)
 
     def located(self) -> Self:
         """Returns the settings with a path in the place of an address of a Python package."""

@@ -62,9 +62,8 @@ def model_name(run: Run) -> str:
         name = _folder_name(settings.checkpoint.removeprefix(PACKAGE))
     adapter = f" with {_folder_name(settings.adapter)}" if settings.adapter else ""
     random = " with random weights" if anatomy.weights == "random" else ""
-    largest = run.settings.dictionary.largest
-    cut = f" cut to {largest} memories per token" if largest else " through dictionaries"
-    return name + adapter + random + cut * bool(anatomy.dictionaries)
+    through = " through dictionaries" if run.settings.dictionary.path else " cut to the largest memories"
+    return name + adapter + random + through * bool(anatomy.dictionaries)
 
 
 def _folder_name(path: str) -> str:

@@ -26,5 +26,5 @@ BRANCH = Branch(
     introduction="Units of a dictionary add up to a part of a layer's output. What they leave is its error, which is a part of its own "
     "wherever the output is taken apart.",
     figures={"reconstruction": "What the dictionary makes again"},
-    applies=lambda settings: bool(settings.dictionary.path or settings.dictionary.largest),
+    applies=lambda settings: settings.dictionary.is_asked,
 )
