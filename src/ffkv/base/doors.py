@@ -9,6 +9,7 @@ An entry point of an installed package stands behind a door by its name.
 | `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
 | `ffkv.formats` | a `ffkv.run.export.job.Format` |
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
+| `ffkv.files` | a `ffkv.model.checkpoint.readers.FileReader`; the one of the name `gguf` reads what `model.gguf` names |
 | `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
 
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
@@ -28,8 +29,21 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = "ffkv", "ffkv-agents", "ffkv-embedded", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
-BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
+OWN = (
+    "ffkv",
+    "ffkv-agents",
+    "ffkv-embedded",
+    "ffkv-fairseq",
+    "ffkv-formats",
+    "ffkv-gguf",
+    "ffkv-machines",
+    "ffkv-publishing",
+)
+# By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
+BRINGS = {
+    "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),
+    "gguf": ("What reads the file that model.gguf names", "ffkv-gguf"),
+}
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -38,6 +52,7 @@ DOORS = {
     "rules": "builtins:dict",
     "formats": "ffkv.run.export.job:Format",
     "readers": "ffkv.model.checkpoint.readers:Reader",
+    "files": "ffkv.model.checkpoint.readers:FileReader",
     "corpora": "collections.abc:Callable",
 }
 
@@ -78,7 +93,7 @@ def entries(door: str) -> dict[str, EntryPoint]:
 def load(door: str, name: str, function: str = "") -> Any:
     """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
     if name not in entries(door):
-        raise UserError(in_package(f"What model.checkpoint or corpus.dataset calls `{name}`", BRINGS[name]))
+        raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
     try:
         found = EntryPoint(name, function or entry.value, entry.group).load()

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from model.gguf_files import tiny_llama, write_gguf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from support import edit_json, random_checkpoint, random_model
@@ -15,6 +14,7 @@ from ffkv.base.settings import Model
 from ffkv.model.checkpoint.load import load_checkpoint
 from ffkv.model.step import prove
 from tests.base.hub.contents import parquet, sentences
+from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 
 pytestmark = pytest.mark.slow
 
