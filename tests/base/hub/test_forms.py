@@ -207,7 +207,7 @@ from ffkv.base.hub.fetch import choose_files_of, measure_missing
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.load import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.model.checkpoint.load import unpack
+from ffkv_gguf.unpack import unpack
 from ffkv.model.step import prove
 settings = Model(checkpoint="someone/packed", gguf="tiny.Q8_0.gguf", revision="{pushed[0]}")
 commit = resolve_model(settings)
