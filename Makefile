@@ -76,8 +76,8 @@ reference: report ## Compare the tables of the run of `make report` with those o
 test-versions: ## The fast tests and a run with the newest versions of all requirements, then with the oldest allowed. PYTHON says which Python.
 	mkdir -p build
 	for edge in newest oldest; do \
-	    sed -nE 's/^ *"([A-Za-z0-9_.-]+)>=([^"]+)",?$$/\1 \2/p' pyproject.toml | \
-	        awk -v edge=$$edge '{ print edge == "oldest" ? $$1 "==" $$2 : $$1 == "torch" ? "torch==2.13.0" : $$1 }' >build/$$edge.txt && \
+	    sed -nE 's/^ *"([A-Za-z0-9_.-]+)>=([^"]+)",?$$/\1 \2/p' pyproject.toml packages/ffkv-gguf/pyproject.toml | \
+	        awk -v edge=$$edge '$$1 != "ffkv" { print edge == "oldest" ? $$1 "==" $$2 : $$1 == "torch" ? "torch==2.13.0" : $$1 }' >build/$$edge.txt && \
 	    $(PYTHON) -m venv build/$$edge && \
 	    build/$$edge/bin/pip install --quiet --no-compile -r build/$$edge.txt -r envs/requirements-test.txt && \
 	    $(call install_demo,build/$$edge) && \
@@ -148,7 +148,7 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/require
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
 	$(call install_demo,$(VENV))
-	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-embedded -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-machines -e packages/ffkv-publishing
+	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-embedded -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-gguf -e packages/ffkv-machines -e packages/ffkv-publishing
 	touch $@
 
 slurm: $(VENV)/slurm ## Set up .venv with what submits jobs to a SLURM cluster.

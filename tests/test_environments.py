@@ -48,7 +48,7 @@ def test_conda_gets_the_packages_of_runs_with_a_clone(tmp_path, source):
     pip, told = tmp_path / "pip", tmp_path / "told"
     pip.write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
     pip.chmod(0o755)
-    names = "ffkv-embedded", "ffkv-fairseq"
+    names = "ffkv-embedded", "ffkv-fairseq", "ffkv-gguf"
     for name in names:
         (tmp_path / "clone/packages" / name).mkdir(parents=True)
     (tmp_path / "unpacked").mkdir()
@@ -71,10 +71,14 @@ def test_the_packages_of_the_default_run_hold_its_text():
 
 
 def test_the_package_asks_for_lower_bounds_that_the_tested_versions_keep():
-    """`pip install ffkv` forces no exact version on an environment."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    """`pip install ffkv` forces no exact version on an environment. That of runs has what ffkv-gguf needs, too."""
+    project, of_gguf = (
+        tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"] for place in (".", "packages/ffkv-gguf")
+    )
+    needed = [each for each in of_gguf["dependencies"] if Requirement(each).name != "ffkv"]
+    assert not {*needed} & {*project["dependencies"]}
     for requirements, pinned in [
-        (project["dependencies"], listed("requirements.txt")),
+        (project["dependencies"] + needed, listed("requirements.txt")),
         (project["optional-dependencies"]["slurm"], listed("requirements-slurm.txt")),
     ]:
         asked = {each.name.lower().replace("_", "-"): each.specifier for each in map(Requirement, requirements)}

@@ -23,8 +23,10 @@ import torch
 from ffkv import __version__
 from ffkv.base.settings import Corpus, Model
 from ffkv.corpus.sources import read_documents
-from ffkv.model.checkpoint.load import load, load_tokenizer, unpack
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.tap.tap import Quantity, tap
+from ffkv_gguf.unpack import unpack
 from tools.engine_reads import LIBRARIES
 
 PEERS = Path(".venv-peers/bin/python")

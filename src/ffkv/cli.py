@@ -25,6 +25,7 @@ ELSEWHERE = {
     "crate": "ffkv-publishing",
     "publish": "ffkv-publishing",
     "train": "ffkv-embedded",
+    "unpack": "ffkv-gguf",
 }
 RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))

@@ -23,7 +23,6 @@ import pytest
 import torch
 import yaml
 import zstandard
-from model.gguf_files import tiny_llama, write_gguf
 from peft import LoraConfig, get_peft_model
 from support import ROOT, snakemake
 from transformers import AutoModelForCausalLM
@@ -34,6 +33,7 @@ from tests.base.hub.conftest import hub as hub
 from tests.base.hub.conftest import model_folders as model_folders
 from tests.base.hub.conftest import port as port
 from tests.base.hub.contents import parquet_dataset, sentences
+from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 from tests.ffkv_machines.conftest import stub as stub
 
 LINES = "\n".join(f"Text {number} says what people do." for number in range(30))

@@ -12,7 +12,7 @@ import yaml
 
 from ffkv.base.errors import UserError
 from ffkv.run.export import neuron_record, parquet
-from ffkv.run.export.job import EMPTY, NUL, batch_units, write_json
+from ffkv.run.export.job import write_json
 from ffkv.run.export.records import (
     BINS,
     Example,
@@ -20,7 +20,6 @@ from ffkv.run.export.records import (
     Record,
     Text,
     ValueLogits,
-    by_interval,
     by_quantile,
     histograms,
     number,
@@ -32,6 +31,7 @@ from ffkv.run.graph.exchange import feature_number
 from ffkv_formats import circuit_tracer, neuronpedia, saedashboard, transluce
 from ffkv_formats.delphi import WINDOW, split, windows
 from ffkv_formats.notebook import harmless
+from ffkv_formats.shared import EMPTY, NUL, batch_units, by_interval
 
 HOSTILE = ["", "\0", "</script>", " \u202e", " =1+1", "é"]
 VOCABULARY = [*HOSTILE, *[f" w{number}" for number in range(60)]]

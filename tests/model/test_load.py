@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from model.gguf_files import tiny_llama, write_gguf
 from support import edit_json, prove_into, random_checkpoint
 from transformers import AutoModelForCausalLM
 
@@ -17,6 +16,7 @@ from ffkv.base.settings import Model, section
 from ffkv.model.checkpoint import weights
 from ffkv.model.checkpoint.load import decide_type, load, load_checkpoint
 from ffkv.model.step import describe, prove
+from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 
 
 def test_the_checkpoint_of_a_run_is_found_from_any_working_directory_which_comes_first(tmp_path, monkeypatch):

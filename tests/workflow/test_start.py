@@ -102,7 +102,7 @@ def test_without_the_settings_file_the_message_names_it(tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The Python of an environment with the wheels of ffkv, which is built from a source distribution, and of ffkv-embedded; no clone is in reach.
+    """The Python of an environment with the wheels of ffkv, which is built from a source distribution, of ffkv-embedded and of ffkv-gguf; no clone is in reach.
 
     Its other packages are those of the tests. Their folder is on its path, but not what their `.pth` files name.
     """
@@ -118,8 +118,9 @@ def installed(tmp_path_factory) -> Path:
     alone = ["--no-deps", "--no-index"]
     (archive,) = built.glob("*.tar.gz")
     steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), str(archive), folder=built))
-    shutil.copytree(ROOT / "packages/ffkv-embedded", built / "embedded")
-    steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), "./embedded", folder=built))
+    for name in ("embedded", "gguf"):  # of the settings that `ffkv init` writes
+        shutil.copytree(ROOT / f"packages/ffkv-{name}", built / name)
+        steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), f"./{name}", folder=built))
     wheels = map(str, built.glob("*.whl"))
     steps.append(run(sys.executable, "-m", "venv", "--without-pip", "env", folder=built))
     python = built / "env/bin/python"

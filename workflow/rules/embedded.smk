@@ -6,9 +6,6 @@ Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its traini
 """
 
 
-ruleorder: unpack > train  # Both make results/<run>/checkpoint, of different runs.
-
-
 rule train:
     input:
         start=runs.tuned_checkpoint,
@@ -19,6 +16,8 @@ rule train:
         "results/{run}/logs/train.log",
     benchmark:
         "results/{run}/benchmarks/train.tsv"
+    wildcard_constraints:
+        run=runs.that_train,
     priority: 350
     conda:
         "../../envs/ffkv.yaml"

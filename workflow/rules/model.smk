@@ -1,42 +1,8 @@
-"""Model: a checkpoint, proven. A GGUF file is unpacked first, once for all jobs that load the model.
+"""Model: a checkpoint, proven.
 
-Needs: a checkpoint (trained here, a local folder, or from the hub).
-Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5; of a GGUF file also
-results/<run>/checkpoint/, an ordinary checkpoint folder.
+Needs: a checkpoint (trained here, unpacked from a GGUF file, a local folder, or from the hub).
+Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5.
 """
-
-
-rule unpack:
-    input:
-        files=runs.files("checkpoint"),
-        commit=runs.commit("model"),
-    output:
-        checkpoint=directory("results/{run}/checkpoint"),
-    log:
-        "results/{run}/logs/unpack.log",
-    benchmark:
-        "results/{run}/benchmarks/unpack.tsv"
-    wildcard_constraints:
-        run=runs.that_unpack,
-    priority: 303
-    conda:
-        "../../envs/ffkv.yaml"
-    params:
-        checkpoint=runs.setting("model/checkpoint"),
-        content=runs.content("checkpoint"),
-        options=runs.options("unpack"),
-        commit=repeated("commit"),
-        code=code("unpack"),
-    message:
-        "Unpack the GGUF file of {wildcards.run}."
-    shell:
-        """
-        ffkv unpack {params.options} {params.commit:q} \
-            --checkpoint {params.checkpoint:q} \
-            --threads {threads} \
-            --output {output.checkpoint:q} \
-            >{log:q} 2>&1
-        """
 
 
 rule model:

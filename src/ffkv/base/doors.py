@@ -11,6 +11,7 @@ An entry point of an installed package stands behind a door by its name.
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
 | `ffkv.dictionaries` | a `ffkv.model.dictionaries.Dictionaries`: reads layers through dictionaries |
 | `ffkv.dictionary_forms` | a `ffkv_dictionaries.forms.Form` of their files |
+| `ffkv.files` | a `ffkv.model.checkpoint.readers.FileReader`; the one of the name `gguf` reads what `model.gguf` names |
 | `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
 
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
@@ -37,10 +38,16 @@ OWN = (
     "ffkv-embedded",
     "ffkv-fairseq",
     "ffkv-formats",
+    "ffkv-gguf",
     "ffkv-machines",
     "ffkv-publishing",
 )
-BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
+# By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
+BRINGS = {
+    "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),
+    "gguf": ("What reads the file that model.gguf names", "ffkv-gguf"),
+    "dictionary": ("What reads layers as the section dictionary of the settings asks", "ffkv-dictionaries"),
+}
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
@@ -49,6 +56,7 @@ DOORS = {
     "rules": "builtins:dict",
     "formats": "ffkv.run.export.job:Format",
     "readers": "ffkv.model.checkpoint.readers:Reader",
+    "files": "ffkv.model.checkpoint.readers:FileReader",
     "corpora": "collections.abc:Callable",
     "dictionaries": "ffkv.model.dictionaries:Dictionaries",
     "dictionary_forms": "ffkv_dictionaries.forms:Form",
@@ -91,7 +99,7 @@ def entries(door: str) -> dict[str, EntryPoint]:
 def load(door: str, name: str, function: str = "") -> Any:
     """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
     if name not in entries(door):
-        raise UserError(in_package(f"What model.checkpoint or corpus.dataset calls `{name}`", BRINGS[name]))
+        raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
     try:
         found = EntryPoint(name, function or entry.value, entry.group).load()

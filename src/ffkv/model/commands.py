@@ -1,4 +1,4 @@
-"""`ffkv unpack`, `ffkv model` and `ffkv inspect`."""
+"""`ffkv model` and `ffkv inspect`."""
 
 from pathlib import Path
 
@@ -8,25 +8,9 @@ from ffkv.base.options import COMMIT, FOLDER, also_argument, output_option, take
 from ffkv.base.process.runtime import torch_with
 from ffkv.base.settings import Dictionary, Model
 from ffkv.base.terminal import announce, say
-from ffkv.model.steps import UNPACKED
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
 CHECKPOINT = takes(Model, *(name for name in Model.model_fields if name not in ("device", "gpus")), argument="settings")
-
-
-@click.command()
-@takes(Model, "checkpoint", *UNPACKED, argument="settings")
-@COMMIT
-@threads_option
-@output_option("Folder to write: weights, config, tokenizer.")
-def unpack(settings: Model, commit_file: Path | None, threads: int, output: Path) -> None:
-    """Unpack a GGUF file into a checkpoint folder, once for all later steps."""
-    from ffkv.base.hub.commit import read_commit
-    from ffkv.model.checkpoint import load
-
-    torch_with(threads)
-    for remark in load.unpack(settings, output, read_commit(commit_file) if commit_file else None):
-        say(remark)
 
 
 @click.command()

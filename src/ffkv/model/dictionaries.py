@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ffkv.base.doors import in_package, load_all
-from ffkv.base.errors import UserError
+from ffkv.base.doors import load
 from ffkv.base.settings import Dictionary
 from ffkv.model.anatomy import DictionaryPlace, Layer
-
-PACKAGE = "ffkv-dictionaries"
 
 
 class Call(NamedTuple):
@@ -72,10 +69,8 @@ class Dictionaries:
 
 def dictionaries() -> Dictionaries:
     """Returns what the package does. Raises UserError if it is not installed, or broken."""
-    good, broken = load_all("dictionaries")
-    if not good:
-        raise next(iter(broken.values()), UserError(in_package("What reads dictionaries", PACKAGE)))
-    return next(iter(good.values()))
+    found: Dictionaries = load("dictionaries", "dictionary")
+    return found
 
 
 def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str, model_hash: str) -> str:

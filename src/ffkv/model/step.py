@@ -20,8 +20,8 @@ from ffkv.base.settings import Dictionary, Model
 from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, DictionaryPlace, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
-from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.load import Unpacked, decide_type, load_checkpoint, load_form, read_unpacked
+from ffkv.model.checkpoint.readers import read_once
 from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
@@ -111,7 +111,7 @@ def prove(
     source = read_unpacked(unpacked, given, commit) if unpacked else Unpacked(settings, commit, [])
     read, at = decide_type(source.settings, source.commit), source.commit
     state = state_of(read, at)
-    with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once():
+    with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once(read.gguf):
         placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
         _check_room(settings, placement)
         model = load_checkpoint(read, at, placement)

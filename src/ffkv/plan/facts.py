@@ -28,8 +28,8 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents, select_split
-from ffkv.model.checkpoint.gguf_file import unpacking_seconds
 from ffkv.model.checkpoint.load import load_form
+from ffkv.model.checkpoint.readers import file_reader
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.shape import Shape, measure_shape
@@ -144,7 +144,7 @@ def inspect_run(settings: Settings, jobs: Jobs, tokens: int | None) -> RunFacts:
         return found
     folder = local_model(model, choose_files_of(settings.model.gguf)) if model else settings.model.checkpoint
     file = Path(folder) / settings.model.gguf
-    return found._replace(packed=file.stat().st_size, unpacking=unpacking_seconds(file, shape.parameters))
+    return found._replace(packed=file.stat().st_size, unpacking=file_reader().unpacking_seconds(file, shape.parameters))
 
 
 def as_trained(run: str, runs: Mapping[str, Settings], jobs: Mapping[str, Jobs]) -> Settings:
@@ -180,7 +180,7 @@ def _measure_text(
     longest = min(filter(None, (context_of(model, tokenizer), corpus.context))) - 1  # beside BOS
     on_hub = corpus.on_hub  # is not downloaded: the embedded corpus stands for its text
     if on_hub and EMBEDDED not in entries("corpora"):
-        raise UserError(in_package(f"The text by which the size of {corpus.dataset} is estimated", BRINGS[EMBEDDED]))
+        raise UserError(in_package(f"The text by which the size of {corpus.dataset} is estimated", BRINGS[EMBEDDED][1]))
     known = Corpus(**corpus.model_dump(include={"sentences_per_document"})) if on_hub else corpus
     encoding = functools.partial(encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus)
     train, sentences, share_read = _sample(known, "train", render, encoding)

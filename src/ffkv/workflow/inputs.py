@@ -46,14 +46,15 @@ def dictionary_files(settings: Settings) -> list[str]:
 
 def code_beside(what: str, settings: Settings) -> str:
     """Returns a hash over the code of another package than ffkv that reads the checkpoint, or brings the text; "" if none does."""
-    doors = {"checkpoint": "readers", "corpus": "corpora"}
-    if what not in doors:
-        return ""
-    name = settings.corpus.dataset
-    if what == "checkpoint":
+    if what == "corpus":
+        entry = entries("corpora").get(settings.corpus.dataset)
+    elif what == "checkpoint" and settings.model.gguf:
+        entry = entries("files").get("gguf")
+    elif what == "checkpoint":
         folder = Path(settings.model.located().checkpoint)
-        name = next((name for name, reader in readers().items() if reader.reads(folder)), "")
-    entry = entries(doors[what]).get(name)
+        entry = next((entries("readers")[name] for name, reader in readers().items() if reader.reads(folder)), None)
+    else:
+        return ""
     return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
 
 
@@ -62,6 +63,8 @@ def check_packages(settings: Settings) -> None:
     corpus = settings.corpus
     if EMBEDDED in (settings.model.checkpoint, corpus.dataset):
         load("rules", EMBEDDED)
+    if settings.model.gguf:
+        load("rules", "gguf")
     for address in (corpus.train + corpus.validation) * (corpus.dataset == "files") + settings.embedded.text:
         locate(address)
 

@@ -172,9 +172,17 @@ class Runs:
 
     def _trained_for(self, named: str) -> list[str]:
         """Returns the checkpoint that the workflow trains and that a path names, or a folder below it."""
-        trained = [run for run, settings in self.settings.items() if settings.model.checkpoint == EMBEDDED]
-        folders = [f"results/{run}/checkpoint" for run in trained]
+        folders = [f"results/{run}/checkpoint" for run in self._trained]
         return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
+
+    @property
+    def _trained(self) -> list[str]:
+        return [run for run, own in self.settings.items() if own.model.checkpoint == EMBEDDED]
+
+    @property
+    def that_train(self) -> str:
+        """A regular expression for the names of the runs whose model the workflow trains."""
+        return _any_of(self._trained)
 
     @property
     def that_unpack(self) -> str:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from model.gguf_files import tiny_llama, write_gguf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from support import edit_json, random_checkpoint, random_model
@@ -15,6 +14,7 @@ from ffkv.base.settings import Model
 from ffkv.model.checkpoint.load import load_checkpoint
 from ffkv.model.step import prove
 from tests.base.hub.contents import parquet, sentences
+from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -207,7 +207,7 @@ from ffkv.base.hub.fetch import choose_files_of, measure_missing
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.load import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.model.checkpoint.load import unpack
+from ffkv_gguf.unpack import unpack
 from ffkv.model.step import prove
 settings = Model(checkpoint="someone/packed", gguf="tiny.Q8_0.gguf", revision="{pushed[0]}")
 commit = resolve_model(settings)

@@ -2,6 +2,7 @@
 
 `neuronpedia`, `saedashboard`, `delphi`, `transluce` and `circuit_tracer` write what the tool's own code reads.
 `jacobian_lens` writes no memories, but the lens of a run. `notebook` gives arguments of CircuitsVis instead of files.
+`shared` has what several formats use.
 
 This is a package of its own because a format of another tool follows that tool's releases. It comes through the door `ffkv.formats`, as
 a package of strangers does.

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ffkv.run.export.job import Format, Job, Unit, definitions, folder_unit
-from ffkv.run.export.records import Example, Record, by_interval, number, numbers
+from ffkv.run.export.records import Example, Record, number, numbers
 from ffkv.run.graph.exchange import feature_number
+from ffkv_formats.shared import by_interval
 
 LOGITS = 10
 

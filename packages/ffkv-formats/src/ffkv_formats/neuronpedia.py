@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ffkv.run.export.job import EMPTY, NUL, Format, Job, Unit, batch_units, definitions, visible_tokens
-from ffkv.run.export.records import Example, Promoted, Record, by_interval, number, numbers
+from ffkv.run.export.job import Format, Job, Unit, definitions
+from ffkv.run.export.records import Example, Promoted, Record, number, numbers
+from ffkv_formats.shared import EMPTY, NUL, batch_units, by_interval, visible_tokens
 
 TOKENS = 1024  # of an activation, at most
 LOGITS = 20  # at each end, at most

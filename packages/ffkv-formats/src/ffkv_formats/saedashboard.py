@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ffkv.run.export.job import EMPTY, NUL, Format, Job, Unit, batch_units, definitions, visible_tokens
-from ffkv.run.export.records import Example, Record, by_interval, number, numbers, shortest
+from ffkv.run.export.job import Format, Job, Unit, definitions
+from ffkv.run.export.records import Example, Record, number, numbers, shortest
 from ffkv.run.results.memory import HISTOGRAM_EDGES
+from ffkv_formats.shared import EMPTY, NUL, batch_units, by_interval, visible_tokens
 
 POSITIVE = HISTOGRAM_EDGES[1:-1]  # lower edges of the bins of positive coefficients
 # The last bin has no end; the others double.

@@ -45,7 +45,8 @@ class Model(Section):
     """Branch, tag or commit of the adapter's hub repository."""
     gguf: GgufFile = ""
     """Name of a GGUF file, such as `tiny.Q8_0.gguf`, in the folder, package or hub repository of `checkpoint`. Its weights
-    are unpacked, and the tokenizer is read from it. Empty means that the checkpoint is one of transformers or fairseq."""
+    are unpacked, and the tokenizer is read from it, by the package ffkv-gguf (`make install` installs it). Empty means that
+    the checkpoint is one of transformers or fairseq."""
     weights: Literal["checkpoint", "random"] = "checkpoint"
     """Weights of the model: those of the `checkpoint`, or `random` ones, freshly initialised as its config says. A run with
     random weights is a control: it shows what the architecture and the text give without training. Config and tokenizer

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.doors import load_all
+from ffkv.base.doors import load, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.fault import causes, denied, is_out_of_memory, out_of_memory
 from ffkv.base.hub.commit import Commit, may_be_on_hub
@@ -39,8 +39,10 @@ MEANINGS = {
 def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
     """Refuses a name that is neither a local folder nor a possible hub id, before the hub is asked.
 
-    The `UserError` says which of the two the name looks like. `gguf`: the setting `model.gguf`.
+    The `UserError` says which of the two the name looks like, or which package is missing. `gguf`: the setting `model.gguf`.
     """
+    if gguf:
+        load("rules", "gguf")
     path, names = Path(checkpoint), list[str]()
     try:
         path.stat()

@@ -1,9 +1,8 @@
 """Loads models from checkpoints (local folders of transformers or of a reader's form, or the hub), and proven models again.
 
-A GGUF file is unpacked once, into a checkpoint of transformers that all later jobs of a run read.
+The package ffkv-gguf unpacks a GGUF file once, into a checkpoint of transformers that all later jobs of a run read.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +14,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
 from ffkv.base.files.stored import unreadable, verify_sum
 from ffkv.base.hub.commit import Commit, check_commit, is_local, resolve_model
 from ffkv.base.hub.fetch import choose_config_files, choose_files_of, hub_cache, local_model
-from ffkv.base.lookup import as_path, files_in, looks_told, read_json, save_pretrained, unchanged
+from ffkv.base.lookup import as_path, looks_told, read_json
 from ffkv.base.process.libraries import collected, listening, replaced
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Dictionary, Model
@@ -29,9 +27,7 @@ from ffkv.model.anatomy import ANATOMY_FILE, OF_SETTINGS, Anatomy, read_anatomy_
 from ffkv.model.checkpoint.adapter import merge_adapter
 from ffkv.model.checkpoint.checks import check_checkpoint, explain_failure, refuse_unreadable
 from ffkv.model.checkpoint.config import build_empty, reading
-from ffkv.model.checkpoint.gguf_file import compare_with_file, read_once
-from ffkv.model.checkpoint.readers import reader_of
-from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.checkpoint.readers import file_reader, read_once, reader_of
 from ffkv.model.checkpoint.weights import check_weights, hash_once, state_of
 from ffkv.model.dictionaries import install
 from ffkv.model.experts import layout_of, record_experts
@@ -112,14 +108,9 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
             f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {explain_failure(error, commit)}"
         ) from error
     model, info = loaded
-    if settings.gguf:  # the notes that its weights were packed: they are plain ones now
-        of_model = ("hf_quantizer", "quantization_method", "_weight_conversions")
-        for holder, names in ((model.config, ("quantization_config",)), (model, of_model)):
-            for name in {*names} & {*vars(holder)}:
-                delattr(holder, name)
     check_weights(settings, model, info, Path(source))
     if settings.gguf:
-        compare_with_file(Path(source) / settings.gguf, model)
+        file_reader().finish_model(Path(source) / settings.gguf, model)
     return _made_plain(model)
 
 
@@ -231,7 +222,7 @@ def load(
         say(f"{anatomy.unpacked} is gone: {anatomy.gguf} is unpacked again.", error=True)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
     # The anatomy has the remarks.
-    with collected(), read_once(), enough_memory(lambda: float(anatomy.parameters * itemsize)):
+    with collected(), read_once(settings.gguf), enough_memory(lambda: float(anatomy.parameters * itemsize)):
         placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
         model: Any = load_checkpoint(settings, commit, placement)
     own_hash = hash_once(settings, commit, model, state)
@@ -269,38 +260,7 @@ class Unpacked(NamedTuple):
     remarks: list[str]  # what the unpacking said about the file
 
 
-def unpack(settings: Model, output: Path | str, commit: Commit | None = None) -> list[str]:
-    """Writes the model of a GGUF file as a checkpoint of transformers: weights, config and tokenizer.
-
-    The weights have the type that the settings name. An adapter is merged into them.
-
-    Args:
-        settings: name the file.
-        output: folder to write.
-        commit: the commit of a checkpoint on the hub to read; None for the one that the hub names now.
-    Returns:
-        Remarks: what the file holds and the model does not use.
-    Raises:
-        UserError: the settings name no GGUF file; it cannot be read, or it holds what changes the computation and
-            transformers leaves out; or see `files.atomic`.
-    """
-    given, settings = settings, settings.located()
-    if not given.gguf:
-        raise UserError(
-            f"model.gguf is empty: the checkpoint {given.checkpoint} is read as it is. Nothing is unpacked."
-        )
-    check_checkpoint(settings.checkpoint, settings.gguf)
-    commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    with atomic(output) as folder, unchanged(files_in(settings.checkpoint)), collected() as remarks, read_once():
-        model = load_checkpoint(settings, commit)
-        tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code, settings.gguf)
-        with listening("transformers"):
-            save_pretrained(folder, model, tokenizer)
-        (folder / NOTE).write_text(json.dumps({"source": _source(given, commit), "remarks": remarks}, indent=1))
-    return remarks
-
-
-def _source(settings: Model, commit: Commit) -> dict[str, str]:
+def source_of(settings: Model, commit: Commit) -> dict[str, str]:
     """Returns what the weights of an unpacked folder follow from."""
     named = settings.model_dump(include={"checkpoint", "dtype", *NO_FILE})
     return named | {"commit": commit.commit, "adapter_commit": commit.adapter_commit}
@@ -309,8 +269,8 @@ def _source(settings: Model, commit: Commit) -> dict[str, str]:
 def read_unpacked(folder: Path | str, settings: Model, commit: Commit) -> Unpacked:
     """Returns what is read in the place of the file that the settings name.
 
-    `folder`: what `unpack` wrote. `settings`: as they were given to `unpack`. `commit`: the commit of the hub that was read. Raises
-    UserError if the folder was not written by `unpack`, or it was made from another file.
+    `folder`: what `ffkv unpack` wrote. `settings`: as they were given to it. `commit`: the commit of the hub that was read. Raises
+    UserError if the folder was not written by `ffkv unpack`, or it was made from another file.
     """
     path = Path(folder) / NOTE
     try:
@@ -318,7 +278,7 @@ def read_unpacked(folder: Path | str, settings: Model, commit: Commit) -> Unpack
         source, remarks = dict(note["source"]), list(note["remarks"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise unreadable(path, error) from error
-    if source != (wanted := _source(settings, commit)):
+    if source != (wanted := source_of(settings, commit)):
         differ = [
             f"{name} is {source.get(name)!r}, not {value!r}"
             for name, value in wanted.items()

@@ -1,11 +1,12 @@
-"""Readers: forms of checkpoints that packages beside the core read. Each stands behind the door `ffkv.readers`."""
+"""Readers: forms of checkpoints that packages beside the core read: folders (door `ffkv.readers`), or a file (`ffkv.files`)."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.doors import entries, in_package, load_all
+from ffkv.base.doors import entries, in_package, load, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 
@@ -28,6 +29,30 @@ class Reader:
     load_tokenizer: Callable[[Path], Any]  # a fast tokenizer of transformers. Raises UserError if there is none
     # the model's classes that are not of transformers, by their names: functions that return them
     classes: Mapping[str, Callable[[], type]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """A form of files that hold a whole model: weights, config and tokenizer. transformers makes these; this compares and mends them."""
+
+    read_once: Callable[[], AbstractContextManager[None]]  # within it, all that opens such a file reads it once
+    # `finish_model(path, model)`, with a model that transformers made from the file. Raises UserError if it is not the file's
+    finish_model: Callable[[Path, Any], None]
+    # What a file says of its tokenizer. Raises UserError if nobody knows what that means
+    read_entries: Callable[[Path], Mapping[str, Any]]
+    # `finish_tokenizer(name, entries, tokenizer)`: makes the tokenizer do what the file of this name says. Raises UserError if it cannot
+    finish_tokenizer: Callable[[str, Mapping[str, Any], Any], None]
+    unpacking_seconds: Callable[[Path, int], float]  # of the processor, for a file with so many parameters
+
+
+def file_reader() -> FileReader:
+    """Returns what reads files in the GGUF form. Raises UserError if its package is not installed."""
+    return load("files", "gguf")
+
+
+def read_once(gguf: str) -> AbstractContextManager[None]:
+    """Lets all that reads the file of `model.gguf` within read it once; does nothing if it is "". Raises: see `file_reader`."""
+    return file_reader().read_once() if gguf else nullcontext()
 
 
 def readers() -> dict[str, Reader]:

@@ -13,7 +13,7 @@ from ffkv.base.lookup import is_file, looks_told
 from ffkv.base.process.libraries import listening, remark
 from ffkv.model.checkpoint.checks import explain_failure, words_of
 from ffkv.model.checkpoint.config import reading
-from ffkv.model.checkpoint.readers import reader_of
+from ffkv.model.checkpoint.readers import file_reader, reader_of
 
 if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which takes seconds to import
     from tokenizers import Tokenizer
@@ -40,13 +40,12 @@ def load_tokenizer(
         verify_sum(Path(source))
         from transformers import AutoTokenizer
 
-        if gguf:
-            from ffkv.model.checkpoint import gguf_file
+        reader_of_file = file_reader() if gguf else None
         commit = commit or Commit("model", str(source), "main")
         folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
         try:
             with listening("transformers"):
-                said = gguf_file.read_entries(Path(folder) / gguf) if gguf else {}
+                said = reader_of_file.read_entries(Path(folder) / gguf) if reader_of_file else {}
                 tokenizer: Any = AutoTokenizer.from_pretrained(folder, **reading(commit, trust_remote_code, gguf))
         except UserError:
             raise
@@ -59,8 +58,8 @@ def load_tokenizer(
                 f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
             )
         _make_steady(tokenizer.backend_tokenizer)
-        if gguf:
-            gguf_file.follow_file(gguf, said, tokenizer)
+        if reader_of_file:
+            reader_of_file.finish_tokenizer(gguf, said, tokenizer)
         _try_out(source, tokenizer)
         if not gguf and is_file(file := Path(folder) / "tokenizer.json"):
             _keep_to_file(tokenizer, file)

@@ -17,10 +17,6 @@ from ffkv.run.export.selection import Selection
 from ffkv.run.export.store import Store
 from ffkv.run.results.run import Run
 
-EMPTY = "∅"  # stands for a token without text, where a format refuses one
-BATCH = 128  # memories in a file; Neuronpedia takes no more in a request
-NUL = "\N{SYMBOL FOR NULL}"  # stands for U+0000, where a format cannot hold it
-
 
 def definitions(package: str, of: str, **values: Any) -> dict[str, str]:
     """Returns what the numbers of a format are, by their names.
@@ -90,33 +86,9 @@ def folder_unit(
     return Unit(path, places, write)
 
 
-def batch_units(
-    job: Job, content: Callable[[int, Iterable[Record]], Any], folder: Callable[[int], str] = str
-) -> list[Unit]:
-    """Makes a JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
-
-    `content`: what a file holds, from the layer and the records of its memories.
-    """
-
-    def unit(layer: int, number: int, places: range) -> Unit:
-        path = f"{folder(layer)}/batch-{number}.json"
-        return Unit(path, places, lambda path, records: write_json(path, content(layer, records)))
-
-    return [
-        unit(own.layer, number, group.places)
-        for own in job.selection.groups()
-        for number, group in enumerate(job.selection.groups(BATCH, own.places))
-    ]
-
-
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON as UTF-8. A number that JSON cannot hold is a defect: see `records.numbers`."""
     path.write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
-
-
-def visible_tokens(tokens: list[str]) -> list[str]:
-    """Tokens with stand-ins for an empty text and for U+0000."""
-    return [token.replace("\0", NUL) or EMPTY for token in tokens]
 
 
 def public_name(run: Run) -> str:

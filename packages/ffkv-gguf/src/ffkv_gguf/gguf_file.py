@@ -112,11 +112,16 @@ def unpacking_seconds(path: Path, parameters: int) -> float:
     return (time.process_time() - start) * parameters / numbers
 
 
-def compare_with_file(path: Path, model: PreTrainedModel) -> None:
+def finish_model(path: Path, model: PreTrainedModel) -> None:
     """Names what a file in the GGUF form holds and the `model` that transformers made from it does not use.
 
-    Raises UserError if a tensor or an entry that changes what is computed was left out; names it.
+    Takes from the model the notes that its weights were packed: they are plain ones now. Raises UserError if a tensor or an
+    entry that changes what is computed was left out; names it.
     """
+    of_model = ("hf_quantizer", "quantization_method", "_weight_conversions")
+    for holder, names in ((model.config, ("quantization_config",)), (model, of_model)):
+        for name in {*names} & {*vars(holder)}:
+            delattr(holder, name)
     reader = gguf.GGUFReader(path)
     architecture = str(reader.fields["general.architecture"].contents())
     # Of the other architectures, transformers names what it leaves out, and `check_weights` has met it.
@@ -297,7 +302,7 @@ def read_entries(path: Path) -> dict[str, Any]:
     return said
 
 
-def follow_file(name: str, said: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
+def finish_tokenizer(name: str, said: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """Makes a tokenizer split, merge and begin texts as its file says.
 
     `name`: the file's. `said`: what the file says of it, see `read_entries`. `tokenizer`: what transformers made from the file.

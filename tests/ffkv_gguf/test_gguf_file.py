@@ -7,18 +7,18 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from model import gguf_files as made
-from model.gguf_files import tiny_llama, write_gguf
 from safetensors.torch import save_file
 from support import prove_into
 
 from ffkv.base.errors import UserError
 from ffkv.base.process.libraries import collected
 from ffkv.base.settings import Model, section
-from ffkv.model.checkpoint.gguf_file import QuickReader, read_once
 from ffkv.model.checkpoint.load import load, load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import describe, prove
+from ffkv_gguf.gguf_file import QuickReader, read_once
+from tests.ffkv_gguf import gguf_files as made
+from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 
 IDS = torch.arange(1, 41)[None]
 TEXT = "The cat sat on naïve mats 12.\n  <|endoftext|>"

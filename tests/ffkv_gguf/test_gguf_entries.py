@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ffkv.base.errors import UserError
-from ffkv.model.checkpoint.gguf_file import compare_entries
+from ffkv_gguf.gguf_file import compare_entries
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,

@@ -6,16 +6,16 @@ from typing import Any
 
 import gguf
 import pytest
-from model.gguf_files import CONTROL, NORMAL, tiny_gemma, tiny_llama, write_gguf
 from support import byte_level
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ffkv.base.errors import UserError
 from ffkv.base.process.libraries import collected
 from ffkv.base.settings import Model, section
-from ffkv.model.checkpoint.gguf_file import OF_GPT2
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import prove
+from ffkv_gguf.gguf_file import OF_GPT2
+from tests.ffkv_gguf.gguf_files import CONTROL, NORMAL, tiny_gemma, tiny_llama, write_gguf
 
 LINES = ["def area(x):\n    return x * 2024 + 17.5  # (width)\n\n12", "He said: \"it's 1,897 miles\".\n\nShe didn't.\n", "数学 2024年 Привет!\n"] * 20  # fmt: skip
 TEXTS = [*LINES[:3], "  12 and\n\n\n1897", "HE'S 20242025"]

@@ -14,7 +14,6 @@ import pytest
 import torch
 import yaml
 from forks import with_forks
-from model.gguf_files import MEMORIES, tiny_gemma, tiny_llama, tiny_qwen, write_gguf, write_qwen
 from peft import LoraConfig, get_peft_model
 from support import OFFLINE, snakemake
 from workflow.dry_run import planned
@@ -26,12 +25,14 @@ from ffkv.base.steps import Work
 from ffkv.branches.settings import Corpus, Model, Settings, section
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint.load import in_place, load, load_checkpoint, unpack
+from ffkv.model.checkpoint.load import in_place, load, load_checkpoint
 from ffkv.model.checkpoint.weights import weights_hash
 from ffkv.model.step import describe, prove
 from ffkv.plan.facts import inspect_run
 from ffkv.workflow.inputs import checkpoint_files, hub_repositories
 from ffkv.workflow.jobs import Job
+from ffkv_gguf.unpack import unpack
+from tests.ffkv_gguf.gguf_files import MEMORIES, tiny_gemma, tiny_llama, tiny_qwen, write_gguf, write_qwen
 
 
 def settings(folder: Path | str, **more) -> Model:
@@ -143,7 +144,7 @@ def test_a_killed_unpacking_leaves_nothing_under_the_final_name(tmp_path):
 import os, signal
 from transformers import PreTrainedTokenizerFast
 from ffkv.base.settings import Model
-from ffkv.model.checkpoint.load import in_place, unpack
+from ffkv_gguf.unpack import unpack
 PreTrainedTokenizerFast.save_pretrained = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 unpack(Model(checkpoint={str(tmp_path)!r}, gguf="a.gguf"), {str(tmp_path / "copy")!r})
 """
