@@ -107,6 +107,7 @@ class Measured:
     runs: pd.DataFrame
     claims: pd.DataFrame
     curves: pd.DataFrame
+    costs: pd.DataFrame
     differences: pd.DataFrame
     by_memory: pd.DataFrame
     by_layer: pd.DataFrame

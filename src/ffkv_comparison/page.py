@@ -23,7 +23,7 @@ from ffkv.run.results.text import column, decimals, number, percent, percents, p
 from ffkv_comparison import drawings
 from ffkv_comparison.comparison_file import FILES, Measured
 from ffkv_comparison.same_memories import FEWEST, TIED
-from ffkv_comparison.tables import APART, ENDS
+from ffkv_comparison.tables import APART, ENDS, OF_SHARES
 
 
 def describe_differences(measured: Measured, name: str) -> str:
@@ -105,6 +105,7 @@ def render(measured: Measured) -> str:
         kinds=kind_tables(measured),
         behaviour_notes=note_behaviours(measured),
         behaviour_tables=behaviour_tables(measured),
+        costs=cost_tables(measured),
         tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := measured.table(name))],
     )
 
@@ -187,6 +188,26 @@ def _exhibit(
 ) -> Exhibit:
     element = svg.write_svg(drawn, name, heading, caption)
     return Exhibit(name, heading, Caption("", caption, caption), element, [*tables])
+
+
+def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
+    """Returns a table of each layer that a run reads through a dictionary, with headings: its figures at the cost of each run."""
+    writes: dict[str, Callable[[float], str]] = {"units": number, "active": decimals, "explained": percent}
+    made, labels = [], measured.labels
+    for layer, own in measured.costs.groupby("layer"):
+        curves = [*dict.fromkeys(own["curve"])]
+        columns: dict[str, Iterable[page_tables.Cell]] = {
+            "": ["units", "active at a token", "variance explained", *curves]
+        }
+        for run, of_run in own.groupby("run", sort=False):
+            said = {
+                row.curve: f"{decimals(row.per_thousand)} per 1,000" if row.figure in OF_SHARES else decimals(row.value)
+                for row in of_run.itertuples()
+            }
+            told = [write(of_run[name].iloc[0]) for name, write in writes.items()]
+            columns[visible(labels[str(run)])] = told + [said.get(curve, "–") for curve in curves]
+        made.append((f"Layer {layer}", page_tables.of_columns(f"costs of layer {layer}", columns, {""})))
+    return made
 
 
 def behaviour_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:

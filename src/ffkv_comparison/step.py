@@ -20,8 +20,9 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
 from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, same_prefixes
 from ffkv_comparison.same_memories import follow_memories, match_memories
-from ffkv_comparison.tables import APART, CLAIMS, CURVES, DIFFERENCES, ENDS
+from ffkv_comparison.tables import APART, CLAIMS, COSTS, CURVES, DIFFERENCES, ENDS, OF_OTHERS, OF_SHARES
 
+ACTIVE = "median share of active memories"
 RESAMPLES = 400  # of the bootstrap of a difference of medians
 RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
 
@@ -80,7 +81,8 @@ def compare_runs(
         memories=compared.memories,
         runs=pd.DataFrame(facts),
         claims=compare_claims(compared),
-        curves=gather_curves(compared),
+        curves=(curves := gather_curves(compared)),
+        costs=gather_costs(compared, curves),
         differences=measure_differences(compared, seed),
         **of_memories,
         **compare_behaviours(compared),
@@ -131,6 +133,23 @@ def gather_curves(compared: Compared) -> pd.DataFrame:
                 of = {"figure": name, "curve": curve.label, "run": run.name, "depth": depth, "axis": place}
                 found.append(points.assign(**of))
     return CURVES.frame(pd.concat(found, ignore_index=True))
+
+
+def gather_costs(compared: Compared, curves: pd.DataFrame) -> pd.DataFrame:
+    """Puts figures 2 to 8 of layers that a run reads through a dictionary beside what they cost: the table `COSTS`. `curves`: of all."""
+    layers = {place.layer for run in compared.runs for place in run.anatomy.dictionaries}
+    chosen = curves[curves["figure"].isin(OF_SHARES | OF_OTHERS) & curves["x"].isin(layers)]
+    found = []
+    for run in compared.runs:
+        left = {place.layer: place.unexplained for place in run.anatomy.dictionaries}
+        if has_figure(run, "reconstruction"):
+            left = dict(run.table("reconstruction")[["layer", "unexplained"]].itertuples(index=False))
+        for layer, own in chosen[chosen["run"] == run.name].groupby("x"):
+            units = run.anatomy.layers[int(layer)].memories
+            active = units * own.loc[own["curve"] == ACTIVE, "value"].sum()
+            cost = {"layer": int(layer), "units": units, "active": active, "explained": 1 - left.get(int(layer), 0.0)}
+            found.append(own.assign(**cost, per_thousand=1000 * own["value"].where(own["figure"].isin(OF_SHARES))))
+    return COSTS.frame(pd.concat(found)[COSTS.names]) if found else pd.DataFrame()
 
 
 def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:

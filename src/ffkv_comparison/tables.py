@@ -80,6 +80,21 @@ CURVES = table(
     number("low", "lower end of its 95 % interval; NaN where the figure has none"),
     number("high", "upper end"),
 )
+OF_SHARES, OF_OTHERS = {"figure_2", "figure_4", "figure_7"}, {"figure_3", "figure_5", "figure_8"}  # of units or not
+COSTS = table(
+    f"{FOLDER}/costs.csv",
+    "A layer that a run reads through a dictionary, a run, and a curve of figures 2 to 8: what it says at which cost.",
+    LAYER,
+    RUN,
+    count("units", "memories of the layer, or units of its dictionary"),
+    number("active", "units that are active at a token: median over prefixes", lowest=0),
+    share("explained", "share of the variance of the layer's output that they explain; 1 of all memories"),
+    *POINT[:2],
+    number("value", "value of the curve"),
+    number("per_thousand", "units per 1,000 of which it holds; NaN of what is no share of units"),
+    only="if a run reads a layer through a dictionary",
+    since="fourth",
+)
 DIFFERENCES = table(
     f"{FOLDER}/differences.csv",
     "A figure, a curve, a run but the first, and a point.",
@@ -180,4 +195,4 @@ BEHAVIOUR_OVERLAPS = table(
     only=BY_NUMBER,
 )
 OF_BEHAVIOURS = (BEHAVIOURS, BEHAVIOUR_MEMORIES, BEHAVIOUR_OVERLAPS)
-TABLES = (RUNS, CLAIMS, CURVES, DIFFERENCES, BY_LAYER, BY_MEMORY, MATCHES, *OF_BEHAVIOURS)
+TABLES = (RUNS, CLAIMS, CURVES, COSTS, DIFFERENCES, BY_LAYER, BY_MEMORY, MATCHES, *OF_BEHAVIOURS)
