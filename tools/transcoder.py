@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--layer", type=int, required=True)
-    parser.add_argument("--tokens", type=int, default=200_000)
+    parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     loaded, tokenizer = ffkv.load_model(given.run / "model"), load_tokenizer(given.run / "model")

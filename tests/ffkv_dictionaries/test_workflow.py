@@ -133,7 +133,7 @@ def test_what_is_left_is_told(runs, models):
     shares = trace.contributions.groupby("layer")["share"].sum() + trace.remainders.groupby("layer")["share"].sum()
     assert shares.tolist() == pytest.approx([1, 1], abs=1e-5)
     visitor = Visitor(open_shelf([run.folder]))
-    assert "error" in text_of(visitor.get("/r/other/trace?text=w3+w7+w9+w4"))
+    assert "error" in text_of(visitor.get("/r/other/trace?prompt=w3+w7+w9+w4"))
     log = (runs / "results/other/logs/model.log").read_text()
     assert "reads the input of the layer, writes the output of the second matrix" in log
 
