@@ -9,6 +9,7 @@ An entry point of an installed package stands behind a door by its name.
 | `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
 | `ffkv.formats` | a `ffkv.run.export.job.Format` |
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
+| `ffkv.dictionaries` | a `ffkv.model.dictionary.forms.Form` of files of transcoders and sparse autoencoders |
 | `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
 
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
@@ -28,7 +29,7 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = "ffkv", "ffkv-agents", "ffkv-embedded", "ffkv-fairseq", "ffkv-formats", "ffkv-machines", "ffkv-publishing"
+OWN = "ffkv", *(f"ffkv-{name}" for name in "agents dictionaries embedded fairseq formats machines publishing".split())
 BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
@@ -38,6 +39,7 @@ DOORS = {
     "rules": "builtins:dict",
     "formats": "ffkv.run.export.job:Format",
     "readers": "ffkv.model.checkpoint.readers:Reader",
+    "dictionaries": "ffkv.model.dictionary.forms:Form",
     "corpora": "collections.abc:Callable",
 }
 

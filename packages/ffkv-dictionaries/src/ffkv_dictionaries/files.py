@@ -1,0 +1,121 @@
+"""Files around the tensors: where dictionaries lie below a folder, of which layer each is, and what its config says."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ffkv.base.errors import UserError
+from ffkv.base.lookup import find, is_dir, is_file, parse_json, read_bytes
+
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
+AGAIN = "Fetch it again, or save it again with the code that trained it."
+LARGEST = 2**20  # bytes of a config
+DEEPEST = 3  # folders between a path and a dictionary: layer_5/width_16k/average_l0_71/params.npz
+LAYER = re.compile(r"(?:^|[./_-])(?:layers?|blocks?|h)[._](\d{1,6})(?=$|[./_-])")
+SEVERAL_LAYERS = (
+    "is of a cross-layer transcoder: a unit of it writes into several layers, and a memory of ffkv has one value, which"
+    " it adds in its own layer. Take a set with one transcoder per layer."
+)
+
+
+def find_below(path: Path, *names: str) -> list[Path]:
+    """Lists the files with one of these names (or patterns) in a folder and below it; none if `path` is no folder."""
+    return [file for depth in range(DEEPEST + 1) for name in names for file in find(path, "*/" * depth + name)]
+
+
+def layer_in(text: Any) -> int | None:
+    """The number of the layer that a name tells, such as "blocks.5.hook_mlp_out", "layers.5.mlp" or "layer_5"; None if none."""
+    found = LAYER.search(text) if isinstance(text, str) else None
+    return int(found[1]) if found else None
+
+
+def by_layer(places: Iterable[Path], layer_of: Callable[[Path], int | None]) -> dict[int | None, Path]:
+    """Sorts dictionaries by their layers.
+
+    Returns the number of each layer, or None for a single dictionary that tells no layer, with its file or folder. Raises
+    UserError if two are of the same layer, or one of several tells none.
+    """
+    places, found = [*places], dict[int | None, Path]()
+    for place in places:
+        layer = layer_of(place)
+        if layer is None and len(places) > 1:
+            raise UserError(
+                f"{place} does not tell its layer, and others lie beside it. Name the folder of one dictionary."
+            )
+        if layer in found:
+            raise UserError(f"{found[layer]} and {place} are both of layer {layer}. Name the folder of one of them.")
+        found[layer] = place
+    return dict(sorted(found.items())) if len(found) > 1 else found
+
+
+def file_in(folder: Path, *names: str) -> Path:
+    """The first of these files that lies in a folder. Raises UserError if none does, and names a pickle that lies there."""
+    for name in names:
+        if is_file(folder / name):
+            return folder / name
+    refuse_pickles(folder, f"There is no {names[0]} in {folder}, but ")
+    raise UserError(f"There is no {' or '.join(names)} in {folder}. {AGAIN}")
+
+
+def refuse_pickles(path: Path, before: str = "") -> None:
+    """Raises UserError if a path is a pickle, or a folder that holds one."""
+    if pickle := next(iter(pickles_at(path)), None):
+        raise UserError(
+            f"{before}{pickle} is a pickle, which can run code, and ffkv opens none. Load it with the code that wrote it, and"
+            " save its tensors in the same form by safetensors.torch.save_file."
+        )
+
+
+def pickles_at(path: Path) -> list[Path]:
+    """The path itself if it has the name of a pickle, or those in the folder and in its folder of checkpoints."""
+    if not is_dir(path):
+        return [path] if path.suffix in PICKLES else []
+    return [file for pattern in ("*", "checkpoints/*") for file in find(path, pattern) if file.suffix in PICKLES]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Reads a config of JSON, or of YAML if its name ends so. Raises UserError if it cannot be read or holds no mapping."""
+    try:
+        text = read_bytes(path, LARGEST)
+        said = _parse_yaml(text) if path.suffix in (".yaml", ".yml") else parse_json(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path} cannot be read: {reason}. {AGAIN}") from error
+    if not isinstance(said, dict) or not all(isinstance(key, str) for key in said):
+        raise UserError(f"{path} holds no mapping from names to values. {AGAIN}")
+    return said
+
+
+def _parse_yaml(text: bytes) -> Any:
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
+        raise ValueError("it has aliases, which can grow without end and no such file needs")
+    return yaml.safe_load(text)
+
+
+def value_of(
+    path: Path, said: dict[str, Any], key: str, kind: type, default: Any = None, lowest: float | None = None
+) -> Any:
+    """A value of a config. `kind`: bool, int, float or str; an int is a float, too. `default`: None if it must be there.
+
+    Raises UserError if it is missing, of another kind, not finite, or below `lowest`.
+    """
+    value = said.get(key, default)
+    right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    if right and kind in (int, float):
+        right = abs(value) < float("inf") and (lowest is None or value >= lowest)
+    if not right:
+        what = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
+        least = "" if lowest is None else f" of at least {lowest:g}"
+        raise UserError(f"{path}: {key} is {value!r:.80}, and must be {what}{least}. {AGAIN}")
+    return value
+
+
+def told_by(reads: Any, writes: Any = None) -> str:
+    """Says where a dictionary reads and writes, for a person. `writes`: None if it is where it reads. Both may be anything."""
+    reads, writes = (each[:200] if isinstance(each, str) and each.isprintable() else "" for each in (reads, writes))
+    if not reads:
+        return ""
+    return f"reads {reads}, writes {writes}" if writes and writes != reads else f"reads and writes {reads}"

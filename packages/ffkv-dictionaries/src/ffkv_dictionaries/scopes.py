@@ -1,0 +1,160 @@
+"""Dictionaries of Gemma Scope, Gemma Scope 2 and Llama Scope. Each of the three has files of its own.
+
+Gemma Scope, `params.npz`, and Gemma Scope 2, `params.safetensors`: m = relu(h) where h = x W_enc + b_enc is above the threshold, else 0;
+ŷ = m W_dec + b_dec, and + x A with the `affine_skip_connection` A [from, to] of Gemma Scope 2.
+
+Llama Scope, `hyperparams.json` and `checkpoints/final.safetensors`, as OpenMOSS's code of its time reads them: states had the mean norm √d in
+training. With f = √d / (mean norm of what it reads) and g = √d / (that of what it writes), it divides the encoder's bias by f and the
+decoder's by g, multiplies the decoder by f / g, and then gives the values the norm 1 (`sparsity_include_decoder_norm`). The one
+threshold is that of the products. So its m are those of the states as they are, √d / norm times smaller than those of SAELens.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir, is_file
+from ffkv.model.dictionary.forms import Dictionary
+from ffkv_dictionaries.files import (
+    SEVERAL_LAYERS,
+    by_layer,
+    file_in,
+    find_below,
+    layer_in,
+    read_config,
+    told_by,
+    value_of,
+)
+from ffkv_dictionaries.folding import fold, of_jumprelu
+from ffkv_dictionaries.tensors import read, stored_in
+
+NPZ, PARAMETERS, GEMMA_CONFIG = "params.npz", "params.safetensors", "config.json"
+CROSS_LAYER = "params_layer_*.safetensors"
+LLAMA_CONFIG = "hyperparams.json"
+LLAMA_WEIGHTS = ("sae_weights.safetensors", "checkpoints/pruned.safetensors", "checkpoints/final.safetensors")
+GEMMA = {"encoder_bias": "b_enc n", "decoder_bias": "b_dec d", "threshold": "threshold n"}
+UPPER, LOWER = ({"encoder": f"{w}_enc dn", "decoder": f"{w}_dec nd"} | GEMMA for w in "Ww")
+
+
+def is_gemma_scope(path: Path) -> bool:
+    """Whether a path is a `params.npz`, or a folder with such files."""
+    return path.name == NPZ or bool(find_below(path, NPZ))
+
+
+def gemma_layers(path: Path) -> dict[int | None, Path]:
+    """Returns the file of each layer's dictionary; its folders tell the layer. Raises: see `by_layer`."""
+    return by_layer(find_below(path, NPZ) if is_dir(path) else [path], _layer_of_folders)
+
+
+def _layer_of_folders(path: Path) -> int | None:
+    """The number in the name of the nearest of the folders that tells one, of those that such a release has."""
+    return next((layer for each in path.absolute().parts[-2:-5:-1] if (layer := layer_in(each)) is not None), None)
+
+
+def load_gemma(path: Path) -> Dictionary:
+    """Reads a `params.npz`. Raises UserError if it cannot be read, see `ffkv_dictionaries.tensors.read`."""
+    tensors: dict[str, Any] = read(path, LOWER if "w_enc" in stored_in(path) else UPPER)
+    return fold(path, Dictionary(**tensors | {"threshold": of_jumprelu(tensors["threshold"])}))
+
+
+def is_gemma_scope_2(path: Path) -> bool:
+    """Whether a folder holds dictionaries of Gemma Scope 2."""
+    return bool(find_below(path, PARAMETERS, CROSS_LAYER))
+
+
+def gemma_2_layers(path: Path) -> dict[int | None, Path]:
+    """Returns the folder of each layer's dictionary. Raises UserError for a cross-layer transcoder, and as `by_layer`."""
+    if found := find_below(path, CROSS_LAYER):
+        raise UserError(f"{found[0]} {SEVERAL_LAYERS}")
+
+    def layer_of(folder: Path) -> int | None:
+        said = _gemma_config(folder)
+        hooks = (layer_in(said.get(f"hf_hook_point_{side}")) for side in ("out", "in"))
+        return next((each for each in hooks if each is not None), _layer_of_folders(folder / PARAMETERS))
+
+    return by_layer((file.parent for file in find_below(path, PARAMETERS)), layer_of)
+
+
+def _gemma_config(folder: Path) -> dict[str, Any]:
+    """The config; some releases have none."""
+    return read_config(folder / GEMMA_CONFIG) if is_file(folder / GEMMA_CONFIG) else {}
+
+
+def load_gemma_2(path: Path) -> Dictionary:
+    """Reads a dictionary of Gemma Scope 2 from its folder, or from its file of tensors.
+
+    Raises UserError if a file cannot be read, or the config tells another architecture, or a skip that the tensors lack.
+    """
+    weights = file_in(path, PARAMETERS) if is_dir(path) else path
+    config, said = weights.with_name(GEMMA_CONFIG), _gemma_config(weights.parent)
+    if (architecture := value_of(config, said, "architecture", str, "jump_relu")) != "jump_relu":
+        raise UserError(f"{config}: the architecture {architecture[:80]!r} is not read, only jump_relu is.")
+    skips = value_of(config, said, "affine_connection", bool, "affine_skip_connection" in stored_in(weights))
+    tensors: dict[str, Any] = read(weights, LOWER | ({"skip": "affine_skip_connection dd"} if skips else {}))
+    tensors["threshold"] = of_jumprelu(tensors["threshold"])
+    if skips:
+        tensors["skip"] = tensors["skip"].T.contiguous()
+    told = told_by(said.get("hf_hook_point_in"), said.get("hf_hook_point_out"))
+    return fold(weights, Dictionary(**tensors, told=told))
+
+
+def is_llama_scope(path: Path) -> bool:
+    """Whether a folder holds dictionaries of Llama Scope."""
+    return bool(find_below(path, LLAMA_CONFIG))
+
+
+def llama_layers(path: Path) -> dict[int | None, Path]:
+    """Returns the folder of each layer's dictionary. Raises: see `by_layer`."""
+
+    def layer_of(folder: Path) -> int | None:
+        said = read_config(folder / LLAMA_CONFIG)
+        hooks = (layer_in(said.get(f"hook_point_{side}")) for side in ("out", "in"))
+        return next((each for each in hooks if each is not None), None)
+
+    return by_layer((file.parent for file in find_below(path, LLAMA_CONFIG)), layer_of)
+
+
+def load_llama(folder: Path) -> Dictionary:
+    """Reads a dictionary of Llama Scope from its folder.
+
+    Raises UserError if a file cannot be read; the states are scaled token by token; the activation or the encoder is another.
+    """
+    config = file_in(folder, LLAMA_CONFIG)
+    said, weights = read_config(config), file_in(folder, *LLAMA_WEIGHTS)
+    activation = value_of(config, said, "act_fn", str, "relu").lower()
+    if activation not in ("relu", "jumprelu", "topk"):
+        raise UserError(f"{config}: the activation {activation[:80]!r} is not read: relu, jumprelu and topk are.")
+    if value_of(config, said, "use_glu_encoder", bool, False):
+        raise UserError(
+            f"{config}: use_glu_encoder is true: a unit has two keys, whose product is no coefficient of a memory."
+        )
+    norm = value_of(config, said, "norm_activation", str, "token-wise")
+    if norm not in ("dataset-wise", "inference", "none"):
+        raise UserError(
+            f"{config}: norm_activation is {norm[:80]!r}: states are scaled each by its own norm, and no unit has a fixed key."
+        )
+    d = value_of(config, said, "d_model", int, lowest=1)
+    has_bias = value_of(config, said, "use_decoder_bias", bool, True)
+    roles = {"encoder": "encoder.weight nd", "encoder_bias": "encoder.bias n", "decoder": "decoder.weight dn"}
+    roles |= {"decoder_bias": "decoder.bias d"} if has_bias else {}
+    tensors: dict[str, Any] = {"decoder_bias": torch.zeros(d)}
+    tensors |= read(weights, roles, {"d": (d, f"d_model of {LLAMA_CONFIG}")})
+    if norm == "dataset-wise":
+        means = said.get("dataset_average_activation_norm")
+        means = means if isinstance(means, dict) else {}
+        reads, writes = (math.sqrt(d) / value_of(config, means, side, float, lowest=1e-6) for side in ("in", "out"))
+        for name, scale in ("encoder_bias", 1 / reads), ("decoder_bias", 1 / writes), ("decoder", reads / writes):
+            tensors[name] = tensors[name] * scale
+    jump, largest = value_of(config, said, "jump_relu_threshold", float, 0.0), 0
+    if activation == "topk" and jump <= 0:
+        largest = value_of(config, said, "top_k", int, 50, lowest=1)
+    elif activation != "relu":  # their code reads a TopK with a threshold as a JumpReLU
+        tensors["threshold"] = torch.full((len(tensors["encoder"]),), float(jump))
+    told = told_by(said.get("hook_point_in"), said.get("hook_point_out"))
+    made = Dictionary(**tensors, largest=largest, told=told)
+    shifts = has_bias and value_of(config, said, "apply_decoder_bias_to_pre_encoder", bool, True)
+    unit_norm = value_of(config, said, "sparsity_include_decoder_norm", bool, True)
+    return fold(weights, made, made.decoder_bias if shifts else None, unit_norm)
