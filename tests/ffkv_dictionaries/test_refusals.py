@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from support import refused, tries
 
 from ffkv.base.errors import UserError
+from ffkv.model.dictionary import forms
 from ffkv.model.dictionary.forms import Dictionary, form_of
 from tests.ffkv_dictionaries import made
 from tests.ffkv_dictionaries.made import UNITS, D
@@ -497,3 +498,14 @@ def test_nothing_that_is_read(tmp_path):
         r"is of no form that ffkv reads\. It reads: config\.yaml and layer_<i>\.safetensors \(circuit-tracer\); .*SAELens"
     ):
         form_of(tmp_path)
+
+
+def test_without_the_package_it_is_named(tmp_path, monkeypatch):
+    made.saelens(tmp_path)
+    monkeypatch.setattr(forms, "load_all", lambda door: ({}, {}))
+    with refused(
+        r"is in the package ffkv-dictionaries\. In a clone of ffkv: pip install \./packages/ffkv-dictionaries"
+    ):
+        form_of(tmp_path)
+    with refused(r"there is no .*nowhere"):
+        form_of(tmp_path / "nowhere")
