@@ -41,7 +41,7 @@ def tensors(gated: bool = False, jump: bool = False, skip: bool = False) -> dict
         del made["b_enc"]
         made |= {"b_gate": drawn(UNITS, seed=2), "b_mag": drawn(UNITS, seed=3), "r_mag": drawn(UNITS, seed=4) / 2}
     if jump:
-        made["threshold"] = drawn(UNITS, seed=5).abs()
+        made["threshold"] = drawn(UNITS, seed=5)  # below 0, it is as 0 where a ReLU stands before it
     if skip:
         made["W_skip"] = drawn(D, D, seed=6)
     return made

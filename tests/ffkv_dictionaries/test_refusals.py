@@ -132,6 +132,11 @@ SETTINGS = {
         of("llama", dataset_average_activation_norm={"in": 0.0}),
         "in is 0.0, and must be a number of at least 1e-06",
     ),
+    "Llama Scope of other states": (
+        of("llama", has_bias=False, d_model=HUGE),
+        r"encoder\.weight has the shape 16 × 6\. Expected is units .* × dimensions \(1,099,511,627,776, says d_model of",
+    ),
+    "Llama Scope of endless states": (of("llama", d_model=10**400), "d_model is 1000.*, and must be a whole number"),
     "Llama Scope beyond": (of("llama", jump_relu_threshold=float("inf")), "jump_relu_threshold is inf, and must be"),
 }
 

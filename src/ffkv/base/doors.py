@@ -29,7 +29,8 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = "ffkv", *(f"ffkv-{name}" for name in "agents dictionaries embedded fairseq formats machines publishing".split())
+BESIDE = "agents", "dictionaries", "embedded", "fairseq", "formats", "machines", "publishing"
+OWN = "ffkv", *(f"ffkv-{name}" for name in BESIDE)
 BRINGS = {"embedded": "ffkv-embedded"}  # what settings can name, and the package of packages/ that brings it
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.

@@ -14,6 +14,7 @@ PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
 AGAIN = "Fetch it again, or save it again with the code that trained it."
 LARGEST = 2**20  # bytes of a config
 DEEPEST = 3  # folders between a path and a dictionary: layer_5/width_16k/average_l0_71/params.npz
+LARGEST_NUMBER = 2**62  # in a config
 NESTED = 20  # mappings and lists in each other in a config of YAML
 LAYER = re.compile(r"(?:^|[./_-])(?:layers?|blocks?|h)[._](\d{1,6})(?=$|[./_-])")
 SEVERAL_LAYERS = (
@@ -113,12 +114,12 @@ def value_of(
 ) -> Any:
     """A value of a config. `kind`: bool, int, float or str; an int is a float, too. `default`: None if it must be there.
 
-    Raises UserError if it is missing, of another kind, not finite, or below `lowest`.
+    Raises UserError if it is missing, of another kind, not finite, too large, or below `lowest`.
     """
     value = said.get(key, default)
     right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if right and kind in (int, float):
-        right = abs(value) < float("inf") and (lowest is None or value >= lowest)
+        right = abs(value) < LARGEST_NUMBER and (lowest is None or value >= lowest)
     if not right:
         what = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
         least = "" if lowest is None else f" of at least {lowest:g}"

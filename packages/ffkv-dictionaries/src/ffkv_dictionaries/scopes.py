@@ -135,8 +135,8 @@ def load_llama(folder: Path) -> Dictionary:
     has_bias = value_of(config, said, "use_decoder_bias", bool, True)
     roles = {"encoder": "encoder.weight nd", "encoder_bias": "encoder.bias n", "decoder": "decoder.weight dn"}
     roles |= {"decoder_bias": "decoder.bias d"} if has_bias else {}
-    tensors: dict[str, Any] = {"decoder_bias": torch.zeros(d)}
-    tensors |= read(weights, roles, {"d": (d, f"d_model of {LLAMA_CONFIG}")})
+    tensors: dict[str, Any] = read(weights, roles, {"d": (d, f"d_model of {LLAMA_CONFIG}")})
+    tensors.setdefault("decoder_bias", tensors["encoder"].new_zeros(tensors["encoder"].shape[1]))
     if norm == "dataset-wise":
         means = said.get("dataset_average_activation_norm")
         means = means if isinstance(means, dict) else {}
