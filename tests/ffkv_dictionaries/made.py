@@ -81,7 +81,10 @@ def jumps(threshold: Tensor | float) -> Callable[[Tensor], Tensor]:
 
 def saelens(folder: Path, architecture: str = "standard", dtype=None, drop=(), **said) -> Case:
     """A dictionary as SAELens 6 saves one. `said`: more of its config; `drop`: keys that it does not have."""
-    shift, rescaled = said.get("apply_b_dec_to_input", True), said.get("rescale_acts_by_decoder_norm", False)
+    shift, rescaled = (
+        said.get("apply_b_dec_to_input", True),
+        said.get("rescale_acts_by_decoder_norm", "batch" in architecture),
+    )
     t = tensors("gated" in architecture, "jump" in architecture, "skip" in architecture)
     transcodes = "transcoder" in architecture
     shift = shift and not transcodes

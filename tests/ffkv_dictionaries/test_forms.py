@@ -26,8 +26,12 @@ CASES = {
     "topk, rescaled": lambda folder: made.saelens(folder, "topk", rescale_acts_by_decoder_norm=True),
     "abstopk": lambda folder: made.saelens(folder, "abstopk"),
     "abstopk, rescaled": lambda folder: made.saelens(folder, "abstopk", rescale_acts_by_decoder_norm=True),
+    "jumprelu, which rescales nothing": lambda folder: made.saelens(
+        folder, "jumprelu", rescale_acts_by_decoder_norm=True
+    ),
     "jumprelu": lambda folder: made.saelens(folder, "jumprelu"),
     "batchtopk": lambda folder: made.saelens(folder, "batchtopk", rescale_acts_by_decoder_norm=True),
+    "batchtopk, as trained": lambda folder: made.saelens(folder, "batchtopk"),
     "batchtopk, not rescaled": lambda folder: made.saelens(folder, "batchtopk", rescale_acts_by_decoder_norm=False),
     "matryoshka": lambda folder: made.saelens(folder, "matryoshka_batchtopk", rescale_acts_by_decoder_norm=True),
     "transcoder": lambda folder: made.saelens(folder, "transcoder"),

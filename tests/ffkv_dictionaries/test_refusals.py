@@ -483,6 +483,19 @@ def test_cross_layer_transcoders_are_refused_whatever_their_files(tmp_path):
             form_of(tmp_path / folder).layers(tmp_path / folder)
 
 
+def test_a_set_names_no_file_outside_its_folder(tmp_path):
+    outside = made.circuit_tracer(tmp_path / "other").folder / "layer_3.safetensors"
+    made.circuit_tracer(tmp_path / "set", transcoders=[str(outside)])
+    with refused(f"names '{outside}', which is no file in"):
+        read(tmp_path / "set")
+    made.circuit_tracer(tmp_path / "set", transcoders=["../other/layer_3.safetensors"])
+    with refused(r"names '\.\./other/layer_3\.safetensors', which is no file in"):
+        read(tmp_path / "set")
+    made.circuit_tracer(tmp_path / "set", transcoders=["link.safetensors"])
+    (tmp_path / "set/link.safetensors").symlink_to(outside)
+    assert len(read(tmp_path / "set")) == 1
+
+
 def test_two_dictionaries_of_a_layer(tmp_path):
     made.sparsify(tmp_path)
     made.sparsify(tmp_path, "layers.3.self_attn")
