@@ -148,7 +148,7 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/require
 	# --no-compile halves the time: Python compiles the modules that it imports.
 	$(VENV)/bin/pip install --quiet --no-compile -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
 	$(call install_demo,$(VENV))
-	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-embedded -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-gguf -e packages/ffkv-machines -e packages/ffkv-publishing
+	$(VENV)/bin/pip install --quiet --no-deps -e . -e packages/ffkv-agents -e packages/ffkv-dictionaries -e packages/ffkv-embedded -e packages/ffkv-fairseq -e packages/ffkv-formats -e packages/ffkv-gguf -e packages/ffkv-machines -e packages/ffkv-publishing
 	touch $@
 
 slurm: $(VENV)/slurm ## Set up .venv with what submits jobs to a SLURM cluster.

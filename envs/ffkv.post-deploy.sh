@@ -10,8 +10,9 @@ if [ -d "$FFKV_SOURCE" ]; then
 else
     pip install --no-deps "$FFKV_SOURCE"
 fi
-# The embedded corpus and model, and the readers of fairseq's checkpoints and of GGUF files, of a clone: a source distribution has no packages/.
-for name in ffkv-embedded ffkv-fairseq ffkv-gguf; do
+# The embedded corpus and model, and the readers of dictionaries, of fairseq's checkpoints and of GGUF files,
+# of a clone: a source distribution has no packages/.
+for name in ffkv-dictionaries ffkv-embedded ffkv-fairseq ffkv-gguf; do
     if [ -d "$FFKV_SOURCE/packages/$name" ]; then
         pip install --no-deps --editable "$FFKV_SOURCE/packages/$name"
     fi

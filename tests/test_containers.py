@@ -47,7 +47,7 @@ def test_what_is_copied_is_there_and_makes_the_package(recipe):
     assert [name for name in names if not (ROOT / name).exists()] == []
     assert {"src", "workflow", "profiles", "Snakefile", "setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
     assert {
-        f"packages/ffkv-{name}" for name in ("embedded", "fairseq", "formats", "gguf")
+        f"packages/ffkv-{name}" for name in ("dictionaries", "embedded", "fairseq", "formats", "gguf")
     } <= names  # of runs, and of `ffkv export`
     assert "envs" in names or {f"envs/{each}" for each in LISTS} <= names
     setup = (ROOT / "setup.py").read_text()  # it copies these folders into the package
@@ -69,7 +69,7 @@ def test_the_versions_are_the_listed_ones(recipe):
     assert "-c envs/constraints.txt -r envs/requirements.txt" in text and "==" not in text
     assert (
         "--no-deps -r envs/requirements-demo.txt" in text
-        and "--no-deps . ./packages/ffkv-embedded ./packages/ffkv-fairseq ./packages/ffkv-formats ./packages/ffkv-gguf"
+        and "--no-deps . ./packages/ffkv-dictionaries ./packages/ffkv-embedded ./packages/ffkv-fairseq ./packages/ffkv-formats ./packages/ffkv-gguf"
         in text
     )
 

@@ -48,7 +48,7 @@ def test_conda_gets_the_packages_of_runs_with_a_clone(tmp_path, source):
     pip, told = tmp_path / "pip", tmp_path / "told"
     pip.write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
     pip.chmod(0o755)
-    names = "ffkv-embedded", "ffkv-fairseq", "ffkv-gguf"
+    names = "ffkv-dictionaries", "ffkv-embedded", "ffkv-fairseq", "ffkv-gguf"
     for name in names:
         (tmp_path / "clone/packages" / name).mkdir(parents=True)
     (tmp_path / "unpacked").mkdir()

@@ -31,17 +31,8 @@ from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
-OWN = (
-    "ffkv",
-    "ffkv-agents",
-    "ffkv-dictionaries",
-    "ffkv-embedded",
-    "ffkv-fairseq",
-    "ffkv-formats",
-    "ffkv-gguf",
-    "ffkv-machines",
-    "ffkv-publishing",
-)
+BESIDE = "agents", "dictionaries", "embedded", "fairseq", "formats", "gguf", "machines", "publishing"
+OWN = "ffkv", *(f"ffkv-{name}" for name in BESIDE)
 # By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
 BRINGS = {
     "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),

@@ -14,6 +14,8 @@ PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
 AGAIN = "Fetch it again, or save it again with the code that trained it."
 LARGEST = 2**20  # bytes of a config
 DEEPEST = 3  # folders between a path and a dictionary: layer_5/width_16k/average_l0_71/params.npz
+LARGEST_NUMBER = 2**62  # in a config
+NESTED = 20  # mappings and lists in each other in a config of YAML
 LAYER = re.compile(r"(?:^|[./_-])(?:layers?|blocks?|h)[._](\d{1,6})(?=$|[./_-])")
 SEVERAL_LAYERS = (
     "is of a cross-layer transcoder: a unit of it writes into several layers, and a memory of ffkv has one value, which"
@@ -26,10 +28,10 @@ def find_below(path: Path, *names: str) -> list[Path]:
     return [file for depth in range(DEEPEST + 1) for name in names for file in find(path, "*/" * depth + name)]
 
 
-def layer_in(text: Any) -> int | None:
-    """The number of the layer that a name tells, such as "blocks.5.hook_mlp_out", "layers.5.mlp" or "layer_5"; None if none."""
-    found = LAYER.search(text) if isinstance(text, str) else None
-    return int(found[1]) if found else None
+def layer_in(*names: Any) -> int | None:
+    """The layer that the first name with one tells, such as "blocks.5.hook_mlp_out", "layers.5.mlp", "layer_5"; None if none."""
+    found = (LAYER.search(name) for name in names if isinstance(name, str))
+    return next((int(match[1]) for match in found if match), None)
 
 
 def by_layer(places: Iterable[Path], layer_of: Callable[[Path], int | None]) -> dict[int | None, Path]:
@@ -76,8 +78,13 @@ def pickles_at(path: Path) -> list[Path]:
     return [file for pattern in ("*", "checkpoints/*") for file in find(path, pattern) if file.suffix in PICKLES]
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Reads a config of JSON, or of YAML if its name ends so. Raises UserError if it cannot be read or holds no mapping."""
+def read_config(path: Path, optional: bool = False) -> dict[str, Any]:
+    """Reads a config of JSON, or of YAML if its name ends so. `optional`: without a file, it says nothing.
+
+    Raises UserError if it cannot be read or holds no mapping.
+    """
+    if optional and not is_file(path):
+        return {}
     try:
         text = read_bytes(path, LARGEST)
         said = _parse_yaml(text) if path.suffix in (".yaml", ".yml") else parse_json(text)
@@ -90,8 +97,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _parse_yaml(text: bytes) -> Any:
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
-        raise ValueError("it has aliases, which can grow without end and no such file needs")
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > NESTED:  # time and memory beyond the size of the text
+            raise ValueError("it has aliases or is nested too deeply, as no such file is")
+    node = yaml.compose(text, yaml.SafeLoader)
+    keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    if len({*map(str, keys)}) < len(keys):
+        raise ValueError("a key occurs twice")
     return yaml.safe_load(text)
 
 
@@ -100,12 +114,12 @@ def value_of(
 ) -> Any:
     """A value of a config. `kind`: bool, int, float or str; an int is a float, too. `default`: None if it must be there.
 
-    Raises UserError if it is missing, of another kind, not finite, or below `lowest`.
+    Raises UserError if it is missing, of another kind, not finite, too large, or below `lowest`.
     """
     value = said.get(key, default)
     right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if right and kind in (int, float):
-        right = abs(value) < float("inf") and (lowest is None or value >= lowest)
+        right = abs(value) < LARGEST_NUMBER and (lowest is None or value >= lowest)
     if not right:
         what = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
         least = "" if lowest is None else f" of at least {lowest:g}"

@@ -21,7 +21,7 @@ def fold(path: Path, made: Dictionary, subtract: Tensor | None = None, unit_norm
         path: its file, for messages.
         made: its tensors; they are changed in place. Its threshold may be None where none was said: that is a ReLU's.
         subtract: s [d].
-        unit_norm: whether values are divided by their norms, and rows of E and of a are multiplied by them. What is said of the
+        unit_norm: whether values are divided by their norms, and rows of E and a are multiplied by them. What is said of the
             threshold and of the largest is of the products.
     Raises:
         UserError: k is above the number of units; what comes out is not finite.

@@ -62,9 +62,8 @@ def layers(path: Path) -> dict[int | None, Path]:
 
     def layer_of(folder: Path) -> int | None:
         said = _read_config(folder)
-        number = said.get("hook_layer")
-        told = (layer_in(each) for each in (said.get("hook_name_out"), said.get("hook_name"), folder.name))
-        return next((each for each in told if each is not None), number if type(number) is int else None)
+        told = layer_in(said.get("hook_name_out"), said.get("hook_name"), folder.name)
+        return told if told is not None or type(said.get("hook_layer")) is not int else said["hook_layer"]
 
     return by_layer(_folders(path), layer_of)
 

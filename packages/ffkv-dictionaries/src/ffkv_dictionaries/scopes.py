@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import is_dir, is_file
+from ffkv.base.lookup import is_dir
 from ffkv_dictionaries.files import (
     SEVERAL_LAYERS,
     by_layer,
@@ -46,12 +46,12 @@ def is_gemma_scope(path: Path) -> bool:
 
 def gemma_layers(path: Path) -> dict[int | None, Path]:
     """Returns the file of each layer's dictionary; its folders tell the layer. Raises: see `by_layer`."""
-    return by_layer(find_below(path, NPZ) if is_dir(path) else [path], _layer_of_folders)
+    return by_layer(find_below(path, NPZ) if is_dir(path) else [path], lambda file: layer_in(*_folders_of(file)))
 
 
-def _layer_of_folders(path: Path) -> int | None:
-    """The number in the name of the nearest of the folders that tells one, of those that such a release has."""
-    return next((layer for each in path.absolute().parts[-2:-5:-1] if (layer := layer_in(each)) is not None), None)
+def _folders_of(file: Path) -> tuple[str, ...]:
+    """The names of the folders that such a release has around a file, the nearest first."""
+    return file.absolute().parts[-2:-5:-1]
 
 
 def load_gemma(path: Path) -> Dictionary:
@@ -71,16 +71,11 @@ def gemma_2_layers(path: Path) -> dict[int | None, Path]:
         raise UserError(f"{found[0]} {SEVERAL_LAYERS}")
 
     def layer_of(folder: Path) -> int | None:
-        said = _gemma_config(folder)
-        hooks = (layer_in(said.get(f"hf_hook_point_{side}")) for side in ("out", "in"))
-        return next((each for each in hooks if each is not None), _layer_of_folders(folder / PARAMETERS))
+        said = read_config(folder / GEMMA_CONFIG, optional=True)  # some releases have none
+        hooks = (said.get(f"hf_hook_point_{side}") for side in ("out", "in"))
+        return layer_in(*hooks, *_folders_of(folder / PARAMETERS))
 
     return by_layer((file.parent for file in find_below(path, PARAMETERS)), layer_of)
-
-
-def _gemma_config(folder: Path) -> dict[str, Any]:
-    """The config; some releases have none."""
-    return read_config(folder / GEMMA_CONFIG) if is_file(folder / GEMMA_CONFIG) else {}
 
 
 def load_gemma_2(path: Path) -> Dictionary:
@@ -89,7 +84,8 @@ def load_gemma_2(path: Path) -> Dictionary:
     Raises UserError if a file cannot be read, or the config tells another architecture, or a skip that the tensors lack.
     """
     weights = file_in(path, PARAMETERS) if is_dir(path) else path
-    config, said = weights.with_name(GEMMA_CONFIG), _gemma_config(weights.parent)
+    config = weights.with_name(GEMMA_CONFIG)
+    said = read_config(config, optional=True)
     if (architecture := value_of(config, said, "architecture", str, "jump_relu")) != "jump_relu":
         raise UserError(f"{config}: the architecture {architecture[:80]!r} is not read, only jump_relu is.")
     skips = value_of(config, said, "affine_connection", bool, "affine_skip_connection" in stored_in(weights))
@@ -111,8 +107,7 @@ def llama_layers(path: Path) -> dict[int | None, Path]:
 
     def layer_of(folder: Path) -> int | None:
         said = read_config(folder / LLAMA_CONFIG)
-        hooks = (layer_in(said.get(f"hook_point_{side}")) for side in ("out", "in"))
-        return next((each for each in hooks if each is not None), None)
+        return layer_in(said.get("hook_point_out"), said.get("hook_point_in"))
 
     return by_layer((file.parent for file in find_below(path, LLAMA_CONFIG)), layer_of)
 
@@ -140,8 +135,8 @@ def load_llama(folder: Path) -> Dictionary:
     has_bias = value_of(config, said, "use_decoder_bias", bool, True)
     roles = {"encoder": "encoder.weight nd", "encoder_bias": "encoder.bias n", "decoder": "decoder.weight dn"}
     roles |= {"decoder_bias": "decoder.bias d"} if has_bias else {}
-    tensors: dict[str, Any] = {"decoder_bias": torch.zeros(d)}
-    tensors |= read(weights, roles, {"d": (d, f"d_model of {LLAMA_CONFIG}")})
+    tensors: dict[str, Any] = read(weights, roles, {"d": (d, f"d_model of {LLAMA_CONFIG}")})
+    tensors.setdefault("decoder_bias", tensors["encoder"].new_zeros(tensors["encoder"].shape[1]))
     if norm == "dataset-wise":
         means = said.get("dataset_average_activation_norm")
         means = means if isinstance(means, dict) else {}

@@ -40,8 +40,12 @@ def is_set(path: Path) -> bool:
     """Whether a path is a set of circuit-tracer, or one file of it."""
     if not is_dir(path):
         return LAYER_FILE.fullmatch(path.name) is not None
-    names = (*CROSS_LAYER, SET_CONFIG)
-    return bool(_layer_files(path)) or any(file.parent == path for file in find_below(path, *names))
+    if _layer_files(path) or any(file.parent == path for file in find_below(path, *CROSS_LAYER)):
+        return True
+    try:
+        return "model_kind" in read_config(path / SET_CONFIG, optional=True)
+    except UserError:  # of others, who may have aliases
+        return False
 
 
 def _layer_files(folder: Path) -> dict[int | None, Path]:
@@ -60,7 +64,7 @@ def set_layers(path: Path) -> dict[int | None, Path]:
     """
     if not is_dir(path):
         return {layer_in(path.name): path}
-    config, said = path / SET_CONFIG, _set_config(path)
+    config, said = path / SET_CONFIG, read_config(path / SET_CONFIG, optional=True)
     kind = value_of(config, said, "model_kind", str, "transcoder_set")
     crossing = [file for file in find_below(path, *CROSS_LAYER) if file.parent == path]
     if kind == "cross_layer_transcoder" or crossing:
@@ -77,17 +81,15 @@ def set_layers(path: Path) -> dict[int | None, Path]:
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise UserError(f"{config}: transcoders must be a list of files, one for each layer from 0 on.")
     for each in named:
-        outside = ":" in each or not (path / each).resolve().is_relative_to(path.resolve())
-        if outside or not is_file(path / each):
+        inside = (
+            not Path(each).is_absolute() and ".." not in Path(each).parts
+        )  # its links may lead out, as in a cache of the hub
+        if not inside or not is_file(path / each):
             raise UserError(
                 f"{config} names {each[:200]!r}, which is no file in {path}. ffkv fetches none: put the files into this folder, and write"
                 " their names there."
             )
     return {layer: path / each for layer, each in enumerate(named)}
-
-
-def _set_config(folder: Path) -> dict[str, Any]:
-    return read_config(folder / SET_CONFIG) if is_file(folder / SET_CONFIG) else {}
 
 
 def load_set(path: Path) -> Dictionary:
@@ -100,7 +102,7 @@ def load_set(path: Path) -> Dictionary:
     stored = stored_in(path)
     if "w_enc" in stored:
         return scopes.load_gemma_2(path)
-    config, said = path.parent / SET_CONFIG, _set_config(path.parent)
+    config, said = path.parent / SET_CONFIG, read_config(path.parent / SET_CONFIG, optional=True)
     activation = value_of(config, said, "activation", str, "jump_relu" if JUMP in stored else "relu").lower()
     if activation not in ("relu", "topk", "jump_relu", "jumprelu"):
         raise UserError(f"{config}: the activation {activation[:80]!r} is not read: relu, jump_relu and topk are.")

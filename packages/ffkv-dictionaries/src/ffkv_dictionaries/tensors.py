@@ -1,6 +1,7 @@
 """Tensors of files that strangers wrote. Names, types, shapes and places are checked before memory is taken for numbers."""
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ffkv.base.errors import UserError
+from ffkv.base.fault import free_memory
 from ffkv.base.lookup import open_file, parse_json
 from ffkv_dictionaries.files import AGAIN, SEVERAL_LAYERS
 
@@ -22,6 +24,9 @@ LARGEST_HEADER = 10**8  # bytes, as safetensors has it
 LARGEST_NPY_HEADER = 10_000  # bytes, as numpy has it
 DEFLATED = 1032  # bytes at most that one byte of a zip becomes
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# What a damaged file, or one that somebody made to harm, makes Python, numpy and safetensors raise.
+BROKEN: tuple[type[Exception], ...] = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, SyntaxError)
+BROKEN += (tokenize.TokenError, SafetensorError, zipfile.BadZipFile, zlib.error)
 MEANING = {"n": "units", "d": "dimensions"}
 
 
@@ -40,16 +45,7 @@ def stored_in(path: Path) -> dict[str, Stored]:
     try:
         with open_file(path) as file:
             return _in_npz(path, file) if path.suffix == ".npz" else _in_safetensors(path, file)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except BROKEN as error:
         raise _damaged(path, error) from error
 
 
@@ -115,7 +111,8 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
     Returns:
         The tensors by what they are called here: finite float32 on the CPU. Those of "dn" are transposed: a row is a unit's.
     Raises:
-        UserError: a tensor is missing, unknown, transposed, has another shape, integers, or numbers that are not finite.
+        UserError: a tensor is missing, unknown, transposed, has another shape, integers, or numbers that are not finite;
+            they need more memory than is free.
     """
     stored, names = stored_in(path), {key: role.partition(" ")[0] for key, role in roles.items()}
     if missing := next((name for name in names.values() if name not in stored), None):
@@ -126,10 +123,8 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
             " change is unknown. Look whether the config beside it is that of this file."
         )
     sizes = dict(known or {})
-    for role in sorted(
-        roles.values(), key=lambda each: len(each.partition(" ")[2])
-    ):  # vectors tell sizes without doubt
-        name, _, wanted = role.partition(" ")
+    # Vectors tell sizes without doubt.
+    for name, _, wanted in sorted((role.partition(" ") for role in roles.values()), key=lambda each: len(each[2])):
         shape, kind = stored[name]
         if kind not in WIDTHS:
             raise UserError(f"{path}: the tensor {name} is of type {kind[:80]}. {', '.join(WIDTHS)} are read. {AGAIN}")
@@ -140,6 +135,11 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
                 sizes.setdefault(letter, (size, f"the tensor {name}"))
         if len(shape) != len(wanted) or shape != tuple(sizes[letter][0] for letter in wanted) or 0 in shape:
             raise _misshapen(path, name, shape, wanted, sizes)
+    if (needed := 4 * sum(math.prod(stored[name].shape) for name in names.values())) > (free := free_memory()):
+        raise UserError(
+            f"{path} holds {needed / 2**30:,.1f} GiB of float32, and {free / 2**30:,.1f} GiB of memory are free. Take a machine"
+            " with more, or a dictionary of fewer units."
+        )
     found = {key: _numbers(path, name) for key, name in names.items()}
     return {key: each.T.contiguous() if roles[key].endswith(" dn") else each for key, each in found.items()}
 
@@ -152,10 +152,8 @@ def _misshapen(
         meaning = " × ".join(MEANING[letter] for letter in wanted)
         remedy = f"It is transposed: {meaning} is expected. Save it transposed, or look which code wrote it."
     else:
-        parts = (
-            f"{MEANING[letter]}{f' ({sizes[letter][0]:,}, says {sizes[letter][1]})' * (letter in sizes)}"
-            for letter in wanted
-        )
+        said = {letter: f" ({size:,}, says {who})" for letter, (size, who) in sizes.items()}
+        parts = (f"{MEANING[letter]}{said.get(letter, '')}" for letter in wanted)
         remedy = f"Expected is {' × '.join(parts) or 'a single number'}. {AGAIN}"
     return UserError(f"{path}: the tensor {name} has the shape {_shown(shape)}. {remedy}")
 
@@ -163,21 +161,12 @@ def _misshapen(
 def _numbers(path: Path, name: str) -> Tensor:
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as opened:
+            with np.load(path, allow_pickle=False) as opened, np.errstate(over="ignore"):  # told below
                 tensor = torch.from_numpy(np.ascontiguousarray(opened[name], dtype=np.float32))
         else:
             with safe_open(path, "pt") as opened:
                 tensor = opened.get_tensor(name).to(torch.float32, copy=True)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        EOFError,
-        RuntimeError,
-        SafetensorError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except BROKEN as error:
         raise _damaged(path, error) from error
     if not torch.isfinite(tensor).all():
         raise UserError(f"{path}: the tensor {name} has numbers that are not finite in float32. {AGAIN}")
