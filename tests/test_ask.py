@@ -32,12 +32,12 @@ def files(run):
     return {name: run.folder / path for name, path in names.items()}
 
 
-# The run `tiny` has float32, no behaviours, no concepts and no routing. What two steps of "translation" return is no table.
+# The run `tiny` has float32, no behaviours, no concepts, no routing and no dictionary. What two steps of "translation" return is no table.
 OF_TINY = [
     name
     for name in STEPS
     if name not in ("keys precision", "translation read", "translation derive")
-    and not name.startswith(("behaviours", "concepts", "routing"))
+    and not name.startswith(("behaviours", "concepts", "routing", "reconstruction"))
 ]
 
 

@@ -55,17 +55,18 @@ class Compared:
     def memories(self) -> str:
         """How memories are found in other runs: "by_number", "by_correlation" or "no".
 
-        Raises UserError if the settings ask for memories by number, and models have different shapes, or random weights.
+        Raises UserError if the settings ask for memories by number, and models have different shapes or dictionaries, or random weights.
         """
         models = [run.anatomy for run in self.runs]
-        alike = len({(model.width, *model.layer_offset) for model in models}) == 1
+        alike = len({(model.dictionary, model.width, *model.layer_offset) for model in models}) == 1
         if self.settings.memories == "by_number" and not alike:
             shapes = [
                 f"{run} has {len(model.layers)} layers, {model.layer_offset[-1]} memories and a width of {model.width}"
+                f"{f' and is read through {model.dictionary}' if model.dictionary else ''}"
                 for run, model in zip(self.settings.runs, models, strict=True)
             ]
             raise UserError(
-                f"comparisons.{self.name}.memories is by_number, and the models have different shapes: "
+                f"comparisons.{self.name}.memories is by_number, and the models have different shapes or dictionaries: "
                 f"{'; '.join(shapes)}. Set it to by_correlation."
             )
         several = len({model.model_hash for model in models}) > 1

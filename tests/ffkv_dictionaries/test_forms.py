@@ -94,7 +94,7 @@ def test_a_dictionary_reads_back_to_its_own_coefficients(name, tmp_path):
 
 
 def test_all_forms_stand_behind_the_door():
-    forms, broken = load_all("dictionaries")
+    forms, broken = load_all("dictionary_forms")
     assert not broken
     assert {*forms.values()} == {*door.READ, door.PICKLES}
 
@@ -103,7 +103,7 @@ def test_no_form_reads_what_another_wrote(tmp_path, subtests):
     for number, name in enumerate(CASES):
         with subtests.test(name=name):
             case = CASES[name](tmp_path / str(number))
-            assert sum(form.reads(case.folder) for form in load_all("dictionaries")[0].values()) == 1
+            assert sum(form.reads(case.folder) for form in load_all("dictionary_forms")[0].values()) == 1
 
 
 def test_a_folder_of_several_layers(tmp_path):

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ffkv.model.dictionary import forms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support import refused, tries
 
+from ffkv.base import doors
 from ffkv.base.errors import UserError
+from ffkv.model.dictionaries import dictionaries
 from ffkv_dictionaries.forms import Dictionary, form_of
 from tests.ffkv_dictionaries import made
 from tests.ffkv_dictionaries.made import UNITS, D
@@ -519,11 +520,13 @@ def test_nothing_that_is_read(tmp_path):
 
 
 def test_without_the_package_it_is_named(tmp_path, monkeypatch):
-    made.saelens(tmp_path)
-    monkeypatch.setattr(forms, "load_all", lambda door: ({}, {}))
+    monkeypatch.setattr(doors, "entries", lambda door: {})
     with refused(
         r"is in the package ffkv-dictionaries\. In a clone of ffkv: pip install \./packages/ffkv-dictionaries"
     ):
-        form_of(tmp_path)
+        dictionaries()
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path):
     with refused(r"there is no .*nowhere"):
         form_of(tmp_path / "nowhere")

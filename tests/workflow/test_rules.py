@@ -43,6 +43,7 @@ def settings_file(tmp_path_factory) -> Path:
         "behaviours": {"agreement": {"prompts": "a b.jsonl", "fields": {"clean_prefix": "clean"}}},
         "concepts": {"tokens": {"rules": "code", "fields": {"text": "question"}}},
         "routing": {"tokens": 100},
+        "dictionary": {"largest": 8, "layers": [0]},
         "comparisons": {"both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]}},
         "runs": {
             "tiny": {"model": {"max_memory": {}}, "report": {"control": "auto"}},

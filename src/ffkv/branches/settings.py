@@ -14,6 +14,7 @@ from ffkv.base.settings import LARGEST as LARGEST
 from ffkv.base.settings import Batches as Batches
 from ffkv.base.settings import Comparison as Comparison
 from ffkv.base.settings import Corpus as Corpus
+from ffkv.base.settings import Dictionary as Dictionary
 from ffkv.base.settings import Embedded as Embedded
 from ffkv.base.settings import Inputs, Jobs
 from ffkv.base.settings import Model as Model

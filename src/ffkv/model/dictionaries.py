@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ffkv.base.doors import load
@@ -71,6 +72,16 @@ def dictionaries() -> Dictionaries:
     """Returns what the package does. Raises UserError if it is not installed, or broken."""
     found: Dictionaries = load("dictionaries", "dictionary")
     return found
+
+
+def choose_places(
+    model: nn.Module, layers: Sequence[Layer], texts: Sequence[Tensor], settings: Dictionary
+) -> tuple[list[DictionaryPlace], list[str]]:
+    """Chooses where dictionaries read and write, if settings ask for them, see `Dictionaries`. `texts`: real ids [sentence, token] each."""
+    if not settings.is_asked:
+        return [], []
+    tokens = min(text.shape[1] for text in texts)
+    return dictionaries().choose(model, layers, torch.cat([text[:, :tokens] for text in texts]), settings)
 
 
 def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str, model_hash: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -17,7 +16,7 @@ from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.lookup import files_in, save_pretrained, unchanged
 from ffkv.base.process.libraries import collected
 from ffkv.base.settings import Dictionary, Model
-from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, DictionaryPlace, Layer, write_anatomy
+from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
 from ffkv.model.checkpoint.load import Unpacked, decide_type, load_checkpoint, load_form, read_unpacked
@@ -25,7 +24,7 @@ from ffkv.model.checkpoint.readers import read_once
 from ffkv.model.checkpoint.tokenizer import load_tokenizer, tokenizer_hash
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.checkpoint.weights import check_finite, hash_once, state_of
-from ffkv.model.dictionaries import dictionaries, install
+from ffkv.model.dictionaries import choose_places, install
 from ffkv.model.discover.lengths import steady_length
 from ffkv.model.discover.probe_texts import DIGITS, context_of, long_row, measure_beginnings, passages
 from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
@@ -89,8 +88,6 @@ def prove(
 ) -> ProvenModel:
     """Loads a checkpoint, finds its feed-forward layers and proves them, on the CPU.
 
-    Weights that do not fit into the CPU's memory stay on the disk until they are needed, see `model.max_memory`.
-
     Args:
         settings: name the checkpoint.
         commit: the commit of a checkpoint on the hub to read; None for the one that the hub names now.
@@ -100,8 +97,6 @@ def prove(
         UserError: the checkpoint or a dictionary cannot be loaded, or the model cannot be read as memories; gives the reason.
     Examples:
         >>> proven = ffkv.prove(ffkv.settings.Model(checkpoint="results/tiny/checkpoint"))
-        >>> [layer.memories for layer in proven.anatomy.layers]
-        [128, 128]
         >>> max(proven.anatomy.errors.values()) < 1e-4  # the largest relative error of the proof
         True
     """
@@ -112,29 +107,20 @@ def prove(
     read, at = decide_type(source.settings, source.commit), source.commit
     state = state_of(read, at)
     with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once(read.gguf):
-        placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
-        _check_room(settings, placement)
-        model = load_checkpoint(read, at, placement)
-        check_finite(settings, model)
-        tokenizer = load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)
+        model, tokenizer = _load(read, at, settings)
     with _naming(settings.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
-    model_hash = hash_once(read, at, model, state)
-    places, told = list[DictionaryPlace](), list[str]()
-    if dictionary.is_asked:
-        both = torch.cat([each[:, : min(first.shape[1], second.shape[1])] for each in (first, second)])
-        places, told = dictionaries().choose(model, decomposition.layers, both, dictionary)
-        model_hash = install(model, places, dictionary.path, model_hash)
+    places, told = choose_places(model, decomposition.layers, (first, second), dictionary)
+    model_hash = install(model, places, dictionary.path, hash_once(read, at, model, state))
     with _naming(settings.checkpoint, model):
         if places:
             decomposition = prove_layers(model, first, second, settings.second_matrix)
         context, proven_tokens, about_context = _proven_context(model, tokenizer, decomposition.layers, second)
-    # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
-    losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
     anatomy = Anatomy(
         **{name: getattr(given, name) for name in OF_SETTINGS},
         **{name: getattr(replace(commit, adapter=given.adapter), name) for name in OF_COMMIT},
+        **{name: getattr(decomposition, name) for name in ("layers", "last_block", "returns", "errors")},
         dtype=str(model.dtype).removeprefix("torch."),
         architecture=type(model).__name__,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
@@ -145,18 +131,24 @@ def prove(
         context=context,
         proven_tokens=proven_tokens,
         width=decomposition.final.shape[-1],
-        last_block=decomposition.last_block,
-        returns=decomposition.returns,
-        layers=decomposition.layers,
-        errors=decomposition.errors,
         versions=versions(),
-        beginnings=losses,
+        # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
+        beginnings={} if settings.weights == "random" else measure_beginnings(model, tokenizer, (first, second)),
         dictionary=named,
         dictionaries=places,
         remarks=[*dict.fromkeys([*source.remarks, *remarks, *about_context, *told])],
         unpacked=str(unpacked or ""),
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
+
+
+def _load(read: Model, at: Commit, settings: Model) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Loads model and tokenizer. `read`, `at`: what is read. `settings`: as they were given."""
+    placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
+    _check_room(settings, placement)
+    model = load_checkpoint(read, at, placement)
+    check_finite(settings, model)
+    return model, load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)
 
 
 def _check_room(settings: Model, placement: Placement) -> None:

@@ -48,6 +48,8 @@ def code_beside(what: str, settings: Settings) -> str:
     """Returns a hash over the code of another package than ffkv that reads the checkpoint, or brings the text; "" if none does."""
     if what == "corpus":
         entry = entries("corpora").get(settings.corpus.dataset)
+    elif what == "dictionary" and settings.dictionary.is_asked:
+        entry = entries("dictionaries").get(what)
     elif what == "checkpoint" and settings.model.gguf:
         entry = entries("files").get("gguf")
     elif what == "checkpoint":

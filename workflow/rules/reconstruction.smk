@@ -1,7 +1,7 @@
 """Reconstruction: how much of a layer's output its dictionary makes again.
 
 Needs: the model, the validation split.
-Makes: results/<run>/reconstruction/: the table of the report's section. Runs without a `dictionary` do not use it.
+Makes: results/<run>/reconstruction/: the table of the report's section. Runs without a `dictionary` do not use it. The package ffkv-dictionaries has its step.
 """
 
 
@@ -16,6 +16,8 @@ rule reconstruction_measure:
     benchmark:
         "results/{run}/benchmarks/reconstruction_measure.tsv"
     priority: 12
+    conda:
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(whole_model=True),
