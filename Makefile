@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Python keeps what it has compiled: else each of hundreds of processes would compile its libraries, for 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help report training gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench engines card calibration release install slurm peers clean distclean
+.PHONY: help report training dictionary gallery explore test tests coverage mutants check test-failures test-cluster test-many test-faults reference test-versions test-kernel lint types docs models bench engines card calibration release install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -30,6 +30,12 @@ report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 
 training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
 	snakemake --configfile configs/training.yaml --max-threads 1  # jobs this small gain more from each other than from threads
+
+dictionary: install $(VENV)-dictionary/installed ## Train a transcoder of one layer of SmolLM2 in at most 10 minutes, and read it: configs/dictionary.yaml, write reports/comparisons/dictionary/index.html.
+	snakemake --max-threads $(HALF) results/memories/model --configfile configs/dictionary.yaml
+	test -d dictionaries/smollm2-layer-12 || python -m tools.transcoder results/memories --layer 12 --output build/transcoder/pairs.safetensors
+	test -d dictionaries/smollm2-layer-12 || $(VENV)-dictionary/bin/python tools/train_transcoder.py build/transcoder/pairs.safetensors dictionaries/smollm2-layer-12 --layer 12
+	snakemake --max-threads $(HALF) --configfile configs/dictionary.yaml
 
 gallery: install ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Takes up to three times as long as `make report`.
 	python -m tools.gallery --max-threads $(HALF)
@@ -166,10 +172,15 @@ $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requiremen
 	$(VENV)-peers/bin/pip install --quiet --no-deps --upgrade --target $(VENV)-peers/circuitkit -r benchmarks/requirements-circuitkit.txt
 	touch $@
 
+$(VENV)-dictionary/installed: envs/requirements-dictionary.txt envs/constraints.txt envs/requirements.txt
+	$(PYTHON) -m venv $(VENV)-dictionary
+	$(VENV)-dictionary/bin/pip install --quiet -c envs/constraints.txt -c envs/requirements.txt -r envs/requirements-dictionary.txt
+	touch $@
+
 clean: ## Delete caches. Results and reports stay.
 	rm -rf build mutants .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
 	find src packages tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Delete caches, environments, results and reports. Asks first.
-	@read -r -p "Delete .venv, .venv-peers, .snakemake, and all results and reports? [y/N] " answer && [ "$$answer" = y ]
-	rm -rf $(VENV) $(VENV)-peers .snakemake results reports/*/
+	@read -r -p "Delete .venv, .venv-peers, .venv-dictionary, .snakemake, and all results and reports? [y/N] " answer && [ "$$answer" = y ]
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-dictionary .snakemake results reports/*/

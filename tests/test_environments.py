@@ -115,6 +115,10 @@ LISTS = {
     ENVIRONMENTS / "requirements-test.txt": ["-c", ENVIRONMENTS / "constraints.txt"],
     ENVIRONMENTS / "requirements-slurm.txt": ["-c", ENVIRONMENTS / "constraints.txt"],
     ENVIRONMENTS / "requirements-demo.txt": ["--no-deps", "--only-binary", ":all:"],
+    ENVIRONMENTS / "requirements-dictionary.txt": [
+        *("-c", ENVIRONMENTS / "constraints.txt"),
+        *("-c", ENVIRONMENTS / "requirements.txt"),
+    ],
     PEERS / "requirements-peers.txt": [
         *("-c", ENVIRONMENTS / "constraints.txt"),
         *("-c", ENVIRONMENTS / "requirements.txt"),
