@@ -25,7 +25,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 from ffkv.base.process.progress import Bar
-from ffkv.branches.settings import EMBEDDED, NONE, Model, Settings
+from ffkv.branches.settings import EMBEDDED, NONE, Dictionary, Model, Settings
 from ffkv.model.shape import Shape, measure_shape
 from ffkv.model.small import train_tokenizer
 from ffkv.plan.facts import RunFacts, load_model_form, read_size
@@ -91,6 +91,7 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": device}
         changes["model"] = Model.model_validate(named).model_dump()
     changes["corpus"] = text
+    changes["dictionary"] = Dictionary().model_dump()  # it fits the run's model alone
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 

@@ -13,7 +13,7 @@ from ffkv.base.doors import entries, is_of_core, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
-from ffkv.base.lookup import files_in, is_file, read_json
+from ffkv.base.lookup import exists, files_in, is_file, read_json
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED
 from ffkv.branches.behaviours.prompt_file import read_prompts
@@ -80,6 +80,8 @@ def unreadable_inputs(settings: Settings) -> list[str]:
     checks += [partial(check_labels, each) for each in settings.concepts.values()]
     lens = settings.translation.lens
     problems = [] if not lens or is_file(lens) else [f"There is no file {lens}. Set translation.lens to another one."]
+    folder = settings.dictionary.located().path
+    problems += [f"There is no {folder}. Set dictionary.path to another folder."] * bool(folder and not exists(folder))
     for check in checks:
         try:
             check()
