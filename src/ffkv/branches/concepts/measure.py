@@ -116,7 +116,7 @@ def measure_task(
     """
     positive, train, strengths = task.positive, task.train, settings.regularization
     generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
-    shuffled = shuffle(positive, train, task.document, task.length, settings.shuffles, generator)
+    shuffled = shuffle(task, settings.shuffles, generator)
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
@@ -180,14 +180,13 @@ def draw_documents(document: np.ndarray, count: int, generator: np.random.Genera
 
 def choose_layers(rows: list[dict]) -> list[dict]:
     """Marks, of each kind of features and each size, the layer that is best on the texts for choices of the train half."""
-    best: dict[tuple[str, int], dict] = {}
+    kinds: dict[tuple[str, int], list[dict]] = {}
     for row in rows:
-        row["chosen"] = False
-        kept = best.setdefault((row["features"], row["size"]), row)
-        if np.nan_to_num(row["validation"]) > np.nan_to_num(kept["validation"]):
-            best[row["features"], row["size"]] = row
-    for row in best.values():
-        row["chosen"] = True
+        kinds.setdefault((row["features"], row["size"]), []).append(row)
+    for own in kinds.values():
+        best = max(own, key=lambda row: np.nan_to_num(row["validation"]))
+        for row in own:
+            row["chosen"] = row is best
     return rows
 
 
