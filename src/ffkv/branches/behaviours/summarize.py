@@ -279,15 +279,9 @@ def summarize_layers(memories: pd.DataFrame) -> pd.DataFrame:
     by_layer = memories.assign(
         significant=able * (memories["q_value"] <= SIGNIFICANT), screened=able * (memories["screen_q"] <= SIGNIFICANT)
     ).groupby("layer")
-    return pd.DataFrame(
-        {
-            "memories": by_layer.size(),
-            "significant": by_layer["significant"].sum(min_count=1),
-            "screened": by_layer["screened"].sum(min_count=1),
-            "screen": by_layer["screen_estimate"].sum(),
-            "frozen_screen": by_layer["frozen_estimate"].sum(min_count=1),
-        }
-    ).reset_index()
+    found = by_layer[["significant", "screened", "screen_estimate", "frozen_estimate"]].sum(min_count=1)
+    found = found.rename(columns={"screen_estimate": "screen", "frozen_estimate": "frozen_screen"})
+    return found.assign(memories=by_layer.size()).reset_index()
 
 
 def summarize_stability(stability: pd.DataFrame) -> pd.DataFrame:

@@ -16,10 +16,10 @@ from ffkv.base.process.workers import in_order
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.concepts.activations import read_task
-from ffkv.branches.concepts.draw import Task, describe, draw
+from ffkv.branches.concepts.draw import Task, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
-from ffkv.branches.concepts.probe import rank, score
+from ffkv.branches.concepts.probe import area, rank, score
 from ffkv.branches.concepts.rules import shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
@@ -114,13 +114,13 @@ def measure_task(
 
     Returns the rows of `BY_LAYER`, `BEST` and `MEMORIES`, without the task.
     """
-    positive, train, strengths = task.positive, task.train, settings.regularization
+    positive, train = task.positive, task.train
     generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
     shuffled = shuffle(task, settings.shuffles, generator)
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
-        return score(x.astype(np.float64), positive, train, task.document, weights, strengths, seed)._asdict()
+        return score(x.astype(np.float64), task, weights, settings.regularization, seed)._asdict()
 
     def measure_layer(layer: int) -> tuple[list[dict], dict[tuple[str, str], Best], list[dict]]:
         by_layer, best, memories = list[dict](), dict[tuple[str, str], Best](), list[dict]()
@@ -146,6 +146,26 @@ def measure_task(
         for row in best_rows(features, choice, [own[features, choice] for own in best])
     ]
     return choose_layers([*chain(*by_layer)]), nulls, [*chain(*memories)]
+
+
+def describe(task: Task) -> dict[str, object]:
+    """Returns what the table `BY_TASK` says of the texts of a task.
+
+    The AUC of the length alone is that on the test half, in the direction that it has on the train half.
+    """
+    of_train, of_test = (
+        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
+    )
+    return {
+        "positive": task.label,
+        "train": int(task.train.sum()),
+        "test": int((~task.train).sum()),
+        "positives": int(task.positive.sum()),
+        "documents": len(np.unique(task.document)),
+        "tokens": float(task.length.mean()),
+        "length_auc": 1 - of_test if of_train < 0.5 else of_test,
+        "left_out": task.left_out,
+    }
 
 
 def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:
