@@ -201,13 +201,12 @@ def summarize_missed(effects: pd.DataFrame, memories: pd.DataFrame, of_memories:
     for stratum, size in strata[strata >= 0].value_counts().sort_index().items():
         found = measured[of_measured == stratum]
         above, drawn = int((found >= limit).sum()), len(found)
-        counted = {"above": np.nan, "estimate": np.nan, "most": np.nan}
+        row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
         if not np.isnan(limit):
             most = most_of(above, drawn, int(size), SIGNIFICANT / STRATA)
-            counted = {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
-        row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
-        rows.append(row | counted)
-    return pd.DataFrame(rows)
+            row |= {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=summary_tables.MISSED.names[1:])
 
 
 def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:

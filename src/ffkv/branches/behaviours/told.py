@@ -90,10 +90,9 @@ def tell_candidates(run: Run, name: str) -> str:
 def caption_layers(run: Run) -> Caption:
     """Returns the words of the figure of layers."""
     own = _caption(tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")(run)
-    floors = []  # no test is counted if no effect was measured
-    for name in asked(run)["behaviour"]:
-        tests = int(candidates(run, name)[0]["effect"].notna().sum())
-        floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
+    # No test is counted if no effect was measured.
+    tests = {each: int(candidates(run, each)[0]["effect"].notna().sum()) for each in asked(run)["behaviour"]}
+    floors = [tell_floor(count, run.settings.behaviours[each].controls) for each, count in tests.items()]
     return replace(own, shows=" ".join(filter(None, [own.shows, *floors])))
 
 

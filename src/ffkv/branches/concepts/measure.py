@@ -92,10 +92,8 @@ def _tasks(given: Given, settings: Concept, rules: dict[str, Rule], seed: int) -
                 raise
             yield name, str(error)
             continue
-        encoded = tokenize(
-            [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()], tokenizer, list(beginning)
-        )
-        ids = [each[-longest:] for each, *_ in encoded]
+        texts = [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()]
+        ids = [each[-longest:] for each, *_ in tokenize(texts, tokenizer, list(beginning))]
         rows = [np.concatenate([np.asarray(beginning, np.int64), each.astype(np.int64)]) for each in ids]
         if unknown := sum(not len(each) or int(each.max()) >= anatomy.vocabulary for each in ids):
             raise UserError(f"{path}: {unknown} texts have no token that the model knows. Leave them out.")
@@ -140,12 +138,8 @@ def measure_task(
 
     found = [*in_order(measure_layer, range(len(m)), min(processes, len(m)), "measure layers")]
     by_layer, best, memories = zip(*found, strict=True)
-    nulls = [
-        row
-        for features, choice in best[0]
-        for row in best_rows(features, choice, [own[features, choice] for own in best])
-    ]
-    return choose_layers([*chain(*by_layer)]), nulls, [*chain(*memories)]
+    nulls = (best_rows(*kind, [own[kind] for own in best]) for kind in best[0])
+    return choose_layers([*chain(*by_layer)]), [*chain(*nulls)], [*chain(*memories)]
 
 
 def describe(task: Task) -> dict[str, object]:
