@@ -9,7 +9,7 @@ import pytest
 import ffkv
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
-from ffkv.branches.keys.tables import CATEGORIES
+from ffkv.branches.keys.section import CATEGORIES
 from ffkv.run.annotation_tables import BY_LAYER, LABELS, PATTERNS, SCORES
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.step import write_report

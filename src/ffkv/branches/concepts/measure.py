@@ -138,7 +138,7 @@ def measure_task(
 
     found = [*in_order(measure_layer, range(len(m)), min(processes, len(m)), "measure layers")]
     by_layer, best, memories = zip(*found, strict=True)
-    nulls = (best_rows(*kind, [own[kind] for own in best]) for kind in best[0])
+    nulls = (best_rows(features, choice, [own[features, choice] for own in best]) for features, choice in best[0])
     return choose_layers([*chain(*by_layer)]), [*chain(*nulls)], [*chain(*memories)]
 
 
