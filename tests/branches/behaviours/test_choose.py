@@ -7,14 +7,18 @@ import pandas as pd
 import pytest
 
 from ffkv.branches.behaviours.choose import measure_memories, measure_stability
-from ffkv.branches.behaviours.contrast import Drawn
 from ffkv.branches.behaviours.stored import PromptStates, accuracy_of, join_states
 from ffkv.branches.settings import Behaviour
 
 PARTS = np.array(["choose", "estimate"] * 4)
 ALL_TRUE = np.ones(8, bool)
-ALONE = Drawn(ALL_TRUE, np.arange(8))  # each prompt is a group
-LAST = np.arange(8) > 4  # prompts on which exact effects are measured
+
+
+def table(part=PARTS, positive=ALL_TRUE, labels="") -> pd.DataFrame:
+    """Prompts of a file: pairs, or two lists; each is a group."""
+    order = {"prompt": np.arange(len(part)), "order": np.arange(len(part)), "group": np.arange(len(part)).astype(str)}
+    made = pd.DataFrame({"part": part, "positive": positive, "label": labels, "answer": -1, **order})
+    return made.assign(patch=[[1] * bool(np.all(positive))] * len(part))
 
 
 def states(contribution, screen=None, offset=(0, 2, 3), **others) -> PromptStates:
@@ -54,9 +58,7 @@ SCREEN = [[0, 1, 0], [8, 0, 0], [0, 2, 0], [8, 1, 0], [0, 3, 0], [8, 0, 0], [0, 
 
 def test_memories_are_tested_on_one_half_and_estimated_on_the_other():
     made = states(CONTRIBUTION, SCREEN, norm=np.float32([1, 2, 3]), frozen_screen=2 * np.float32(SCREEN))
-    found = measure_memories(
-        made, PARTS, ALONE, np.isin(np.arange(8), (1, 3)), True, Behaviour(prompts="p", candidates=1), 0
-    )
+    found = measure_memories(made, table(), Behaviour(prompts="p", candidates=1, effect_prompts=2), 0)
     assert found.iloc[:, :2].to_dict("list") == {"layer": [0, 0, 1], "memory": [0, 1, 0]}
     assert found.columns[:2].tolist() == ["layer", "memory"]
     numbers = ["contrast", "estimate", "coefficient", "screen", "screen_estimate", "frozen_screen", "frozen_estimate"]
@@ -80,13 +82,13 @@ def test_memories_are_tested_on_one_half_and_estimated_on_the_other():
 def test_each_layer_measure_and_seed_has_flips_of_its_own():
     """Of the same numbers in two layers."""
     made = states(values := np.random.default_rng(0).normal(0.2, 1, (32, 1)) * [1, 1], values, (0, 1, 2))
-    its, drawn = Behaviour(prompts="p", flips=1000), Drawn(np.ones(32, bool), np.arange(32))
-    p = [measure_memories(made, np.tile(PARTS, 4), drawn, drawn.positive, True, its, seed) for seed in (0, 1)]
+    prompts, its = table(np.tile(PARTS, 4), True), Behaviour(prompts="p", flips=1000)
+    p = [measure_memories(made, prompts, its, seed) for seed in (0, 1)]
     assert len({*pd.concat(p)[["p_value", "screen_p"]].to_numpy().flat}) > 6  # of 8
 
 
 def test_candidates_do_not_have_a_value_of_zero():
-    found = measure_memories(states(CONTRIBUTION), PARTS, ALONE, LAST, True, Behaviour(prompts="p", candidates=3), 0)
+    found = measure_memories(states(CONTRIBUTION), table(), Behaviour(prompts="p", candidates=3), 0)
     assert found["by_contrast"].tolist() == [True, False, True] and not found["by_screen"].any()
 
 
@@ -94,9 +96,7 @@ def test_two_lists_are_contrasted():
     """Two of the first half and one of the second are of the first list: their mean minus that of the others."""
     positive = np.array([True] * 3 + [False] * 5)
     made = states(CONTRIBUTION, np.square(SCREEN))
-    found = measure_memories(
-        made, PARTS, Drawn(positive, np.arange(8)), LAST, True, Behaviour(prompts="p", flips=1000), 0
-    )
+    found = measure_memories(made, table(positive=positive), Behaviour(prompts="p", flips=1000), 0)
     assert found["contrast"].tolist() == pytest.approx([0, 0, -4 - (-4 + 2) / 2])
     assert found["estimate"].tolist() == pytest.approx([2 - 10 / 3, 0, -2 - (-6 - 2 - 6) / 3])
     assert found["screen"].tolist() == pytest.approx([0, 5 / 2 - 25 / 2, 0])
@@ -106,7 +106,7 @@ def test_two_lists_are_contrasted():
 def stability(made: PromptStates, labels=(), positive=ALL_TRUE, **settings) -> pd.DataFrame:
     labels = np.array([*labels, *[""] * (8 - len(labels))], object)
     its = Behaviour(prompts="p", bootstraps=10, **settings)
-    return pd.DataFrame(measure_stability(made, PARTS, Drawn(positive, np.arange(8)), labels, its, 0))
+    return measure_stability(made, table(positive=positive, labels=labels), its, 0)
 
 
 def test_sets_of_prompts_that_are_alike_are_equal():
@@ -151,9 +151,9 @@ def test_labels_of_two_lists_have_prompts_of_both():
 
 
 def test_of_many_labels_twenty_are_compared():
-    labels, drawn = np.repeat([*"abcdefghijklmnopqrstuvw"], 3), Drawn(np.ones(69, bool), np.arange(69))
     made, part = states(np.ones((69, 3)), None, (0, 3)), np.array(["choose", "estimate", "choose"] * 23)
-    found = pd.DataFrame(measure_stability(made, part, drawn, labels, Behaviour(prompts="p"), 0))
+    prompts = table(part, True, np.repeat([*"abcdefghijklmnopqrstuvw"], 3))
+    found = measure_stability(made, prompts, Behaviour(prompts="p"), 0)
     of_labels = found[found["compared"] == "labels"]
     assert len(of_labels) == 20 * 19 / 2 and {*of_labels["first"], *of_labels["second"]} == {*"abcdefghijklmnopqrst"}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.measure import best_rows
 from ffkv.branches.concepts.null import best_of_layer, shuffle
 
@@ -11,7 +12,8 @@ TRAIN = np.arange(80) < 40
 
 def shuffles(positive, document, length=None, count=99, seed=0, train=TRAIN):
     length = np.ones(len(positive)) if length is None else length
-    return shuffle(positive, train, document, length, count, np.random.default_rng(seed))
+    task = Task("", "", [], np.arange(len(positive)), np.zeros((0, 2)), positive, document, train, length)
+    return shuffle(task, count, np.random.default_rng(seed))
 
 
 def test_labels_change_places_within_halves():

@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 from support import ROOT
 
+from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.probe import (
     area,
     areas,
@@ -24,6 +25,12 @@ from ffkv.branches.concepts.probe import (
 )  # fmt: skip
 
 CS = np.logspace(5, -5, 10).tolist()  # those of sae-probes
+
+
+def task(positive, train) -> Task:
+    """A task of which each text is a document."""
+    number, one = np.arange(len(positive)), np.ones(len(positive))
+    return Task("", "", [], number, np.zeros((0, 2)), positive, number, train, one)
 
 
 def features(seed, texts=200, count=60, told=5, by=0.7):
@@ -55,7 +62,7 @@ def test_a_feature_that_fires_on_the_label_is_first_and_separates_it():
     order, difference = rank(x[:100], positive[:100])
     assert order[0] == 17 and difference[17] > 0
     train = np.arange(200) < 100
-    found = score(x[:, order[:1]].astype(float), positive, train, np.arange(200), np.ones((1, 100)), [1.0], 0)
+    found = score(x[:, order[:1]].astype(float), task(positive, train), np.ones((1, 100)), [1.0], 0)
     assert (found.auc, found.accuracy, found.f1) == (1, 1, 1)
 
 
@@ -137,6 +144,6 @@ def test_order_and_scores_are_those_of_sae_probes(monkeypatch):
         found = training.find_best_reg(
             own[train], positive[train].astype(int), own[~train], positive[~train].astype(int)
         )
-        made = score(own, positive, train, np.arange(200), np.ones((1, 50)), CS, 1)
+        made = score(own, task(positive, train), np.ones((1, 50)), CS, 1)
         expected = found.metrics.test_auc, found.metrics.test_f1, found.metrics.test_acc, found.metrics.val_auc
         assert (made.auc, made.f1, made.accuracy, made.validation) == pytest.approx(expected, abs=1e-6)

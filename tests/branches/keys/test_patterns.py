@@ -6,6 +6,7 @@ import pytest
 from ffkv.branches.keys.features import Evidence, count_background, shallow_evidence
 from ffkv.branches.keys.key_sample import background_prefixes, prefix_words
 from ffkv.branches.keys.patterns import (
+    Detector,
     Pattern,
     categorize,
     detect_patterns,
@@ -158,14 +159,20 @@ def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_ra
 def test_every_feature_of_the_background_counts_as_a_hypothesis_for_every_key():
     background = count_background(Evidence([("last word", f"w{number}")], 1) for number in range(50))
     key = [Evidence([("last word", "new")], 1)] * 4 + [Evidence([("last word", "w1")], 1)]
-    (pattern,), nothing = detect_shallow([key, []], background, minimum=3, rate=0.05)
+
+    def detect(rate: float) -> list[list[Pattern]]:
+        return detect_shallow(
+            [key, []], Detector(background, None, minimum_prefixes=3, false_discovery_rate=rate, seed=0)
+        )
+
+    (pattern,), nothing = detect(0.05)
     assert pattern.members == (0, 1, 2, 3)
     assert pattern.chance == pytest.approx(1 / 51)
     assert pattern.p_value == pytest.approx(5 * (1 / 51) ** 4 * (50 / 51) + (1 / 51) ** 5)
     assert pattern.q_value == pytest.approx(pattern.p_value * 2 * 51)
     assert nothing == []
-    assert detect_shallow([key, []], background, minimum=3, rate=pattern.q_value) == [[pattern], []]
-    assert detect_shallow([key, []], background, minimum=3, rate=0.999 * pattern.q_value) == [[], []]
+    assert detect(pattern.q_value) == [[pattern], []]
+    assert detect(0.999 * pattern.q_value) == [[], []]
 
 
 def test_no_keys_no_patterns(detector):

@@ -8,7 +8,7 @@ from ffkv.base.intervals import boxes, paired_interval, wilson
 from ffkv.branches.composition.summarize import summarize_no_agreement
 from ffkv.branches.refinement.summarize import summarize_residual_agreement
 from ffkv.branches.translation import tables
-from ffkv.branches.translation.summarize import summarize_differences, summarize_prefixes, summarize_values
+from ffkv.branches.translation.summarize import summarize_differences, summarize_readings
 from ffkv.branches.values.summarize import summarize_agreement, summarize_rank
 
 
@@ -40,7 +40,7 @@ def test_each_reading_is_summarized_by_itself():
     table = table.assign(agrees=table["top_token"] == table["next_token"], probability=generator.random(40))
     table["reading"] = np.repeat(["shuffled", "translated"], 20)
     unigram = np.array([1, 2, 3])
-    found = summarize_values(table, unigram, 0) | summarize_prefixes(table)
+    found = summarize_readings(table, table, unigram, 0)
     for reading in tables.READINGS:
         own = table[table["reading"] == reading]
         expected = {

@@ -11,6 +11,7 @@ TOKENS = 20  # of a prompt, for plans
 PARTS = 3 * len(words.SHARES)  # first memories of three rankings, for CPR and CMD
 SENT = 8  # experts of a token, for plans
 TRIED = 2  # sets that are tried for a graph, per memory that it may have
+OF_STEPS = [f"{each.name}*" for each in (*tables.CHOSEN, *tables.MEASURED, *tables.GRAPHS, tables.EXPERTS)]
 RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory", "shards")
 
 
@@ -96,14 +97,14 @@ BRANCH = Branch(
             "Test the contrast of every memory, and choose those whose exact effects are measured.",
             reads=("encode", "read*"),
             settings=("behaviours", "seed"),
-            writes=(tables.MEMORIES, tables.ANSWERS, tables.STABILITY),
+            writes=tables.CHOSEN,
         ),
         "measure": Step(
             f"{PACKAGE}.measure:measure_behaviour",
             "Patch candidates and sets of memories on the prompts of a behaviour, beside controls of equal length.",
             reads=("model", "encode", "memories", "answers", "triggers", "prefixes", "validation"),
             settings=("behaviours", "seed", *RUNS_MODEL),
-            writes=(tables.EFFECTS, tables.SETS, tables.PARTS, tables.SIDE_EFFECTS, tables.WRITERS),
+            writes=tables.MEASURED,
             imports="model",
             amount=_measured,
         ),
@@ -128,21 +129,7 @@ BRANCH = Branch(
         "summarize": Step(
             f"{PACKAGE}.summarize:summarize_behaviours",
             "Write the tables of the report's section of behaviours.",
-            reads=(
-                "model",
-                "encode*",
-                "memories*",
-                "answers*",
-                "stability*",
-                "effects*",
-                "sets*",
-                "parts*",
-                "side_effects*",
-                "writers*",
-                *(f"{each.name}*" for each in tables.GRAPHS),
-                "experts*",
-                "projections*",
-            ),
+            reads=("model", "encode*", *OF_STEPS, "projections*"),
             writes=(*summary_tables.SUMMARIES, *summary_tables.ALL_GRAPHS, summary_tables.ALL_EXPERTS),
         ),
     },

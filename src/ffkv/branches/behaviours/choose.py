@@ -34,42 +34,29 @@ def choose_memories(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
         raise UserError(
             f"The files of --read do not have the prompts of {given.files['encode']}, each once and in their order."
         )
-    part, labels = frame["part"].to_numpy(str), frame["label"].to_numpy(str)
-    drawn = Drawn(frame["positive"].to_numpy(bool), frame["group"].to_numpy(str))
-    pairs = stored.kind_of(frame) == words.PAIRS
-    measured = np.isin(states.prompt, stored.first(frame, words.ESTIMATE, settings.effect_prompts)["prompt"])
-    memories = measure_memories(states, part, drawn, measured, pairs, settings, seed)
+    memories = measure_memories(states, frame, settings, seed)
     answers = frame[["prompt", "label", "part"]].assign(
         difference=states.difference,
         patch_difference=states.patch_difference,
         floor=states.patch_difference if settings.baseline == "patch" else np.nan,
         probability=states.probability,
     )
-    stability = measure_stability(states, part, drawn, labels, settings, seed)
-    made = (MEMORIES, memories), (ANSWERS, answers[part != words.REFERENCE]), (STABILITY, stability)
+    stability = measure_stability(states, frame, settings, seed)
+    made = (MEMORIES, memories), (ANSWERS, answers[frame["part"] != words.REFERENCE]), (STABILITY, stability)
     return tuple(tables.frame(each, own.assign(behaviour=given.name), states.attributes) for each, own in made)
 
 
-def measure_memories(
-    states: PromptStates,
-    part: np.ndarray,
-    drawn: Drawn,
-    measured: np.ndarray,
-    pairs: bool,
-    settings: Behaviour,
-    seed: int,
-) -> pd.DataFrame:
+def measure_memories(states: PromptStates, prompts: pd.DataFrame, settings: Behaviour, seed: int) -> pd.DataFrame:
     """Returns the table `MEMORIES`, without the behaviour: contrast and screen of each memory.
 
-    Args:
-        part: half of each prompt, or `REFERENCE` [prompt].
-        drawn: how the prompts were drawn. References count as the second one of two lists.
-        measured: whether exact effects are measured on each prompt [prompt].
-        pairs: whether prompts are pairs. Their contrast is no difference from a mean, and needs no references.
+    `prompts`: those of the states, from the table `PROMPTS`. References count as the second one of two lists. The contrast of pairs is
+    no difference from a mean, and needs none.
     """
-    first, second = part == words.CHOOSE, part == words.ESTIMATE
+    part, drawn = prompts["part"].to_numpy(), Drawn.named(prompts)
+    first, second, beside = part == words.CHOOSE, part == words.ESTIMATE, part != words.ESTIMATE
+    pairs = stored.kind_of(prompts) == words.PAIRS
+    measured = np.isin(states.prompt, stored.first(prompts, words.ESTIMATE, settings.effect_prompts)["prompt"])
     weights = [weights_of(drawn.positive[own]) for own in (first, second, first | second)]
-    beside = first | (part == words.REFERENCE)
     tests = (
         ("screen", "screen_p", "screen_q", beside),
         ("contribution", "p_value", "q_value", first if pairs else beside),
@@ -101,14 +88,13 @@ def measure_memories(
     return table
 
 
-def measure_stability(
-    states: PromptStates, part: np.ndarray, drawn: Drawn, labels: np.ndarray, settings: Behaviour, seed: int
-) -> pd.DataFrame:
+def measure_stability(states: PromptStates, prompts: pd.DataFrame, settings: Behaviour, seed: int) -> pd.DataFrame:
     """Returns the table `STABILITY`, without the behaviour: how alike the sets of other prompts are.
 
-    Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts.
+    Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts. `prompts`: see
+    `measure_memories`.
     """
-    rows: list[tuple] = []
+    rows, drawn, part = list[tuple](), Drawn.named(prompts), prompts["part"].to_numpy()
     positive, lists = drawn.positive, not drawn.positive[part != words.REFERENCE].all()
     rankings = {words.BY_CONTRAST: states.contribution} | (
         {words.BY_SCREEN: states.screen} if states.screen.any() else {}
@@ -125,7 +111,7 @@ def measure_stability(
         again = resampled(values[first].astype(np.float32), drawn.of(first), count, settings.bootstraps, generator)
         pairs = [((words.BOOTSTRAPS, "", ""), sets) for sets in zip(again[::2], again[1::2])]
         pairs.append(((words.HALVES, "", ""), (top(first), top(part == words.ESTIMATE))))
-        named = {label: labels == label for label in dict.fromkeys(labels.tolist()) if label}
+        named = {label: (prompts["label"] == label).to_numpy() for label in prompts["label"].unique() if label}
         known = [own for own in named.items() if own[1].sum() >= LEAST_OF_LABEL]
         known = [own for own in known if not lists or len({*positive[own[1]].tolist()}) == 2]
         tops = {label: top(own) for label, own in known[:20]}

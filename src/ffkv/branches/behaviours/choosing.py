@@ -176,7 +176,7 @@ def choose_graphs(
         The members, by layer, of each draw. If no set on the way keeps the share: the one of those that keeps most. None, and NaN as what
         they keep, if all together do not raise the logit difference.
     """
-    search = _together(_choose(half, rises, weights, share, maximum, beside, done) for weights in draws)
+    search = _together((_choose(half, rises, weights, share, maximum, beside) for weights in draws), done)
     while True:
         try:
             half.run(next(search))
@@ -185,8 +185,8 @@ def choose_graphs(
             return found
 
 
-def _together(searches: Iterable[Search]) -> Search:
-    """Goes on with all searches at a time, each as far as it can; returns what they return."""
+def _together(searches: Iterable[Search], done: Callable[[int], object] = lambda count: None) -> Search:
+    """Goes on with all searches at a time, each as far as it can; returns what they return. `done`: is called with 1 at each end."""
     open_searches, found = dict(enumerate(searches)), dict[int, Any]()
     while open_searches:
         asked: list[Asked] = []
@@ -196,25 +196,19 @@ def _together(searches: Iterable[Search]) -> Search:
             except StopIteration as end:
                 found[number] = end.value
                 del open_searches[number]
+                done(1)
         if asked:
             yield asked
     return [found[number] for number in sorted(found)]
 
 
 def _choose(
-    half: Subjects,
-    rises: np.ndarray,
-    weights: np.ndarray,
-    share: float,
-    maximum: int,
-    beside: Sequence[Chosen],
-    done: Callable[[int], object],
+    half: Subjects, rises: np.ndarray, weights: np.ndarray, share: float, maximum: int, beside: Sequence[Chosen]
 ) -> Search:
     used = weights > 0
     shares = weights[used] / weights.sum()
     whole = shares @ (half.whole - half.without)[used]
     if whole <= 0:
-        done(1)
         return Chosen(NOTHING)
 
     def kept_by(sets: Sequence[np.ndarray]) -> Search:
@@ -238,7 +232,6 @@ def _choose(
     reached = [each for each in found if each.reached]
     best = min(reached, key=lambda each: len(each.members)) if reached else max(found, key=lambda each: each.kept)
     members = np.sort(best.members)
-    done(1)
     return best._replace(members=members[np.argsort(half.at(members)[1], kind="stable")])
 
 

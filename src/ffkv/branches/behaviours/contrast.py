@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ffkv.base.intervals import LEAST_GROUPS
 
@@ -30,6 +31,11 @@ class Drawn(NamedTuple):
 
     positive: np.ndarray  # whether a prompt is of the first of two lists; all True without lists [prompt]
     group: np.ndarray  # its group [prompt]
+
+    @classmethod
+    def named(cls, prompts: pd.DataFrame) -> "Drawn":
+        """Returns how prompts were drawn, from the table `PROMPTS`."""
+        return cls(prompts["positive"].to_numpy(bool), prompts["group"].to_numpy(str))
 
     def of(self, chosen: np.ndarray) -> "Drawn":
         """Returns this of some of the prompts."""

@@ -88,7 +88,7 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
         }
         for number, (prompt, own, group, half, place) in enumerate(zip(prompts, encoded, groups, part, order))
     ]
-    used = _check_halves(rows, positive, part, settings.prompts)
+    used = _check_halves(rows, settings.prompts)
     if kind == words.PROMPTS or (kind == words.PAIRS and settings.baseline != "patch"):
         generator = random_stream(seed, Purpose.REFERENCE_PREFIXES)
         if not given.files.get("prefixes") or not given.files.get("validation"):
@@ -126,18 +126,14 @@ def _check(kind: str, prompts: Sequence[Prompt], encoded: Sequence[Encoded], set
             )
 
 
-def _check_halves(rows: list[dict], positive: np.ndarray, part: np.ndarray, path: str) -> int:
-    """Returns how many prompts are used, and says why others are not. Raises UserError if a half has too few.
-
-    `positive`: whether each prompt is of the first list [prompt]. `part`: its half, see `draw`. `path`: their file.
-    """
+def _check_halves(rows: list[dict], path: str) -> int:
+    """Returns how many prompts are used, and says why others are not. Raises UserError if a half has too few. `path`: their file."""
     counts = Counter(row["unused"] for row in rows)
     used = counts.pop("", 0)
     if counts:
         say(f"{used} of {len(rows)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()) + ".")
     for half in (words.CHOOSE, words.ESTIMATE):
-        of_half = positive[part == half]
-        if len({*of_half.tolist()}) < len({*positive.tolist()}):
+        if {row["positive"] for row in rows if row["part"] == half} < {row["positive"] for row in rows}:
             reasons = "".join(f" {n} because {why}." for why, n in counts.items())
             raise UserError(
                 f"{path} has too few prompts that can be used: each half needs one, of two lists one of each."

@@ -67,7 +67,7 @@ def measure_routing(running: Running, frame: pd.DataFrame, flips: int, seed: int
     """
     pairs = stored.kind_of(frame) == PAIRS
     frame = frame[frame["part"] != REFERENCE] if pairs else frame
-    drawn = Drawn(frame["positive"].to_numpy(bool), frame["group"].to_numpy(str))
+    drawn = Drawn.named(frame)
     prompts, by_layer = [each for each in stored.encoded(frame) if not each.after], []
     counts = [each.tokens for each in prompts]
     clean = read_shares(running, [each.clean for each in prompts], counts)

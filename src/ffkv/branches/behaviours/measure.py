@@ -25,14 +25,13 @@ from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
-from ffkv.branches.behaviours.tables import EFFECTS, PARTS, SETS, SIDE_EFFECTS, WRITERS
+from ffkv.branches.behaviours.tables import EFFECTS, MEASURED, PARTS, SETS, SIDE_EFFECTS, WRITERS
 from ffkv.branches.behaviours.writers import find_norms, measure_writers
 from ffkv.branches.given import Given
 from ffkv.model.effects.changes import measure_effects, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
-MEASURED = (EFFECTS, SETS, PARTS, SIDE_EFFECTS, WRITERS)
 HELD = 2**26  # coefficients that are held at a time, if they are patched at all tokens
 
 
@@ -178,7 +177,8 @@ def measure_candidates(
             others = torch.cat([controls, each.directions.to(values.device)])
             by_one += [-value[None], -float(value.norm()) * others / others.norm(dim=1, keepdim=True)]
         changes = torch.cat(by_one)
-        copies = torch.tensor([1 + len(each.controls) + len(each.directions) for each in own])
+        counts = [(1, len(each.controls), len(each.directions)) for each in own]
+        copies = torch.tensor(counts).sum(1)
         moves = (((each.m - each.base)[:, places].to(each.s.device), each.s[layer.index]) for each in subjects)
         removed = [s * move for move, s in moves]  # [token, candidate]
         each_token = (of_prompt.T.repeat_interleave(copies, 0).to(values.device) for of_prompt in removed)
@@ -186,13 +186,9 @@ def measure_candidates(
         ends = changed_ends(loaded, layer, running.reruns[layer.index], bases, [changes] * len(bases), along=along)
         changed = [
             {"layer": layer.index, "memory": each.memory, "source": source, "control": n}
-            for each in own
-            for source, its in (
-                (words.OWN, [each]),
-                (words.MEMORIES, each.controls),
-                (words.DIRECTIONS, each.directions),
-            )
-            for n in range(len(its))
+            for each, of_sources in zip(own, counts, strict=True)
+            for source, count in zip(words.SOURCES, of_sources)
+            for n in range(count)
         ]
         for reach, of_prompts in ends.items():
             both = pairs.repeat_interleave(len(changes), 0)

@@ -3,10 +3,10 @@
 All of it stands beside what the run's control gives, if it was asked for the behaviour. `told` has the words.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
@@ -35,110 +35,105 @@ MORE = (  # tables below the graphs: anchor, heading, text and name
 )
 
 
-def _panels(run: Run) -> tuple[Drawing, list[tuple[str, Axes]]]:
-    """Returns a figure with a panel per behaviour, three side by side, and the names of the behaviours."""
-    names = words.asked(run)["behaviour"].tolist()
-    figure, panels = drawing.grid(len(names))
-    for name, panel in zip(names, panels, strict=True):
-        drawing.small_title(panel, name)
-    return figure, [*zip(names, panels, strict=True)]
+def _of_behaviours(draw: Callable[[Run, str, Axes, Run | None], None]) -> Callable[[Run, Any], Drawing]:
+    """Returns what draws a panel per behaviour, three side by side, and one legend: what a panel shows, another one may lack.
+
+    `draw`: draws the panel of a run and a behaviour; beside it the control, if that was asked for the behaviour.
+    """
+
+    def drawn(run: Run, paper: Any) -> Drawing:
+        names, control = words.asked(run)["behaviour"].tolist(), open_control(run)
+        figure, panels = drawing.grid(len(names))
+        by_label = dict[str, Any]()
+        for name, panel in zip(names, panels, strict=True):
+            drawing.small_title(panel, name)
+            draw(run, name, panel, words.having(control, name))
+            by_label |= zip(*panel.get_legend_handles_labels()[::-1])
+        drawing.fit_legend(figure, [*by_label.values()], [*by_label])
+        return figure
+
+    return drawn
 
 
-def draw_layers(run: Run, paper: Any) -> Drawing:
-    """Draws each behaviour's candidates at layer and strength, with a band of random memories; the control's are grey."""
-    (figure, panels), control = _panels(run), open_control(run)
-    dark, pale = drawing.colours(4)[0], drawing.colours(4)[2]
-    for name, panel in panels:
-        found, strength, q = words.candidates(run, name)
-        if strength == "effect":
-            band = found.groupby("layer")["chance"].max()
-            panel.bar(band.index, 2 * band, 0.9, -band, color=drawing.PALE, label="95 % of random memories")
-        certain = found[q] <= SIGNIFICANT
-        for own, look in ((found[certain], {"color": dark}), (found[~certain], {"edgecolor": pale, "color": "white"})):
-            label = f"q ≤ {SIGNIFICANT}" if "edgecolor" not in look else f"q > {SIGNIFICANT}"
-            panel.scatter(own["layer"], own[strength], s=22, zorder=3, label=label, **look)
-        if beside := words.having(control, name):
-            untrained, the_same, _ = words.candidates(beside, name)
-            if the_same == strength:
-                crosses: dict[str, Any] = {"c": GREY, "marker": "x", "linewidth": 1, "label": f"control: {beside.name}"}
-                panel.scatter(untrained["layer"], untrained[strength], s=18, **crosses)
-        panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
-        drawing.layer_axis(panel, len(run.anatomy.layers))
-        panel.set_ylabel("effect (logits)" if strength == "effect" else "contrast")
-    _legend(figure, panels)
-    return figure
+@_of_behaviours
+def draw_layers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
+    """Draws a behaviour's candidates at layer and strength, with a band of random memories; the control's are grey."""
+    dark, _, pale, _ = drawing.colours(4)
+    looks: dict[str, dict[str, Any]] = {"≤": {"color": dark}, ">": {"edgecolor": pale, "color": "white"}}
+    found, strength, q = words.candidates(run, name)
+    if strength == "effect":
+        band = found.groupby("layer")["chance"].max()
+        panel.bar(band.index, 2 * band, 0.9, -band, color=drawing.PALE, label="95 % of random memories")
+    certain = found[q] <= SIGNIFICANT
+    for sign, own in (("≤", found[certain]), (">", found[~certain])):
+        panel.scatter(own["layer"], own[strength], s=22, zorder=3, label=f"q {sign} {SIGNIFICANT}", **looks[sign])
+    if control:
+        untrained, the_same, _ = words.candidates(control, name)
+        if the_same == strength:
+            crosses: dict[str, Any] = {"c": GREY, "marker": "x", "linewidth": 1, "label": f"control: {control.name}"}
+            panel.scatter(untrained["layer"], untrained[strength], s=18, **crosses)
+    panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
+    drawing.layer_axis(panel, len(run.anatomy.layers))
+    panel.set_ylabel("effect (logits)" if strength == "effect" else "contrast")
 
 
-def _legend(figure: Drawing, panels: list[tuple[str, Axes]]) -> None:
-    """Draws the legend of all panels: what one of them shows, another one may lack."""
-    shown = [zip(*panel.get_legend_handles_labels()[::-1]) for _, panel in panels]
-    by_label = {label: handle for each in shown for label, handle in each}
-    drawing.fit_legend(figure, [*by_label.values()], [*by_label])
-
-
-def draw_sets(run: Run, paper: Any) -> Drawing:
-    """Draws a panel per behaviour: the share that is lost when n memories are patched, beside random sets and the control."""
-    (figure, panels), control = _panels(run), open_control(run)
-    table = run.table(SETS)
+@_of_behaviours
+def draw_sets(run: Run, name: str, panel: Axes, control: Run | None) -> None:
+    """Draws the share of a behaviour that is lost when n memories are patched, beside random sets and the control."""
+    table = rows(run.table(SETS), behaviour=name)
     styles = {
         BY_SCREEN: "the n memories with the largest screen",
         BY_SIZE: "the n memories with the longest change",
         RANDOM: "random sets of equal summed length",
     }
-    for name, panel in panels:
-        for style, (choice, label) in enumerate(styles.items()):
-            own = rows(table, behaviour=name, choice=choice)
-            colour, look = drawing.colours(3)[style], drawing.MARKERS[style]
-            panel.plot(own["size"], own["completeness"], look, color=colour, ls=drawing.LINES[style], label=label, ms=4)
-            limits = own["completeness_low"], own["completeness_high"]
-            panel.fill_between(own["size"], *limits, color=colour, alpha=0.2, linewidth=0)
-        if (beside := words.having(control, name)) and len(
-            own := rows(beside.table(SETS), behaviour=name, choice=BY_SCREEN)
-        ):
-            panel.plot(own["size"], own["completeness"], **LOOK, label=f"control: {beside.name}")
-        for whole in rows(table, behaviour=name, choice=ALL)["completeness"].dropna():
-            panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
-        drawing.share_axis(panel, "share of the behaviour that is lost")
-        panel.set_ylim(auto=True)
-        panel.autoscale_view()  # shares can be below 0
-        panel.set_xlabel("n memories are patched")
-        sizes = sorted({max(1, size) for size in rows(table, behaviour=name, choice=BY_SCREEN)["size"]})
-        if sizes:  # else the model does not do what the behaviour asks for: a logarithmic axis needs a number
-            panel.set_xscale("log")
-            panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-            labelled = sizes[:1]  # of labels that would touch, the smaller size has one
-            for size in sizes:
-                if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
-                    labelled.append(size)
-            panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
-            panel.minorticks_off()
-    _legend(figure, panels)
-    return figure
+    for style, (choice, label) in enumerate(styles.items()):
+        own = rows(table, choice=choice)
+        colour, look = drawing.colours(3)[style], drawing.MARKERS[style]
+        panel.plot(own["size"], own["completeness"], look, color=colour, ls=drawing.LINES[style], label=label, ms=4)
+        panel.fill_between("size", "completeness_low", "completeness_high", data=own, color=colour, alpha=0.2, lw=0)
+    if control and len(own := rows(control.table(SETS), behaviour=name, choice=BY_SCREEN)):
+        panel.plot(own["size"], own["completeness"], **LOOK, label=f"control: {control.name}")
+    for whole in rows(table, choice=ALL)["completeness"].dropna():
+        panel.axhline(whole, color="0.6", linewidth=0.9, linestyle=":", label="all memories", zorder=0)
+    _share_axis(panel, "share of the behaviour that is lost")
+    panel.set_xlabel("n memories are patched")
+    sizes = sorted({max(1, size) for size in rows(table, choice=BY_SCREEN)["size"]})
+    if sizes:  # else the model does not do what the behaviour asks for: a logarithmic axis needs a number
+        panel.set_xscale("log")
+        panel.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+        labelled = sizes[:1]  # of labels that would touch, the smaller size has one
+        for size in sizes:
+            if size / labelled[-1] > (1.44 * sizes[-1] / sizes[0]) ** LABEL:
+                labelled.append(size)
+        panel.set_xticks(sizes, [f"{size:,}" if size in labelled else "" for size in sizes])
+        panel.minorticks_off()
 
 
-def draw_writers(run: Run, paper: Any) -> Drawing:
-    """Draws a panel per behaviour: what attention and memories of each layer carry, beside the control at the last token."""
-    (figure, panels), control = _panels(run), open_control(run)
+@_of_behaviours
+def draw_writers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
+    """Draws what attention and memories of each layer carry of a behaviour, beside the control at the last token."""
     styles = {("total", "last"): "last token", ("total", "all"): "all tokens", ("direct", "last"): "direct"}
-    for name, panel in panels:
-        for colour, writer in zip(drawing.colours(2), (ATTENTION, ALL_MEMORIES), strict=True):
-            for look, ((reach, positions), where) in zip(("-", "--", ":"), styles.items(), strict=True):
-                which = {"writer": writer, "reach": reach, "positions": positions}
-                own = rows(words.writers(run, name), **which).query("layer >= 0")
-                panel.plot(own["layer"], own["share"], color=colour, ls=look, label=f"{writer}, {where}", lw=1.3)
-                if look == "-":
-                    panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
-                    if beside := words.having(control, name):
-                        its = rows(words.writers(beside, name), **which).query("layer >= 0")
-                        grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
-                        panel.plot(its["layer"], its["share"], **grey, label=f"control: {beside.name}, {writer}")
-        panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
-        drawing.layer_axis(panel, len(run.anatomy.layers))
-        drawing.share_axis(panel, "share of the behaviour")
-        panel.set_ylim(auto=True)
-        panel.autoscale_view()  # shares can be below 0
-    _legend(figure, panels)
-    return figure
+    for colour, writer in zip(drawing.colours(2), (ATTENTION, ALL_MEMORIES), strict=True):
+        for look, ((reach, positions), where) in zip(("-", "--", ":"), styles.items(), strict=True):
+            which = {"writer": writer, "reach": reach, "positions": positions}
+            own = rows(words.writers(run, name), **which).query("layer >= 0")
+            panel.plot(own["layer"], own["share"], color=colour, ls=look, label=f"{writer}, {where}", lw=1.3)
+            if look == "-":
+                panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
+                if control:
+                    its = rows(words.writers(control, name), **which).query("layer >= 0")
+                    grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
+                    panel.plot(its["layer"], its["share"], **grey, label=f"control: {control.name}, {writer}")
+    panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
+    drawing.layer_axis(panel, len(run.anatomy.layers))
+    _share_axis(panel, "share of the behaviour")
+
+
+def _share_axis(panel: Axes, label: str) -> None:
+    """Sets up a vertical axis of shares that can be below 0."""
+    drawing.share_axis(panel, label)
+    panel.set_ylim(auto=True)
+    panel.autoscale_view()
 
 
 def _asked(run: Run) -> PageTable:
@@ -202,9 +197,7 @@ def _graphs(run: Run) -> list[TableBlock]:
                 "to": column(nodes["high"], like=nodes["effect"]),
                 **{each: [percent(share) for share in nodes[each]] for each in ("loss", "stability")},
             }
-            tokens = map(pushed, nodes["pushes"], nodes["coefficient"])
-            table = _memories(f"graph of {name}", nodes["name"], nodes["pattern"], tokens, numbers)
-            drawn = draw(graph)
+            table, drawn = _memories(f"graph of {name}", nodes, numbers), draw(graph)
         folded = [
             (f"{what} of the graph", whole_table(f"{what} of the graph of {name}", frame))
             for what, frame in (("Edges", graph.edges), ("Direct edges", graph.paths), ("Sets", graph.sets))
@@ -253,22 +246,20 @@ def _named(run: Run, name: str) -> PageTable:
         "screen": column(found["screen_estimate"]),
         "contrast": column(found["estimate"]),
     }
-    names = [memory_name(*each) for each in zip(found["layer"], found["memory"], strict=True)]
-    patterns = [run.memory(each).pattern for each in names]
-    tokens = map(pushed, pushed_tokens(run.files, found)["pushes"], found["coefficient"])
-    table = _memories(f"memories of {name}", names, patterns, tokens, numbers)
-    return replace(table, muted_from=int(found["certain"].sum()))
+    names = [*map(memory_name, found["layer"], found["memory"])]
+    patterns, pushes = [run.memory(each).pattern for each in names], pushed_tokens(run.files, found)["pushes"]
+    named = found.assign(name=names, pattern=patterns, pushes=pushes)
+    return _memories(f"memories of {name}", named, numbers, int(found["certain"].sum()))
 
 
-def _memories(
-    name: str, names: Iterable[str], patterns: Iterable[str], tokens: Iterable[Cell], numbers: dict[str, list[str]]
-) -> PageTable:
+def _memories(name: str, found: pd.DataFrame, numbers: Mapping[str, list[str]], muted: int | None = None) -> PageTable:
+    """Returns a table of memories. `numbers`: its other columns. `muted`: the row from which on memories are not significant."""
     columns: dict[str, Iterable[Cell]] = {
-        "memory": map(Named, names),
-        "pattern": (visible(each) if each else "–" for each in patterns),
-        "pushes towards": tokens,
+        "memory": map(Named, found["name"]),
+        "pattern": (visible(each) if each else "–" for each in found["pattern"]),
+        "pushes towards": map(pushed, found["pushes"], found["coefficient"]),
     }
-    return of_columns(name, {**columns, **numbers}, columns)
+    return of_columns(name, {**columns, **numbers}, columns, muted)
 
 
 SECTION = Section(

@@ -201,13 +201,12 @@ def summarize_missed(effects: pd.DataFrame, memories: pd.DataFrame, of_memories:
     for stratum, size in strata[strata >= 0].value_counts().sort_index().items():
         found = measured[of_measured == stratum]
         above, drawn = int((found >= limit).sum()), len(found)
-        counted = {"above": np.nan, "estimate": np.nan, "most": np.nan}
+        row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
         if not np.isnan(limit):
             most = most_of(above, drawn, int(size), SIGNIFICANT / STRATA)
-            counted = {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
-        row = {"stratum": stratum, "memories": size, "measured": drawn, "largest": found.max(), "limit": limit}
-        rows.append(row | counted)
-    return pd.DataFrame(rows)
+            row |= {"above": above, "estimate": above * size / drawn if drawn else np.nan, "most": most}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=summary_tables.MISSED.names[1:])
 
 
 def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
@@ -279,15 +278,9 @@ def summarize_layers(memories: pd.DataFrame) -> pd.DataFrame:
     by_layer = memories.assign(
         significant=able * (memories["q_value"] <= SIGNIFICANT), screened=able * (memories["screen_q"] <= SIGNIFICANT)
     ).groupby("layer")
-    return pd.DataFrame(
-        {
-            "memories": by_layer.size(),
-            "significant": by_layer["significant"].sum(min_count=1),
-            "screened": by_layer["screened"].sum(min_count=1),
-            "screen": by_layer["screen_estimate"].sum(),
-            "frozen_screen": by_layer["frozen_estimate"].sum(min_count=1),
-        }
-    ).reset_index()
+    found = by_layer[["significant", "screened", "screen_estimate", "frozen_estimate"]].sum(min_count=1)
+    found = found.rename(columns={"screen_estimate": "screen", "frozen_estimate": "frozen_screen"})
+    return found.assign(memories=by_layer.size()).reset_index()
 
 
 def summarize_stability(stability: pd.DataFrame) -> pd.DataFrame:

@@ -36,8 +36,7 @@ SUMMARY = table(
     ),
     *COUNTED,
     *estimated(
-        number("by_memories", f"share of the behaviour that is lost when all memories are patched; {NOT_KNOWN}"),
-        "(95 %)",
+        "by_memories", f"share of the behaviour that is lost when all memories are patched; {NOT_KNOWN}", over="(95 %)"
     ),
     number(
         "pearson",
@@ -98,14 +97,11 @@ OF_SETS = table(
     number("memories", "memories in the set; of random sets their mean", lowest=0),
     count("prompts", "prompts"),
     *estimated(
-        number("completeness", f"share of the behaviour that is lost when the set is patched; {NOT_KNOWN}"),
-        tables.OF_FIVE,
+        "completeness", f"share of the behaviour that is lost when the set is patched; {NOT_KNOWN}", over=tables.OF_FIVE
     ),
     *estimated(
-        number(
-            "faithfulness",
-            "share of the behaviour that is left when all memories but the set are patched; empty like `completeness`",
-        )
+        "faithfulness",
+        "share of the behaviour that is left when all memories but the set are patched; empty like `completeness`",
     ),
 )
 AREAS = table(
@@ -115,12 +111,9 @@ AREAS = table(
     tables.RANKED,
     count("prompts", "prompts"),
     *estimated(
-        number(
-            "cpr",
-            "area below the share that the first memories keep of what all memories do, over the share of memories",
-        )
+        "cpr", "area below the share that the first memories keep of what all memories do, over the share of memories"
     ),
-    *estimated(number("cmd", "area between that share and 1", lowest=0)),
+    *estimated("cmd", "area between that share and 1", lowest=0),
     since="fourth",
 )
 MISSED = table(
@@ -148,7 +141,7 @@ OF_WRITERS = table(
     *tables.effect(
         "mean fall of the logit difference when it writes what it does on the other prompt; direct: norm held"
     ),
-    *estimated(number("share", "effect as a share of that of everything; empty if that may be 0"), tables.OF_FIVE),
+    *estimated("share", "effect as a share of that of everything; empty if that may be 0", over=tables.OF_FIVE),
     since="fourth",
 )
 OF_SIDE_EFFECTS = table(
@@ -160,10 +153,9 @@ OF_SIDE_EFFECTS = table(
     number("memories", "memories in the set; of random sets their mean", lowest=0),
     count("prefixes", "sampled validation prefixes"),
     *estimated(
-        number("divergence", "mean KL divergence of the new prediction from the old one", "nat", lowest=0),
-        OVER_PREFIXES,
+        "divergence", "mean KL divergence of the new prediction from the old one", "nat", OVER_PREFIXES, lowest=0
     ),
-    *estimated(number("loss", "mean rise of the loss of the next token", "nat"), OVER_PREFIXES),
+    *estimated("loss", "mean rise of the loss of the next token", "nat", OVER_PREFIXES),
 )
 OF_STABILITY = table(
     "behaviours/behaviour_stability.csv",

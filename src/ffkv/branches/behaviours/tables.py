@@ -1,5 +1,7 @@
 """The tables that the steps of a behaviour write, but for the last step (`summary_tables`)."""
 
+from typing import Any
+
 from ffkv.base.files.columns import (
     LAYER,
     MEMORY,
@@ -25,17 +27,12 @@ LOGITS = "logit"
 CHOICE = word(
     "choice",
     "`screen`: the memories with the largest screen; `size`: those whose patch is the longest change; `random`; `all` memories",
-    words.BY_SCREEN,
-    words.BY_SIZE,
-    words.RANDOM,
-    "all",
+    *words.CHOICES,
 )
 RANKED = word(
     "choice",
     "what ranks the memories: `screen`; `size`: the length of the change by which they are patched; `shuffled`: random order",
-    words.BY_SCREEN,
-    words.BY_SIZE,
-    words.SHUFFLED,
+    *words.RANKED,
 )
 SIZE = count("size", "n, of random sets the n of the set that they are compared with")
 OF_SET = (
@@ -50,25 +47,25 @@ GROUPED_BY = word(
     "grouped_by",
     "what makes groups of prompts: `group`: the field of the file; `words`: those in which the two prompts of a pair differ; `prompt`: each"
     " prompt is one",
-    words.BY_FIELD,
-    words.BY_WORDS,
-    words.BY_PROMPT,
+    *words.GROUPED,
     since="fourth",
 )
 OVER_GROUPS = "over groups of prompts (95 %)"
 OF_FIVE = f"{OVER_GROUPS}; empty with fewer than five"
 
 
-def estimated(estimate: Column, over: str = OVER_GROUPS, prefix: str | None = None) -> tuple[Column, Column, Column]:
-    """Returns a column, and those of its interval. `over`: what that is of. `prefix`: of their names; None: the name of the column."""
-    start = f"{estimate.name}_" if prefix is None else prefix
-    low = number(f"{start}low", f"lower end of its interval {over}", estimate.unit)
-    return estimate, low, number(f"{start}high", "upper end", estimate.unit)
+def estimated(
+    name: str, about: str, unit: str = "1", over: str = OVER_GROUPS, plain: bool = False, **others: Any
+) -> tuple[Column, Column, Column]:
+    """Returns a column of numbers, and those of its interval. `over`: what that is of. `plain`: these are `low` and `high`."""
+    low, high = (f"{name}_" * (not plain) + end for end in ("low", "high"))
+    ends = number(low, f"lower end of its interval {over}", unit), number(high, "upper end", unit)
+    return number(name, about, unit, **others), *ends
 
 
 def effect(about: str) -> tuple[Column, Column, Column]:
     """Returns the columns of an effect and its interval."""
-    return estimated(number("effect", about, LOGITS), OF_FIVE, "")
+    return estimated("effect", about, LOGITS, OF_FIVE, plain=True)
 
 
 COEFFICIENT = number(
@@ -81,7 +78,7 @@ CONTRAST = (
         "share of assignments of signs to groups of prompts with a contrast as large; without pairs, of exchanges with validation prefixes",
     ),
     share("q_value", "p-value, adjusted for all memories of the layer"),
-    *estimated(number("estimate", "contrast on the second half"), OF_FIVE),
+    *estimated("estimate", "contrast on the second half", over=OF_FIVE),
     COEFFICIENT,
 )
 SCREENS = (
@@ -258,11 +255,7 @@ OF_GRAPH_SETS = (
     word(
         "choice",
         "`graph`; `random`: with as many memories per layer; `resampled`: the graph of groups that are drawn again; `none`, `all`",
-        words.GRAPH,
-        words.RANDOM,
-        words.RESAMPLED,
-        words.NONE,
-        words.ALL,
+        *words.BESIDE_GRAPH,
     ),
     count("draw", "number of the set of its choice, from 0"),
     count("memories", "memories in the set"),
@@ -272,13 +265,11 @@ OF_GRAPH_SETS = (
     count("prompts", "prompts of the second half"),
     number("difference", "mean logit difference on them when all memories but the set are patched", LOGITS),
     *estimated(
-        number(
-            "kept",
-            "the same above that when all memories are patched, as a share of the logit difference above that; empty if the interval of the"
-            " latter has the 0",
-        ),
-        OF_FIVE,
-        "",
+        "kept",
+        "the same above that when all memories are patched, as a share of the logit difference above that; empty if the interval of the"
+        " latter has the 0",
+        over=OF_FIVE,
+        plain=True,
     ),
     number("patched", "mean logit difference when the set is patched", LOGITS),
 )
@@ -287,7 +278,7 @@ OF_GRAPH_NODES = (
     LAYER,
     MEMORY,
     *effect("mean over the second half: by how much the logit difference falls when it alone is patched"),
-    *estimated(number("loss", "by how much less the graph keeps without it")),
+    *estimated("loss", "by how much less the graph keeps without it"),
     share("stability", "share of the graphs of groups that are drawn again that have it"),
     number("passed_on", "sum of the effects of its edges", LOGITS),
 )
@@ -312,7 +303,7 @@ EXPERTS = table(
     number("length", "mean length of the change, summed over tokens; empty like `effect`", lowest=0),
     *effect("mean fall of the logit difference; empty if no token is sent to it, or the change is not known"),
     number("beside", "the same of the controls: the token's other experts; empty without any", LOGITS),
-    *estimated(number("difference", "size of the effect minus that of `beside`", LOGITS), OF_FIVE),
+    *estimated("difference", "size of the effect minus that of `beside`", LOGITS, OF_FIVE),
     share("effect_p", "share of assignments of signs with a difference as large; 1 if it is not above 0"),
     share("effect_q", "the same, adjusted for all experts of all layers"),
     since="fourth",
@@ -349,3 +340,4 @@ GRAPH_NODES = table(f"{OF}/graph_nodes.parquet", f"{IN_GRAPH}: a memory.", *OF_G
 GRAPH_EDGES = table(f"{OF}/graph_edges.parquet", f"{IN_GRAPH}: an edge.", *OF_GRAPH_EDGES)
 GRAPH_PATHS = table(f"{OF}/graph_paths.parquet", f"{IN_GRAPH}: two memories and a factor.", *OF_GRAPH_PATHS)
 GRAPHS = (GRAPH_SETS, GRAPH_NODES, GRAPH_EDGES, GRAPH_PATHS)
+CHOSEN, MEASURED = (MEMORIES, ANSWERS, STABILITY), (EFFECTS, SETS, PARTS, SIDE_EFFECTS, WRITERS)  # by these steps

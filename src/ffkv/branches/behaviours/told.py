@@ -46,19 +46,23 @@ def having(control: Run | None, name: str) -> Run | None:
     return control if control is not None and name in control.settings.behaviours else None
 
 
-def _caption(run: Run, tell: Callable[[Run, str], str], name: str, description: str) -> Caption:
-    """Returns the words of a figure: what `tell` says of each behaviour; and of the control, if that was asked for them."""
-    control, names = open_control(run), asked(run)["behaviour"].tolist()
-    own = " ".join(f"{each}: {tell(run, each)}." for each in names)
-    its = " ".join(f"{each}: {tell(beside, each)}." for each in names if (beside := having(control, each)))
-    found = {each: POSITIONS[settings.positions] for each, settings in run.settings.behaviours.items()}
-    where = ", ".join(f"{each} {place}" for each, place in found.items())  # by behaviour, if they differ
-    words = {
-        "where": where if len({*found.values()}) > 1 else next(iter(found.values())),
-        "beside": f" In grey {name_control(control)}: {its}" if control and its else "",
-    }
-    text, more = (note(__package__, each, **words) for each in (name, f"{name}_more"))
-    return Caption(own, text, description, more)
+def _caption(tell: Callable[[Run, str], str], name: str, description: str) -> Callable[[Run], Caption]:
+    """Returns what writes the caption of a figure: what `tell` says of each behaviour; and of the control, if that was asked for them."""
+
+    def write(run: Run) -> Caption:
+        control, names = open_control(run), asked(run)["behaviour"].tolist()
+        own = " ".join(f"{each}: {tell(run, each)}." for each in names)
+        its = " ".join(f"{each}: {tell(beside, each)}." for each in names if (beside := having(control, each)))
+        found = {each: POSITIONS[settings.positions] for each, settings in run.settings.behaviours.items()}
+        where = ", ".join(f"{each} {place}" for each, place in found.items())  # by behaviour, if they differ
+        words = {
+            "where": where if len({*found.values()}) > 1 else next(iter(found.values())),
+            "beside": f" In grey {name_control(control)}: {its}" if control and its else "",
+        }
+        text, more = (note(__package__, each, **words) for each in (name, f"{name}_more"))
+        return Caption(own, text, description, more)
+
+    return write
 
 
 def candidates(run: Run, name: str) -> tuple[pd.DataFrame, str, str]:
@@ -85,11 +89,10 @@ def tell_candidates(run: Run, name: str) -> str:
 
 def caption_layers(run: Run) -> Caption:
     """Returns the words of the figure of layers."""
-    own = _caption(run, tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")
-    floors = []  # no test is counted if no effect was measured
-    for name in asked(run)["behaviour"]:
-        tests = int(candidates(run, name)[0]["effect"].notna().sum())
-        floors.append(tell_floor(tests, run.settings.behaviours[name].controls))
+    own = _caption(tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")(run)
+    # No test is counted if no effect was measured.
+    tests = {each: int(candidates(run, each)[0]["effect"].notna().sum()) for each in asked(run)["behaviour"]}
+    floors = [tell_floor(count, run.settings.behaviours[each].controls) for each, count in tests.items()]
     return replace(own, shows=" ".join(filter(None, [own.shows, *floors])))
 
 
@@ -97,11 +100,6 @@ def _tell_sets(run: Run, name: str) -> str:
     found = {choice: rows(run.table(SETS), behaviour=name, choice=choice) for choice in (BY_SCREEN, BY_SIZE, RANDOM)}
     own, longest, chance = found.values()
     return note(__package__, "carried", own=own, longest=longest, chance=chance, with_interval=with_interval)
-
-
-def caption_sets(run: Run) -> Caption:
-    """Returns the words of the figure of sets."""
-    return _caption(run, _tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
 
 
 def _tell_writers(run: Run, name: str) -> str:
@@ -115,9 +113,8 @@ def writers(run: Run, name: str) -> pd.DataFrame:
     return rows(run.table(WRITERS), behaviour=name) if WRITERS in run.tables else OF_WRITERS.frame([])
 
 
-def caption_writers(run: Run) -> Caption:
-    """Returns the words of the figure of who writes a behaviour."""
-    return _caption(run, _tell_writers, "writers", "Lines by layer, a panel per behaviour.")
+caption_sets = _caption(_tell_sets, "sets", "Lines by number of memories, a panel per behaviour.")
+caption_writers = _caption(_tell_writers, "writers", "Lines by layer, a panel per behaviour.")
 
 
 def main_numbers(run: Run) -> dict[str, str]:

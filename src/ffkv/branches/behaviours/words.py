@@ -23,10 +23,13 @@ REASONS = MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
     "it is there twice",
     "it was not drawn",
 )
-BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
+GROUPED = BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 BY_SIZE, SHUFFLED = "size", "shuffled"
-GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"  # sets of memories beside a graph
+CHOICES = BY_SCREEN, BY_SIZE, RANDOM, ALL  # of sets that are patched
+RANKED = BY_SCREEN, BY_SIZE, SHUFFLED  # memories of which the first ones are kept
+GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"
+BESIDE_GRAPH = GRAPH, RANDOM, RESAMPLED, NONE, ALL  # sets of memories of which a graph is one
 ANSWER = -1  # stands for the answer among the targets of edges
 BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that give two sets of memories
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)

@@ -74,8 +74,6 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
             for each, effect in zip(named, effects.tolist(), strict=True)
         ]
     for number in sorted(unproven):
-        why = (
-            "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has"
-        )
-        say(f"What attention and memories write on prompt {number} is not told: {why}.", error=True)
+        why = "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has."
+        say(f"What attention and memories write on prompt {number} is not told: {why}", error=True)
     return [row for row in rows if row["prompt"] not in unproven]

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ffkv.base.errors import UserError
-from ffkv.branches.concepts.probe import area
 
 LEAST = 5  # texts of each label in each half
 
@@ -60,23 +59,3 @@ def draw(
         )
     drawn = order[chosen[order]]
     return drawn, half[drawn] > 0
-
-
-def describe(task: Task) -> dict[str, object]:
-    """Returns what the table `BY_TASK` says of the texts of a task.
-
-    The AUC of the length alone is that on the test half, in the direction that it has on the train half.
-    """
-    of_train, of_test = (
-        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
-    )
-    return {
-        "positive": task.label,
-        "train": int(task.train.sum()),
-        "test": int((~task.train).sum()),
-        "positives": int(task.positive.sum()),
-        "documents": len(np.unique(task.document)),
-        "tokens": float(task.length.mean()),
-        "length_auc": 1 - of_test if of_train < 0.5 else of_test,
-        "left_out": task.left_out,
-    }

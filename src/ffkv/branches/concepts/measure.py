@@ -16,10 +16,10 @@ from ffkv.base.process.workers import in_order
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.concepts.activations import read_task
-from ffkv.branches.concepts.draw import Task, describe, draw
+from ffkv.branches.concepts.draw import Task, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
-from ffkv.branches.concepts.probe import rank, score
+from ffkv.branches.concepts.probe import area, rank, score
 from ffkv.branches.concepts.rules import shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
@@ -92,10 +92,8 @@ def _tasks(given: Given, settings: Concept, rules: dict[str, Rule], seed: int) -
                 raise
             yield name, str(error)
             continue
-        encoded = tokenize(
-            [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()], tokenizer, list(beginning)
-        )
-        ids = [each[-longest:] for each, *_ in encoded]
+        texts = [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()]
+        ids = [each[-longest:] for each, *_ in tokenize(texts, tokenizer, list(beginning))]
         rows = [np.concatenate([np.asarray(beginning, np.int64), each.astype(np.int64)]) for each in ids]
         if unknown := sum(not len(each) or int(each.max()) >= anatomy.vocabulary for each in ids):
             raise UserError(f"{path}: {unknown} texts have no token that the model knows. Leave them out.")
@@ -114,13 +112,13 @@ def measure_task(
 
     Returns the rows of `BY_LAYER`, `BEST` and `MEMORIES`, without the task.
     """
-    positive, train, strengths = task.positive, task.train, settings.regularization
+    positive, train = task.positive, task.train
     generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
-    shuffled = shuffle(positive, train, task.document, task.length, settings.shuffles, generator)
+    shuffled = shuffle(task, settings.shuffles, generator)
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
-        return score(x.astype(np.float64), positive, train, task.document, weights, strengths, seed)._asdict()
+        return score(x.astype(np.float64), task, weights, settings.regularization, seed)._asdict()
 
     def measure_layer(layer: int) -> tuple[list[dict], dict[tuple[str, str], Best], list[dict]]:
         by_layer, best, memories = list[dict](), dict[tuple[str, str], Best](), list[dict]()
@@ -140,12 +138,28 @@ def measure_task(
 
     found = [*in_order(measure_layer, range(len(m)), min(processes, len(m)), "measure layers")]
     by_layer, best, memories = zip(*found, strict=True)
-    nulls = [
-        row
-        for features, choice in best[0]
-        for row in best_rows(features, choice, [own[features, choice] for own in best])
-    ]
-    return choose_layers([*chain(*by_layer)]), nulls, [*chain(*memories)]
+    nulls = (best_rows(features, choice, [own[features, choice] for own in best]) for features, choice in best[0])
+    return choose_layers([*chain(*by_layer)]), [*chain(*nulls)], [*chain(*memories)]
+
+
+def describe(task: Task) -> dict[str, object]:
+    """Returns what the table `BY_TASK` says of the texts of a task.
+
+    The AUC of the length alone is that on the test half, in the direction that it has on the train half.
+    """
+    of_train, of_test = (
+        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
+    )
+    return {
+        "positive": task.label,
+        "train": int(task.train.sum()),
+        "test": int((~task.train).sum()),
+        "positives": int(task.positive.sum()),
+        "documents": len(np.unique(task.document)),
+        "tokens": float(task.length.mean()),
+        "length_auc": 1 - of_test if of_train < 0.5 else of_test,
+        "left_out": task.left_out,
+    }
 
 
 def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:
@@ -180,14 +194,13 @@ def draw_documents(document: np.ndarray, count: int, generator: np.random.Genera
 
 def choose_layers(rows: list[dict]) -> list[dict]:
     """Marks, of each kind of features and each size, the layer that is best on the texts for choices of the train half."""
-    best: dict[tuple[str, int], dict] = {}
+    kinds: dict[tuple[str, int], list[dict]] = {}
     for row in rows:
-        row["chosen"] = False
-        kept = best.setdefault((row["features"], row["size"]), row)
-        if np.nan_to_num(row["validation"]) > np.nan_to_num(kept["validation"]):
-            best[row["features"], row["size"]] = row
-    for row in best.values():
-        row["chosen"] = True
+        kinds.setdefault((row["features"], row["size"]), []).append(row)
+    for own in kinds.values():
+        best = max(own, key=lambda row: np.nan_to_num(row["validation"]))
+        for row in own:
+            row["chosen"] = row is best
     return rows
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.probe import areas, normalize
 
 STRATA = 4  # classes of length among which labels of documents are shuffled
@@ -25,32 +26,23 @@ class Best(NamedTuple):
         return float(np.nanquantile(self.shuffled, 0.95))
 
 
-def shuffle(
-    positive: np.ndarray,
-    train: np.ndarray,
-    document: np.ndarray,
-    length: np.ndarray,
-    count: int,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """Shuffles labels within strata.
+def shuffle(task: Task, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Shuffles the labels of a task within strata. Returns them [shuffle, text].
 
     If each document has one label, documents of the same half and of similar length change labels: then a label that length alone tells
     is told as well by shuffled ones. Else labels are shuffled inside each document.
 
-    `positive`, `train`, `document`, `length`: label, half, document and tokens of each text [text]. Returns [shuffle, text].
     """
-    unit, first = np.unique(document, return_index=True)[:2]
-    at = np.searchsorted(unit, document)
-    ones, texts = np.bincount(at, positive), np.bincount(at)
+    unit, first, at = np.unique(task.document, return_index=True, return_inverse=True)
+    ones, texts = np.bincount(at, task.positive), np.bincount(at)
     if not ((ones == 0) | (ones == texts)).all():
-        return positive[_within(at, count, generator)]
-    stratum, mean = np.zeros(len(unit), int), np.bincount(at, length) / texts
+        return task.positive[_within(at, count, generator)]
+    stratum, mean = np.zeros(len(unit), int), np.bincount(at, task.length) / texts
     for half in (True, False):
-        own = train[first] == half
+        own = task.train[first] == half
         edges = np.quantile(mean[own], np.arange(1, STRATA) / STRATA) if own.any() else []
         stratum[own] = 2 * np.searchsorted(edges, mean[own]) + half
-    return positive[first][_within(stratum, count, generator)][:, at]
+    return task.positive[first][_within(stratum, count, generator)][:, at]
 
 
 def _within(stratum: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from ffkv.base.intervals import wilson
+from ffkv.branches.concepts.draw import Task
 
 VALIDATION, MOST_VALIDATION = 0.2, 100  # of the train half: a share, and texts at most, as sae-probes takes
 TINY = 1e-6  # as sae-probes adds
@@ -127,25 +128,16 @@ def fit(
     return whole.predict_proba(test)[:, 1], whole.predict(test), best
 
 
-def score(
-    x: np.ndarray,
-    positive: np.ndarray,
-    train: np.ndarray,
-    document: np.ndarray,
-    weights: np.ndarray,
-    strengths: Sequence[float],
-    seed: int,
-) -> Score:
-    """Fits on the train half, and scores on the test half.
+def score(x: np.ndarray, task: Task, weights: np.ndarray, strengths: Sequence[float], seed: int) -> Score:
+    """Fits on the train half of a task, and scores on the test half.
 
-    `x`: some features [text, feature]. `positive`, `train`, `document`: label, half and document [text]. `weights`: see `interval`. Others:
-    see `fit`.
+    `x`: some features [text, feature]. `weights`: see `interval`. Others: see `fit`.
     """
-    truth = positive[~train]
+    train, truth = task.train, task.positive[~task.train]
     with warnings.catch_warnings(), config_context(assume_finite=True, skip_parameter_validation=True):
         warnings.simplefilter("ignore", ConvergenceWarning)  # what it has after so many steps is scored as it is
-        choosing = validation_of(document[train])
-        found, said, best = fit(x[train], positive[train], x[~train], choosing, strengths, seed)
+        choosing = validation_of(task.document[train])
+        found, said, best = fit(x[train], task.positive[train], x[~train], choosing, strengths, seed)
     own = area(found, truth), *interval(found, truth, weights)
     return Score(*own, weighted_f1(said, truth), float((said == truth).mean()), best)
 

@@ -10,17 +10,8 @@ from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import LOOK, Line, Panel
 from ffkv.run.report.page_tables import Cell, Named, PageTable, data_table, of_columns
-from ffkv.run.report.section import (
-    Caption,
-    Figure,
-    Section,
-    TableBlock,
-    caption,
-    figure_of_lines,
-    name_control,
-    open_control,
-)
-from ffkv.run.report.wording import note, number, rows, short_name, written
+from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure_of_lines, name_control, open_control
+from ffkv.run.report.wording import note, number, rows, short_name
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import decimals, visible
@@ -79,14 +70,12 @@ def draw_curves(run: Run, paper: Any) -> Drawing:
     return figure
 
 
-def caption_curves(run: Run) -> Caption:
-    """Writes the caption of the curves."""
+def _curves(run: Run) -> dict[str, Any]:
+    """Returns what the caption of the curves has: the curves, how the page calls and writes them, and the control."""
     control, table = _control(run), run.table(CURVES)
-    words = {name: rows(table, features=name) for name in ("memories", "whole")}
+    found = {name: rows(table, features=name) for name in ("memories", "whole")}
     beside = "" if control is None else f" In grey {name_control(control)}."
-    return Caption(
-        **written(__package__, "curves", run, **words, auc=decimals, beside=beside, named=LABELS, curves=table)
-    )
+    return found | {"curves": table, "named": LABELS, "auc": decimals, "beside": beside}
 
 
 def _found(run: Run) -> pd.DataFrame:
@@ -128,7 +117,7 @@ def _numbers(run: Run) -> dict[str, str]:
 
 SECTION = Section(
     {
-        CURVES: Figure((CURVES,), draw_curves, caption_curves),
+        CURVES: Figure((CURVES,), draw_curves, caption(__package__, "curves", _curves)),
         MIXTURE: figure_of_lines([Panel(MIXED, "memories", percentages=True)], caption(__package__, "mixture")),
     },
     _numbers,

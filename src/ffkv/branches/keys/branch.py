@@ -7,6 +7,7 @@ from ffkv.branches.branch import Branch
 from ffkv.branches.keys import tables
 
 KEYS = "ffkv.branches.keys"
+RUNS_MODEL = ("batches/tokens", *MODULES, "model/max_memory")
 PATTERNS = ("per_layer", "pattern_triggers", "minimum_prefixes", "false_discovery_rate", "background_prefixes")
 
 
@@ -56,15 +57,7 @@ BRANCH = Branch(
             f"{KEYS}.removal:remove_tokens",
             "Measure how coefficients change when a token is removed: the first, the last or a random one.",
             reads=("model", "triggers", "train"),
-            settings=(
-                "keys/per_layer",
-                "keys/removal_triggers",
-                "batches/tokens",
-                *MODULES,
-                "model/max_memory",
-                "seed",
-                "layer_groups",
-            ),
+            settings=("keys/per_layer", "keys/removal_triggers", *RUNS_MODEL, "seed", "layer_groups"),
             writes=(tables.REMOVAL,),
             imports="model",
             amount=lambda run: (_removal(run), _chosen(run)),
@@ -73,7 +66,7 @@ BRANCH = Branch(
             f"{KEYS}.removal:measure_precision",
             "Measure how low precision changes trigger examples. Their coefficients are computed again in float32.",
             reads=("model", "triggers", "train"),
-            settings=("keys/per_layer", "batches/tokens", *MODULES, "model/max_memory", "seed"),
+            settings=("keys/per_layer", *RUNS_MODEL, "seed"),
             writes=(tables.PRECISION,),
             imports="model",
             amount=lambda run: (_precision(run), run.shape.layers),

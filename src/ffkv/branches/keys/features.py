@@ -5,7 +5,7 @@ How frequent they are by chance is counted in random prefixes of the train split
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,22 +93,15 @@ def word_class(word: str, language: str = ENGLISH) -> str:
 
 def shallow_evidence(words: Sequence[str], language: str = ENGLISH) -> Evidence:
     """Lists the shallow features of a prefix, in lower case. `words` are in their original case."""
-    lower = [word.lower() for word in words]
-    return Evidence(list(_shallow(words, lower, language)), len(words))
-
-
-def _shallow(words: Sequence[str], lower: list[str], language: str) -> Iterator[Feature]:
-    if not words:
-        return
-    yield "first word", lower[0]
-    yield "last word", lower[-1]
-    if name := word_class(words[-1], language):
-        yield "word class", name
+    lower, features = [word.lower() for word in words], list[Feature]()
+    if words:
+        features += [("first word", lower[0]), ("last word", lower[-1])]
+        features += [("word class", name)] if (name := word_class(words[-1], language)) else []
     for size, name in ((2, "bigram"), (3, "trigram")):
         sequences = [" ".join(lower[start : start + size]) for start in range(len(lower) - size + 1)]
-        yield from ((f"inner {name}", sequence) for sequence in sequences)
-        if sequences:
-            yield f"last {name}", sequences[-1]
+        features += [(f"inner {name}", sequence) for sequence in sequences]
+        features += [(f"last {name}", sequence) for sequence in sequences[-1:]]
+    return Evidence(features, len(words))
 
 
 def count_places(kind: str, words: int) -> int:

@@ -97,7 +97,7 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
     """
     language = detector.pool.topics.language
     evidence = [[shallow_evidence(prefix, language) for prefix in key] for key in keys]
-    shallow = detect_shallow(evidence, detector.background, detector.minimum_prefixes, detector.false_discovery_rate)
+    shallow = detect_shallow(evidence, detector)
     topics = detect_topics(keys, [words_of(patterns) for patterns in shallow], detector)
     return [keep_distinct(patterns) + topic for patterns, topic in zip(shallow, topics, strict=True)]
 
@@ -154,22 +154,21 @@ def _detect_one_topic(
     return patterns
 
 
-def detect_shallow(
-    keys: Sequence[Sequence[Evidence]], background: Background, minimum: int, rate: float
-) -> list[list[Pattern]]:
+def detect_shallow(keys: Sequence[Sequence[Evidence]], detector: Detector) -> list[list[Pattern]]:
     """Finds the shallow features that recur more often than chance explains.
 
     The Benjamini-Hochberg correction counts every feature of the background and of the keys, for every key, as a
     hypothesis. Counting only the features that recur would choose the hypotheses by their result.
 
-    `keys`: features of the prefixes of each key [key][prefix]. `minimum`, `rate`: see `Detector`. Returns the patterns of
-    each key, in the order of their first occurrence [key][pattern].
+    `keys`: features of the prefixes of each key [key][prefix]. Returns the patterns of each key, in the order of their first
+    occurrence [key][pattern].
     """
     candidates = [
         (number, feature, members)
         for number, key in enumerate(keys)
-        for feature, members in find_recurring(key, minimum).items()
+        for feature, members in find_recurring(key, detector.minimum_prefixes).items()
     ]
+    background = detector.background
     words = [np.array([evidence.words for evidence in key]) for key in keys]
     chances = np.array([background.chance(feature, words[number]) for number, feature, _ in candidates])
     occurrences = np.array([len(members) for _, _, members in candidates])
@@ -178,7 +177,7 @@ def detect_shallow(
     possible = background.features.union(*(evidence.features for key in keys for evidence in key))
     q = q_values(p, len(keys) * len(possible))
     patterns: list[list[Pattern]] = [[] for _ in keys]
-    for index in np.flatnonzero(q <= rate).tolist():
+    for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
         number, feature, members = candidates[index]
         patterns[number].append(Pattern(feature, members, float(chances[index]), float(p[index]), float(q[index])))
     return patterns

@@ -11,7 +11,7 @@ import pandas as pd
 from ffkv.activations.trigger_file import Triggers, tied_first
 from ffkv.base.intervals import mean_interval
 from ffkv.branches.given import Given
-from ffkv.branches.keys.tables import CATEGORIES, REMOVED
+from ffkv.branches.keys.tables import CATEGORIES, FIGURE_3, QUARTILES, REMOVED
 
 SAMPLES = ("trigger", "random")
 
@@ -73,8 +73,7 @@ def average_removals(removal: pd.DataFrame, layers: int) -> pd.DataFrame:
         triggers, skipped = by_key["triggers"].sum(), by_key["skipped"].sum()
         mean, median = (changes.mean(), np.median(changes)) if len(changes) else (np.nan, np.nan)
         rows.append((layer, removed, len(changes), triggers, skipped, mean, *mean_interval(changes), median))
-    columns = ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high", "median"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=FIGURE_3.names)
 
 
 def measure_activity(triggers: Triggers) -> pd.DataFrame:
@@ -99,6 +98,6 @@ def measure_activity(triggers: Triggers) -> pd.DataFrame:
             tied = tied_first(side.coefficient[triggers.rows(layer)]).sum()
             quartiles = np.quantile(side.fires[triggers.rows(layer)] / max(triggers.prefixes, 1), [0.25, 0.5, 0.75])
             row |= {"tied" if name == "firing" else "negative_tied": tied}
-            row |= dict(zip([f"{name}_q1", f"{name}_median", f"{name}_q3"], quartiles, strict=True))
+            row |= {f"{name}_{part}": value for part, value in zip(QUARTILES, quartiles, strict=True)}
         rows.append(row)
     return pd.DataFrame(rows)

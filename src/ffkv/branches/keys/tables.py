@@ -34,14 +34,18 @@ BY_PREFIX = table(
     count("rank", "rank among the trigger examples of the key, from 0"),
     CATEGORY,
 )
+WHICH = word("removed", "which token is removed", *REMOVED)
+COUNTED = (
+    count("triggers", "trigger examples that are measured"),
+    count("skipped", "trigger examples that have no such token"),
+)
 REMOVAL = table(
     "keys/removal/{group}.parquet",
     "A sampled key and a token that is removed from its trigger examples.",
     LAYER,
     MEMORY,
-    word("removed", "which token is removed", *REMOVED),
-    count("triggers", "trigger examples that are measured"),
-    count("skipped", "trigger examples that have no such token"),
+    WHICH,
+    *COUNTED,
     number("change", "mean relative change of the coefficient", "%"),
 )
 PRECISION_KEYS = 25  # per layer, at most: each has many trigger examples, and they are read in float32
@@ -81,15 +85,15 @@ FIGURE_3 = table(
     "keys/figure_3_removal.csv",
     "A layer and a token that is removed from trigger examples.",
     LAYER,
-    word("removed", "which token is removed", *REMOVED),
+    WHICH,
     count("keys", "keys with a trigger example that is measured"),
-    count("triggers", "trigger examples that are measured"),
-    count("skipped", "trigger examples that have no such token"),
+    *COUNTED,
     number("change", "mean over keys of the relative change of the coefficient", "%"),
     number("low", "lower end of its interval over keys (95 %)", "%"),
     number("high", "upper end", "%"),
     number("median", "median over keys", "%"),
 )
+QUARTILES = ("q1", "median", "q3")
 ACTIVITY = table(
     "keys/activity.csv",
     "How often the keys of a layer fire.",
@@ -99,13 +103,10 @@ ACTIVITY = table(
     count("fewer", "keys with fewer than t trigger examples"),
     share("one_token", "share of trigger examples that have one token alone"),
     count("tied", "keys whose first trigger example is tied with the second"),
-    *(
-        share(f"firing_{part}", f"{part} over keys of the share of prefixes with m > 0")
-        for part in ("q1", "median", "q3")
-    ),
+    *(share(f"firing_{part}", f"{part} over keys of the share of prefixes with m > 0") for part in QUARTILES),
     count("negative_tied", "keys whose first negative trigger example is tied with the second", optional=NEGATIVE),
     *(
         share(f"negative_{part}", f"{part} over keys of the share of prefixes with m < 0", optional=NEGATIVE)
-        for part in ("q1", "median", "q3")
+        for part in QUARTILES
     ),
 )

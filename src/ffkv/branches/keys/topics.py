@@ -163,18 +163,12 @@ def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
 
     A passage is a run of up to `PASSAGE_SENTENCES` sentences of one document.
     """
-    sentences = list(_passage_sentences(corpus))
+    by_document = groupby(range(len(corpus)), key=np.asarray(corpus.document).tolist().__getitem__)
+    documents, step = ([*own] for _, own in by_document), PASSAGE_SENTENCES
+    sentences = [own[start : start + step] for own in documents for start in range(0, len(own), step)]
     if len(sentences) > PASSAGES:
         sentences = [sentences[index] for index in np.sort(generator.choice(len(sentences), PASSAGES, replace=False))]
     return [" ".join(corpus.texts[sentence] for sentence in passage) for passage in sentences]
-
-
-def _passage_sentences(corpus: Corpus) -> Iterator[range]:
-    for _, sentences in groupby(range(len(corpus)), key=np.asarray(corpus.document).tolist().__getitem__):
-        numbers = list(sentences)
-        first, end = numbers[0], numbers[-1] + 1
-        for start in range(first, end, PASSAGE_SENTENCES):
-            yield range(start, min(start + PASSAGE_SENTENCES, end))
 
 
 @dataclass(frozen=True)

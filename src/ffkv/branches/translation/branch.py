@@ -8,6 +8,7 @@ from ffkv.branches.branch import Branch
 from ffkv.branches.translation import tables
 
 LENS = tuple(f"translation/{name}" for name in ("texts", "tokens", "skip", "reach", "reading_texts"))
+READING = ("translation/texts", "translation/reading_texts")
 PASS = ("batches", *MODULES, "model/max_memory", "seed", "shards")  # settings of a pass of the whole model over text
 READ_OUT = 75_000  # vectors that a descent reads out, at most: 300 steps of 64, forward and backward, and 13 looks
 ROOM = "ffkv.branches.translation"
@@ -112,14 +113,7 @@ BRANCH = Branch(
             f"{ROOM}.reading:read_tokens",
             "Score the tokens by how strongly their embeddings excite each key of a layer group.",
             reads=("model", "jacobians*", "triggers", "train"),
-            settings=(
-                "translation/texts",
-                "translation/reading_texts",
-                *MODULES,
-                "model/max_memory",
-                "layer_groups",
-                "seed",
-            ),
+            settings=(*READING, *MODULES, "model/max_memory", "layer_groups", "seed"),
             writes=(tables.READ_TOKENS, tables.READ_BY_LAYER),
             imports="model",
             amount=lambda run: (4 * run.shape.all_memories * run.shape.head, 2 * run.shape.all_memories),

@@ -176,6 +176,7 @@ def _tables(run: Run) -> list[TableBlock]:
 
 
 FIGURES = tomllib.loads(files(__package__).joinpath("figures.toml").read_text(encoding="utf-8"))
+KEYS_READ = {"derivative": "through the layers below", "identity": "as it is", "permuted": "keys permuted"}
 OF_KEYS = [
     Line(
         f"{factor}, {label}",
@@ -187,11 +188,7 @@ OF_KEYS = [
         share=False,
     )
     for factor in ("key", "gate")
-    for reading, label in (
-        ("derivative", "through the layers below"),
-        ("identity", "as it is"),
-        ("permuted", "keys permuted"),
-    )
+    for reading, label in KEYS_READ.items()
 ]
 KEYS = figure_of_lines([Panel(OF_KEYS, "AUC of the last token")], caption(__package__, "key_reading", _of_keys))
 SECTION = Section(

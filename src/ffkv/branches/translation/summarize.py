@@ -36,38 +36,35 @@ def summarize_translation(given: Given, seed: int = 0) -> dict[str, pd.DataFrame
     judged = both("fit", given.identity, "").drop_duplicates(["layer", "reading"])  # both have the head's rows
     judged = tables.FIT_BY_LAYER.completed(judged).fillna({"texts": 0, "positions": 0})
     judged = judged.astype({"texts": "int64", "positions": "int64"})
-    return {
-        **summarize_values(memories, unigram, seed),
-        **summarize_prefixes(read),
+    return summarize_readings(memories, read, unigram, seed) | {
         "translation_fit": tables.FIT_BY_LAYER.frame(judged.sort_values("layer", kind="stable", ignore_index=True)),
         "translation_differences": summarize_differences(memories, len(given.anatomy.layers)),
     }
 
 
-def summarize_values(by_memory: pd.DataFrame, unigram: np.ndarray, seed: int) -> dict[str, pd.DataFrame]:
-    """Summarizes rows of `BY_MEMORY` as figures 4 and 5, for each reading. For the others see `summarize_agreement`."""
+def summarize_readings(
+    by_memory: pd.DataFrame, by_prefix: pd.DataFrame, unigram: np.ndarray, seed: int
+) -> dict[str, pd.DataFrame]:
+    """Summarizes rows of `BY_MEMORY` and `BY_PREFIX` as figures 4, 5 and 8 to 10, for each reading.
+
+    For `unigram` and `seed` see `summarize_agreement`.
+    """
+    renamed = {"reading": "counted"}
     return {
-        tables.AGREEMENT.name: _by_reading(by_memory, lambda table: summarize_agreement(table, unigram, seed)),
+        tables.AGREEMENT.name: _by_reading(by_memory, lambda own: summarize_agreement(own, unigram, seed)),
         tables.RANK.name: _by_reading(by_memory, summarize_rank),
-    }
-
-
-def summarize_prefixes(by_prefix: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Summarizes rows of `BY_PREFIX` as figures 8 to 10, for each reading."""
-    return {
         tables.NO_AGREEMENT.name: _by_reading(
-            by_prefix, lambda table: summarize_no_agreement(table).rename(columns={"reading": "counted"})
+            by_prefix, lambda own: summarize_no_agreement(own).rename(columns=renamed)
         ),
         tables.RESIDUAL.name: _by_reading(by_prefix, summarize_residual_agreement),
-        tables.PROBABILITY.name: _by_reading(by_prefix, lambda table: boxes(table, "probability", "prefixes")),
+        tables.PROBABILITY.name: _by_reading(by_prefix, lambda own: boxes(own, "probability", "prefixes")),
     }
 
 
 def _by_reading(table: pd.DataFrame, summarize: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
     readings = [each for each in tables.ALL_READINGS if each in {*table["reading"]}]
-    found = [summarize(table[table["reading"] == reading]).assign(reading=reading) for reading in readings]
-    together = pd.concat(found, ignore_index=True)
-    return together[["reading", *(name for name in together if name != "reading")]]
+    found = pd.concat({each: summarize(table[table["reading"] == each]) for each in readings}, names=["reading"])
+    return found.reset_index(0).reset_index(drop=True)
 
 
 def summarize_differences(by_memory: pd.DataFrame, layers: int) -> pd.DataFrame:

@@ -3,20 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.files.columns import (
-    LAYER,
-    MEMORY,
-    Column,
-    Table,
-    count,
-    flag,
-    layer,
-    number,
-    share,
-    table,
-    token_id,
-    word,
-)
+from ffkv.base.files.columns import LAYER, MEMORY, Column, Table, count, flag, number, share, table, token_id, word
 from ffkv.branches.composition import tables as composition
 from ffkv.branches.refinement import tables as refinement
 from ffkv.branches.values import tables as values
@@ -74,7 +61,7 @@ _JACOBIAN: dict[str, Any] = {"only": "with the Jacobian lens", "applies": has_ja
 FIT = table(
     "translation/fit/{group}.parquet",
     "A layer and a reading of its block output: how well it gives what the head reads, on validation prefixes.",
-    layer(dtype="int32"),
+    replace(LAYER, dtype="int32"),
     word("reading", f"{ABOUT}; `{PUBLISHED}`: J o, as published; `head`: as it is", *JUDGED),
     number("penalty", "penalty of the map; NaN of `head`", lowest=0),
     count("steps", "steps of gradient descent from the map in closed form to this one"),
