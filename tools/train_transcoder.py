@@ -74,7 +74,7 @@ def main() -> None:
     given = parser.parse_args()
     pairs = {name: states.float() for name, states in load_file(given.pairs).items()}
     tensors = train(pairs["x"], pairs["y"], given.units, given.active, given.seconds)
-    from sae_lens.saes import JumpReLUTranscoder, JumpReLUTranscoderConfig
+    from sae_lens.saes import JumpReLUTranscoder, JumpReLUTranscoderConfig  # type: ignore[import-not-found]
 
     width = pairs["x"].shape[1]
     config = JumpReLUTranscoderConfig(d_in=width, d_sae=given.units, d_out=width, apply_b_dec_to_input=False)

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-import ffkv
 from ffkv.base.settings import Corpus
 from ffkv.corpus.sources import read_documents
-from ffkv.model.checkpoint.load import load_tokenizer
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.tap.tap import tap
 
 TEXT = "package:gensim/test/test_data/enwiki-latest-pages-articles1.xml-p*.bz2"  # as in configs/dictionary.yaml
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
-    loaded, tokenizer = ffkv.load_model(given.run / "model"), load_tokenizer(given.run / "model")
+    loaded, tokenizer = load(given.run / "model"), load_tokenizer(given.run / "model")
     ids: list[int] = []
     for document in read_documents(Corpus(dataset="files", train=[TEXT]), "train"):
         ids += tokenizer(document.text, add_special_tokens=False)["input_ids"]
