@@ -15,14 +15,12 @@ RECOVERED = [Line("loss that is recovered", LAYERS, "recovered", curve="loss tha
 
 def _numbers(run: Run) -> dict[str, str]:
     table = run.table(LAYERS)
-    numbers = {}
-    for row in table.itertuples():
-        silent = f"{number(row.silent)} of {number(row.units)} units are silent"
-        numbers[f"layer {row.layer}"] = (
-            f"{percent(row.unexplained)} of the variance is left; {percent(row.recovered)} of the loss is recovered;"
-            f" {row.active:.1f} units per token; {silent} on {number(row.tokens)} tokens"
-        )
-    return dict(list(numbers.items())[:12])
+    return {
+        "variance that dictionaries leave of the output of their layers": percent(table["unexplained"].mean()),
+        "loss that is recovered with what they make alone": percent(table["recovered"].mean()),
+        "units that are active at a token": f"{table['active'].mean():.1f} of {number(table['units'].mean())}",
+        "units that are silent at all tokens": f"{number(table['silent'].sum())} of {number(table['units'].sum())}",
+    }
 
 
 PANELS = [Panel(LEFT, "share that is left", percentages=True), Panel(RECOVERED, "loss recovered", percentages=True)]
