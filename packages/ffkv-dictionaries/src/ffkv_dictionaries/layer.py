@@ -43,6 +43,8 @@ class DictionaryLayer(StandIn):
         output = self.native(*args, **kwargs)
         y = hooks.known_state(output)
         x = y if self.heard is None else self.heard.pop().reshape(*y.shape[:-1], -1)
+        if not is_read(self.encoder, self.decoder):
+            return output
         m = activate(self.encoder(x), self.threshold, self.largest, self.either_sign)
         made = self.decoder(m, Call(m, x, y))
         return output if made is y else hooks.replace_hidden_state(output, made)
@@ -55,11 +57,10 @@ class LargestMemories(StandIn):
 
     def __init__(self, native: nn.Module, largest: int):
         super().__init__()
-        weight: Any = native.weight
-        values = (
-            weight.detach() if type(native).__name__ == "Conv1D" else weight.detach().T
-        )  # of GPT-2: inputs by outputs
         with torch.no_grad(), resident(native):
+            weight: Any = native.weight
+            # GPT-2 has inputs by outputs.
+            values = weight.detach() if type(native).__name__ == "Conv1D" else weight.detach().T
             self.decoder = Decoder(values, native(weight.new_zeros(1, len(values)))[0])
         self.native, self.replaces, self.largest = native, frozenset(), min(largest, len(values))
         self.norms: Tensor
@@ -67,6 +68,8 @@ class LargestMemories(StandIn):
 
     def forward(self, m: Tensor) -> Tensor:
         """Returns what the second matrix returns, changed as far as hooks change the coefficients that are kept."""
+        if not is_read(self.decoder):
+            return self.native(m)
         kept = self.keep(m)
         return self.decoder(kept, Call(kept, m, self.native(m)))
 
@@ -74,6 +77,11 @@ class LargestMemories(StandIn):
         """Returns coefficients [..., memory], 0 but for those that are kept."""
         chosen = (m.abs() * self.norms).topk(self.largest, -1).indices
         return torch.zeros_like(m).scatter(-1, chosen, m.gather(-1, chosen))
+
+
+def is_read(*parts: nn.Module) -> bool:
+    """Tells whether a hook reads or changes units. If not, they are not computed: y does not need them."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
 
 
 def activate(pre_activations: Tensor, threshold: Tensor | None, largest: int, either_sign: bool) -> Tensor:
