@@ -25,6 +25,7 @@ from ffkv.run.results import indexes
 NAME = "agreement"
 # A behaviour that the model has, with everything that can be told of it.
 TOLD = {
+    "several": 0,
     "kind": "pairs",
     "prompts": 198,
     "groups": 66,
@@ -128,6 +129,11 @@ def test_how_prompts_were_grouped(having):
     lists = having(kind="lists", explained=False, accuracy=np.nan)
     assert told(lists).startswith("agreement: two lists of prompts, 198 prompts. They are of 66 groups, ")
     assert told(lists).endswith("each prompt is.") and counted(lists) == ["1,234"]
+
+
+def test_answers_of_several_tokens_are_told(having):
+    words = "12 of them have an answer of several tokens: their logit difference is that of summed log-probabilities, and memories are"
+    assert words in told(having(several=12)) and "several tokens" not in told(having())
 
 
 @pytest.mark.parametrize("counts", [{"significant": np.nan, "screened": np.nan}, {"significant": 0, "screened": 3}])
