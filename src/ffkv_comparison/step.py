@@ -142,7 +142,7 @@ def gather_costs(compared: Compared, curves: pd.DataFrame) -> pd.DataFrame:
     found = []
     for run in compared.runs:
         left = {place.layer: place.unexplained for place in run.anatomy.dictionaries}
-        if has_figure(run, "reconstruction"):
+        if has_figure(run, "reconstruction_by_layer"):
             left = dict(run.table("reconstruction")[["layer", "unexplained"]].itertuples(index=False))
         for layer, own in chosen[chosen["run"] == run.name].groupby("x"):
             units = run.anatomy.layers[int(layer)].memories

@@ -41,6 +41,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
             "behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl"}},
             "concepts": {"french": {"labels": "french.csv"}},
             "routing": {"tokens": 1000},
+            "dictionary": {"largest": 8},
             **overrides,
         }
     )
@@ -62,7 +63,12 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     if settings.routing.tokens:
         write_routing(folder, layers)
     described = [table for branch in BRANCHES.values() for table in branch.tables]
-    newest = ("translation/", "behaviours/behaviour_experts", "behaviours/behaviour_writers")  # which draw last
+    newest = (
+        "translation/",
+        "behaviours/behaviour_experts",
+        "behaviours/behaviour_writers",
+        "reconstruction/",
+    )  # which draw last
     for table in sorted(described, key=lambda table: [table.path.startswith(path) for path in newest]):
         if not table.path.startswith("keys/read_") and not table.path.endswith(".csv"):
             continue

@@ -192,7 +192,7 @@ def driver(browser, small):
 @pytest.mark.parametrize("layers", [30, 80] if FULL else [80])
 def test_the_report_of_a_deep_model_is_short(browser, tmp_path, layers):
     gated = layers == 30  # of a gated model each example has more to show
-    unasked: dict = {"behaviours": {}, "concepts": {}, "routing": {}, "values": {"readout": "head"}}
+    unasked: dict = {"behaviours": {}, "concepts": {}, "routing": {}, "dictionary": {}, "values": {"readout": "head"}}
     write_report(open_run(write_results(tmp_path / "results", layers, gated=gated, **unasked)), tmp_path / "index.html")
     browser.get((tmp_path / "index.html").as_uri())
     size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}

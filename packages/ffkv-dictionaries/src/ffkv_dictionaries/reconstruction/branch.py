@@ -25,6 +25,6 @@ BRANCH = Branch(
     heading="Reconstruction",
     introduction="Units of a dictionary add up to a part of a layer's output. What they leave is its error, which is a part of its own "
     "wherever the output is taken apart.",
-    figures={"reconstruction": "What the dictionary makes again"},
+    figures={"reconstruction_by_layer": "What the dictionary makes again"},
     applies=lambda settings: settings.dictionary.is_asked,
 )

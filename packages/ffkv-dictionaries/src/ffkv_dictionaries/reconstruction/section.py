@@ -18,10 +18,12 @@ def _numbers(run: Run) -> dict[str, str]:
     return {
         "variance that dictionaries leave of the output of their layers": percent(table["unexplained"].mean()),
         "loss that is recovered with what they make alone": percent(table["recovered"].mean()),
-        "units that are active at a token": f"{table['active'].mean():.1f} of {number(table['units'].mean())}",
+        "share of units that are active at a token": percent((table["active"] / table["units"]).mean()),
         "units that are silent at all tokens": f"{number(table['silent'].sum())} of {number(table['units'].sum())}",
     }
 
 
 PANELS = [Panel(LEFT, "share that is left", percentages=True), Panel(RECOVERED, "loss recovered", percentages=True)]
-SECTION = Section({LAYERS: figure_of_lines(PANELS, caption(__package__, "reconstruction"))}, _numbers)
+SECTION = Section(
+    {"reconstruction_by_layer": figure_of_lines(PANELS, caption(__package__, "reconstruction"))}, _numbers
+)
