@@ -28,7 +28,7 @@ from ffkv.branches.translation.jacobian import read_jacobians
 from ffkv.branches.translation.maps import write_maps
 from ffkv.branches.translation.measure import measure_translation
 from ffkv.branches.translation.section import answer
-from ffkv.branches.translation.summarize import summarize_differences, summarize_values
+from ffkv.branches.translation.summarize import summarize_differences, summarize_readings
 from ffkv.branches.translation.tables import AGREEMENT
 from ffkv.branches.values.project import project_values
 from ffkv.branches.values.projections import write_projections
@@ -167,12 +167,12 @@ def lenses(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
             read_jacobians(given, settings)(sums)
             seed = int(generator.integers(2**31))
             write_maps(maps, average_jacobians(Given(ffkv.Work("cpu"), **files, jacobians=[sums]), settings, seed)[0])
-            by_memory = measure_translation(Given(ffkv.Work("cpu"), **files, jacobian_maps=maps))[1]
+            _, by_memory, by_prefix = measure_translation(Given(ffkv.Work("cpu"), **files, jacobian_maps=maps))
             unigram = given.competing.count_next_tokens(WORDS)
         table = summarize_differences(by_memory, 3)
         run = SimpleNamespace(table=lambda name, table=table: table, anatomy=SimpleNamespace(weights="checkpoint"))
         yes += answer(run, None, "jacobian").startswith("Yes")
-        rates = summarize_values(by_memory, unigram, seed)[AGREEMENT.name].query("reading == 'rotated'")
+        rates = summarize_readings(by_memory, by_prefix, unigram, seed)[AGREEMENT.name].query("reading == 'rotated'")
         own, permuted = (rates[rates["source"] == source].set_index("layer") for source in ("trigger", "permuted"))
         above, layers = above + int((own["rate"] > permuted["high"]).sum()), layers + len(own)
     truth, size = f"{', '.join(CONFIGS)} with random weights", f"3 layers of {MEMORIES}"

@@ -194,7 +194,7 @@ def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
     """Returns a table of each layer that a run reads through a dictionary, with headings: its figures at the cost of each run."""
     writes: dict[str, Callable[[float], str]] = {"units": number, "active": decimals, "explained": percent}
     made, labels = [], measured.labels
-    for layer, own in measured.costs.groupby("layer"):
+    for layer, own in measured.costs.groupby("layer") if len(measured.costs) else ():
         curves = [*dict.fromkeys(own["curve"])]
         columns: dict[str, Iterable[page_tables.Cell]] = {
             "": ["units", "active at a token", "variance explained", *curves]

@@ -92,7 +92,7 @@ def measure(folders, **options) -> Measured:
     found = compare_behaviours(compared)
     nothing = {
         name: pd.DataFrame(columns=["figure", "curve"])
-        for name in ("claims", "curves", "differences", "by_memory", "by_layer", "matches")
+        for name in ("claims", "costs", "curves", "differences", "by_memory", "by_layer", "matches")
     }
     return Measured(name="by hand", settings=settings, memories="by_number", runs=runs, **nothing, **found)
 

@@ -90,7 +90,9 @@ def compared(*weights_and_hashes, **options) -> Compared:
     runs = [
         SimpleNamespace(
             name=name,
-            anatomy=SimpleNamespace(width=4, layer_offset=[0, 8], weights=weights, model_hash=hashed, layers=[0]),
+            anatomy=SimpleNamespace(
+                dictionary="", width=4, layer_offset=[0, 8], weights=weights, model_hash=hashed, layers=[0]
+            ),
         )
         for name, (weights, hashed) in zip(names, weights_and_hashes, strict=True)
     ]

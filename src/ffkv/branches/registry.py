@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from ffkv.base.doors import entries, load_all, unusable
+from ffkv.base.doors import entries, is_own, load_all, unusable
 from ffkv.base.errors import UserError
 from ffkv.branches.branch import Branch
 
@@ -13,6 +13,9 @@ BRANCHES: dict[str, Branch] = {name: import_module(f"ffkv.branches.{name}.branch
 _ADDED, _BROKEN = load_all("branches")
 BROKEN: dict[str, UserError] = {**_BROKEN}  # what is wrong with a branch of another package
 for _name, _branch in _ADDED.items():
+    if is_own(entries("branches")[_name]):
+        BRANCHES[_name] = _branch
+        continue
     from ffkv.base.settings import Inputs, Jobs  # takes longer than all else here, and is seldom needed
 
     taken = {*NAMES, *Inputs.model_fields, *Jobs.model_fields, "annotation", "report", "runs", "comparisons"}

@@ -133,7 +133,7 @@ def behind(
     No copy sees another one. `copies`: number of copies of each prefix. `begins`: the first block that runs for each prefix,
     ascending, among those that keep keys and values; None: all blocks run. The ids are [prefix, copy by copy its `tokens`].
     """
-    ids = torch.stack([base.ids[0, -tokens:] for base in bases]).repeat(1, copies)
+    ids = torch.stack([base.ids[0, -tokens:] for base in bases])[:, None].expand(-1, copies, -1).flatten(1)
     pasts, cache = [base.past for base in bases if base.past], DynamicCache()
     kept = {id(past.blocks): past.blocks for past in pasts}
     first = dict(zip(kept, itertools.accumulate((len(own[0].keys) for own in kept.values()), initial=0)))
@@ -145,8 +145,12 @@ def behind(
             own.keys, own.values = (each[index[:count].to(each.device)] for each in (block.keys, block.values))
         cache.layers.append(own)
     before = to_device(np.array([base.ids.shape[1] - tokens for base in bases]), str(ids.device))[:, None]
-    place, token = (torch.arange(count, device=ids.device) for count in (blocks[0].keys.shape[2], ids.shape[1]))
-    same = ((token[:, None] // tokens == token // tokens) & (token[:, None] >= token)).expand(len(ids), -1, -1)
-    seen = torch.cat([(place < before)[:, None].expand(-1, len(token), -1), same], -1)
+    place, same = torch.arange(blocks[0].keys.shape[2], device=ids.device), torch.eye(copies, device=ids.device)
+    positions = before.expand_as(ids)
+    if tokens > 1:
+        same = torch.kron(same, torch.ones(tokens, tokens, device=ids.device).tril())
+        positions = positions + torch.arange(tokens, device=ids.device).repeat(copies)
+    own = same.bool().expand(len(ids), -1, -1)
+    seen = torch.cat([(place < before)[:, None].expand(-1, ids.shape[1], -1), own], -1)
     mask = attention_mask(seen, bases[0].o.dtype)
-    return ids, {"attention_mask": mask, "position_ids": before + token % tokens, "cache": cache}
+    return ids, {"attention_mask": mask, "position_ids": positions, "cache": cache}

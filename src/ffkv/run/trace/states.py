@@ -28,7 +28,7 @@ class States(NamedTuple):
     # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
     b: list[Tensor]
     s: list[Tensor]  # factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm
-    u: list[Tensor]  # what a dictionary leaves at the chosen token, as `b` [layer][d]; 0 without one
+    u: list[Tensor | None]  # what a dictionary leaves at the chosen token, as `b` [layer][d]; None without one
     y: list[Tensor]  # FF outputs [layer][token, d]
     o: list[Tensor]  # block outputs [layer][token, d]
     arguments: dict[tuple[str, int], Arguments]  # of each block's call, by block and repeat
@@ -61,7 +61,7 @@ def run_prompt(
         output = run(ids, on_tensor)
     m, b, y, o = ([seen[layer.index, quantity] for layer in layers] for quantity in "mbyo")
     s = [seen.get((number, "s"), own.new_ones(1)) for number, own in enumerate(y)]
-    u = [seen.get((number, "u"), torch.zeros_like(own[position])) for number, own in enumerate(y)]
+    u = [seen.get((number, "u")) for number in range(len(y))]
     end, logits = seen.get((len(layers) - 1, "e"), o[-1][position]), output.logits[0, position].float().clone()
     check_finite(loaded, [*m, *y, *o, logits], changed=bool(factors))
     return States(position, factors, token, m, b, s, u, y, o, arguments, end, logits)

@@ -75,14 +75,14 @@ class LayerParts(NamedTuple):
     listed: Tensor  # the memories that are listed, the largest size first [part]
     coefficient: Tensor  # their coefficients [part]
     size: Tensor  # their |m_i| ‖v_i‖ times the factor [part]
-    vectors: Tensor  # their contributions; then that of all other memories, the bias, and y itself [part + 3, d]
+    vectors: Tensor  # their contributions; then that of all other memories, the bias, the error of a dictionary, if any, and y itself [., d]
     others: int  # number of the other memories whose coefficient is not 0
     all_sizes: float  # sum of the sizes of all memories
     deviation: float  # largest relative deviation of the sum from y
 
     @property
     def shares(self) -> Tensor:
-        """The share of y of each part but y, along y [part + 3]. NaN if y is 0."""
+        """The share of y of each part but y, along y [.]. NaN if y is 0."""
         y = self.vectors[-1]
         return self.vectors[:-1] @ y / (y @ y)
 
@@ -102,8 +102,8 @@ def split_layers(
         v, _ = values_in_place(model.model, layer)
         if at not in model.norms:
             model.norms[at] = v.norm(dim=1)
-        stored = states.s[at], states.m[at], states.b[at], states.u[at], states.y[at][states.position]
-        s, m, b, u, y = (tensor.to(v.device) for tensor in stored)
+        stored = states.s[at], states.m[at], states.b[at], states.y[at][states.position]
+        s, m, b, y = (tensor.to(v.device) for tensor in stored)
         sizes = s.abs() * m.abs() * model.norms[at]
         effects = (s * m * (v @ gradient.to(v.device))).abs()
         count = min(memories, len(m))
@@ -113,16 +113,17 @@ def split_layers(
         chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
         contributions = s * m[chosen, None] * v[chosen]
         bias = s * in_residual(model.model, layer, b[None])[0].float()
-        error = error_of(model.model, layer, u, s).float()
+        u = states.u[at]
+        left = [] if u is None else [error_of(model.model, layer, u.to(v.device), s).float()]
         together = s * (m @ v)
         split = LayerParts(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, error, y])]),
+            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, *left, y])]),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
-            deviation=relative_error(together + bias + error, y),
+            deviation=relative_error(sum(left, together + bias), y),
         )
         parts.append(split)
     return parts
@@ -173,11 +174,12 @@ def _describe(
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
         numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
         listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
-        remainders = {"other memories": part.others, "bias": 0}
-        if model.anatomy.layers[layer].is_dictionary:
-            remainders["error"] = 0
-        numbers = (each.tolist() for each in (part.vectors[-4:-1].norm(dim=1), part.shares[-3:], change[-4:-1]))
-        rest += [(layer, *remainder, *row) for remainder, row in zip(remainders.items(), zip(*numbers))]
+        behind = len(part.listed)
+        numbers = (
+            each.tolist() for each in (part.vectors[behind:-1].norm(dim=1), part.shares[behind:], change[behind:-1])
+        )
+        remainders = ("other memories", part.others), ("bias", 0), ("error", 0)  # the last one of a dictionary alone
+        rest += [(layer, *remainder, *row) for remainder, row in zip(remainders, zip(*numbers))]
     table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
     return {
         "final": final_table(logits, token, top, run.vocabulary),
