@@ -100,7 +100,7 @@ def test_what_it_knows_of_behaviours_is_told_and_what_it_does_not_is_empty(run):
     found = run.memories(behaviour=name)
     assert len(found) and len(run.memory(found["name"].iloc[0]).behaviours.columns) > 20
     assert len(ffkv.behaviour_graph(run, name).sets)
-    assert "behaviours/behaviours.csv: groups, grouped_by, several, smallest_p" in run.unmeasured
+    assert "behaviours/behaviours.csv: several, groups, grouped_by, smallest_p" in run.unmeasured
 
 
 def test_the_explorer_shows_every_page_of_it(reported, monkeypatch):
@@ -176,7 +176,7 @@ def test_it_is_whole(kept):
 def test_what_is_not_there_is_no_damage(kept):
     told = CliRunner().invoke(check, [str(kept)])
     assert told.exit_code == 0 and "all are whole" in told.output
-    assert "behaviours.csv has no groups, grouped_by, several, smallest_p: an earlier ffkv made the run" in told.output
+    assert "behaviours.csv has no several, groups, grouped_by, smallest_p: an earlier ffkv made the run" in told.output
     told = [str(each.reason) for each in check_run(kept.with_name(f"{kept.name}-untrained"))[1]]
     assert told == [
         "has no texts, positions, change, identity_share: an earlier ffkv made the run, which did not measure it."

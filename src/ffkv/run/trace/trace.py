@@ -120,7 +120,9 @@ def split_layers(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat([contributions, torch.stack([together - contributions.sum(0), bias, *left, y])]),
+            vectors=torch.cat(
+                [contributions, *(part[None] for part in (together - contributions.sum(0), bias, *left, y))]
+            ),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
             deviation=relative_error(sum(left, together + bias), y),
