@@ -45,7 +45,8 @@ def test_training_finds_known_directions():
     torch.manual_seed(4)
     keys, values = (torch.nn.functional.normalize(torch.randn(20, 32), dim=1) for _ in range(2))
     amounts = torch.rand(6000, 20) * (torch.rand(6000, 20) < 0.1)
-    tensors = training.train(amounts @ keys, amounts @ values, units=64, active=2, seconds=600, steps=800)
+    with torch.enable_grad():  # commands of other tests switch gradients off
+        tensors = training.train(amounts @ keys, amounts @ values, units=64, active=2, seconds=600, steps=800)
     assert {name: tuple(each.shape) for name, each in tensors.items()} == {
         "W_enc": (32, 64), "b_enc": (64,), "W_dec": (64, 32), "b_dec": (32,), "threshold": (64,)
     }  # fmt: skip
