@@ -124,7 +124,7 @@ def test_what_is_left_is_told(runs, models):
     assert 0.001 < made["unexplained"].item() < 0.9
     assert made["loss_dictionary"].item() != made["loss"].item()
     page = (runs / "reports/other/index.html").read_text()
-    assert "What the dictionary makes again" in page and "loss that is recovered with what they make alone" in page
+    assert "What the dictionary makes again" in page and "Loss that is recovered with what they make alone" in page
     trace = ffkv.trace(run, "w3 w7 w9 w4")
     assert trace.deviation < 1e-4
     assert trace.remainders["part"].value_counts().to_dict() == {"other memories": 2, "bias": 2, "error": 1}
