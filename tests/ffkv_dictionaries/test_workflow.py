@@ -15,7 +15,7 @@ from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
 from tests.ffkv_explorer.conftest import Visitor, text_of
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.large]
 CLOSE = (
     1e-4  # relative: the same sums of 24 products in batches of other shapes, at most twice subtracted from each other
 )
