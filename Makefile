@@ -69,8 +69,8 @@ test-failures: slurm ## What goes wrong, and what takes long: the two below side
 test-cluster: slurm ## Tests on two SLURM clusters of their own, in which everything fails once (needs root and SLURM's packages).
 	pytest -n 2 --dist loadfile -m cluster
 
-test-many: install ## Kill runs, let calls of the system fail (3 of each command, drawn by FFKV_SEED), full sizes, full numbers of cases.
-	FFKV_CASES=30 FFKV_SOAK_REQUESTS=300 FFKV_FULL=1 pytest $(SIDE_BY_SIDE) --durations=30 -m "kills or faults or large or many"
+test-many: install ## Kill runs, let calls of the system fail (2 of each command, drawn by FFKV_SEED), full sizes, full numbers of cases.
+	FFKV_FAULTS=2 FFKV_CASES=24 FFKV_SOAK_REQUESTS=300 FFKV_FULL=1 pytest $(SIDE_BY_SIDE) --durations=30 -m "kills or faults or large or many"
 
 test-faults: install ## Let every call of the system fail that any step or command makes, one after the other; then properties with all examples. Takes more than a day.
 	FFKV_FAULTS=0 pytest -n auto --maxprocesses 4 -m faults
