@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +24,7 @@ from ffkv.run.results.text import column, decimals, number, percent, percents, p
 from ffkv_comparison import drawings
 from ffkv_comparison.comparison_file import FILES, Measured
 from ffkv_comparison.same_memories import FEWEST, TIED
-from ffkv_comparison.tables import APART, ENDS, OF_SHARES
+from ffkv_comparison.tables import APART, ENDS
 
 
 def describe_differences(measured: Measured, name: str) -> str:
@@ -201,7 +202,7 @@ def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
         }
         for run, of_run in own.groupby("run", sort=False):
             said = {
-                row.curve: f"{decimals(row.per_thousand)} per 1,000" if row.figure in OF_SHARES else decimals(row.value)
+                row.curve: decimals(row.value) if isnan(row.per_thousand) else f"{decimals(row.per_thousand)} per 1,000"
                 for row in of_run.itertuples()
             }
             told = [write(of_run[name].iloc[0]) for name, write in writes.items()]

@@ -20,9 +20,8 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
 from ffkv_comparison.comparison_file import Compared, Measured, compare_behaviours, same_prefixes
 from ffkv_comparison.same_memories import follow_memories, match_memories
-from ffkv_comparison.tables import APART, CLAIMS, COSTS, CURVES, DIFFERENCES, ENDS, OF_OTHERS, OF_SHARES
+from ffkv_comparison.tables import ACTIVE, APART, CLAIMS, COMPARED, COSTS, CURVES, DIFFERENCES, ENDS, OF_UNITS
 
-ACTIVE = "median share of active memories"
 RESAMPLES = 400  # of the bootstrap of a difference of medians
 RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
 
@@ -138,7 +137,7 @@ def gather_curves(compared: Compared) -> pd.DataFrame:
 def gather_costs(compared: Compared, curves: pd.DataFrame) -> pd.DataFrame:
     """Puts figures 2 to 8 of layers that a run reads through a dictionary beside what they cost: the table `COSTS`. `curves`: of all."""
     layers = {place.layer for run in compared.runs for place in run.anatomy.dictionaries}
-    chosen = curves[curves["figure"].isin(OF_SHARES | OF_OTHERS) & curves["x"].isin(layers)]
+    chosen = curves[curves["figure"].isin(COMPARED) & curves["x"].isin(layers)]
     found = []
     for run in compared.runs:
         left = {place.layer: place.unexplained for place in run.anatomy.dictionaries}
@@ -148,7 +147,8 @@ def gather_costs(compared: Compared, curves: pd.DataFrame) -> pd.DataFrame:
             units = run.anatomy.layers[int(layer)].memories
             active = units * own.loc[own["curve"] == ACTIVE, "value"].sum()
             cost = {"layer": int(layer), "units": units, "active": active, "explained": 1 - left.get(int(layer), 0.0)}
-            found.append(own.assign(**cost, per_thousand=1000 * own["value"].where(own["figure"].isin(OF_SHARES))))
+            of_units = [curve in OF_UNITS for curve in zip(own["figure"], own["curve"])]
+            found.append(own.assign(**cost, per_thousand=1000 * own["value"].where(of_units)))
     return COSTS.frame(pd.concat(found)[COSTS.names]) if found else pd.DataFrame()
 
 

@@ -80,7 +80,9 @@ CURVES = table(
     number("low", "lower end of its 95 % interval; NaN where the figure has none"),
     number("high", "upper end"),
 )
-OF_SHARES, OF_OTHERS = {"figure_2", "figure_4", "figure_7"}, {"figure_3", "figure_5", "figure_8"}  # of units or not
+COMPARED = "figure_2", "figure_3", "figure_4", "figure_5", "figure_7", "figure_8"  # by layer
+ACTIVE = "median share of active memories"
+OF_UNITS = {("figure_4", "agreement rate"), ("figure_7", ACTIVE)}  # curves that are shares of memories
 COSTS = table(
     f"{FOLDER}/costs.csv",
     "A layer that a run reads through a dictionary, a run, and a curve of figures 2 to 8: what it says at which cost.",
@@ -88,10 +90,14 @@ COSTS = table(
     RUN,
     count("units", "memories of the layer, or units of its dictionary"),
     number("active", "units that are active at a token: median over prefixes", lowest=0),
-    share("explained", "share of the variance of the layer's output that they explain; 1 of all memories"),
+    number(
+        "explained",
+        "share of the variance of the layer's output that they explain; 1 of all memories; below 0 if they leave more",
+        highest=1,
+    ),
     *POINT[:2],
     number("value", "value of the curve"),
-    number("per_thousand", "units per 1,000 of which it holds; NaN of what is no share of units"),
+    number("per_thousand", "units per 1,000 of which it holds; NaN of a curve that is no share of units"),
     only="if a run reads a layer through a dictionary",
     since="fourth",
 )

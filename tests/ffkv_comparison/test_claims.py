@@ -15,7 +15,7 @@ from ffkv.run.report.claims import CLAIMS
 from ffkv_comparison.comparison_file import Compared, Measured
 from ffkv_comparison.drawings import _over_axis
 from ffkv_comparison.page import claims_table, render
-from ffkv_comparison.step import compare_claims
+from ffkv_comparison.step import compare_claims, gather_costs
 from ffkv_comparison.tables import CLAIMS as OF_RUNS
 from ffkv_comparison.tables import TABLES
 
@@ -131,3 +131,41 @@ def test_the_first_and_the_last_place_of_an_axis_are_equally_far_from_its_ends(v
     assert first - low == pytest.approx(high - last, rel=1e-6) and first - low > 0.04 * (
         last - first
     )  # matplotlib's margin is 0.05
+
+
+def test_costs_are_those_of_the_curves():
+    """By hand: layer 1 is read through a dictionary of 8 units by one run, which leaves a quarter of its variance."""
+    layers = [SimpleNamespace(memories=4), SimpleNamespace(memories=4)]
+    others = [layers[0], SimpleNamespace(memories=8)]
+    place = SimpleNamespace(layer=1, unexplained=0.25)
+    runs = [
+        SimpleNamespace(
+            name="a", anatomy=SimpleNamespace(layers=layers, dictionaries=[]), settings=ffkv.settings.Settings()
+        ),
+        SimpleNamespace(
+            name="b", anatomy=SimpleNamespace(layers=others, dictionaries=[place]), settings=ffkv.settings.Settings()
+        ),
+    ]
+    values = {
+        "median share of active memories": 0.25,
+        "median effective number of memories": 3.0,
+        "agreement rate": 0.125,
+    }
+    figures = ["figure_7", "figure_7", "figure_4"]
+    curves = pd.DataFrame(
+        [
+            {"figure": figure, "curve": curve, "run": run.name, "x": x, "value": value}
+            for run in runs
+            for x in (0.0, 1.0)
+            for figure, (curve, value) in zip(figures, values.items(), strict=True)
+        ]
+    )
+    found = gather_costs(SimpleNamespace(runs=runs), curves)
+    assert (found["layer"] == 1).all() and len(found) == 6
+    for name, units, explained in (("a", 4, 1.0), ("b", 8, 0.75)):
+        own = found[found["run"] == name].set_index("curve")
+        assert (own["units"] == units).all() and (own["explained"] == explained).all()
+        assert (own["active"] == units * 0.25).all()
+        assert own["value"].to_dict() == values
+        # A number of memories is no share of them.
+        assert own["per_thousand"].dropna().to_dict() == {"median share of active memories": 250, "agreement rate": 125}
