@@ -49,7 +49,8 @@ def code_beside(what: str, settings: Settings) -> str:
     if what == "corpus":
         entry = entries("corpora").get(settings.corpus.dataset)
     elif what == "dictionary" and settings.dictionary.is_asked:
-        entry = entries("dictionaries").get(what)
+        read_by = [*entries("dictionaries").values(), *entries("dictionary_forms").values()]
+        return "".join(sorted({code_hash(each.value) for each in read_by}))
     elif what == "checkpoint" and settings.model.gguf:
         entry = entries("files").get("gguf")
     elif what == "checkpoint":

@@ -14,6 +14,8 @@ from ffkv.branches.behaviours.stored import write_states
 from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.given import Given
 from ffkv.branches.settings import Behaviour
+from ffkv.model.effects.rerun import Running, keeps, rerunning
+from ffkv.model.head.head_file import load_head
 from ffkv.run.ask import call
 from tests.branches.intervention.conftest import write_inputs
 
@@ -104,3 +106,16 @@ def planted_inputs(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("planted")
     words = [f"{one} {other} {third}" for one in "abcdefgh" for other in "abcdefgh" for third in "abce"]
     return write_inputs(folder / "run", planted_checkpoint(folder / "checkpoint"), words)
+
+
+@pytest.fixture
+def running(proven, load_kind):
+    """A model that changes while it runs, by its kind. `whole`: it reads whole prefixes, and keeps no keys and values."""
+
+    def get(kind: str, whole: bool = False) -> Running:
+        loaded = load_kind(kind)
+        keeping = not whole and keeps(loaded)
+        reruns = [rerunning(loaded, layer, 64, keeping) for layer in loaded.anatomy.layers]
+        return Running(loaded, load_head(proven(kind), "cpu"), keeping, reruns, 64)
+
+    return get

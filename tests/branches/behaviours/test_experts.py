@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig
 from ffkv.branches.behaviours import experts, subjects
 from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.model.effects.rerun import Running, keeps, rerunning
+from ffkv.model.effects.rerun import Running, rerunning
 from ffkv.model.head.head_file import load_head
 from ffkv.model.routing import banks_of
 from tests.branches.behaviours.conftest import make
@@ -30,17 +30,6 @@ def drawn_prompts(count: int, seed: int = 0, whole: bool = False) -> list[Encode
         Encoded(row, row[::-1], *two, "", its, n)
         for n, (row, two, its) in enumerate(zip(rows, answers, tokens, strict=True))
     ]
-
-
-@pytest.fixture
-def running(proven, load_kind):
-    def get(kind: str, whole: bool = False) -> Running:
-        loaded = load_kind(kind)
-        keeping = not whole and keeps(loaded)
-        reruns = [rerunning(loaded, layer, 64, keeping) for layer in loaded.anatomy.layers]
-        return Running(loaded, load_head(proven(kind), "cpu"), keeping, reruns, 64)
-
-    return get
 
 
 def groups(prompts) -> np.ndarray:

@@ -19,8 +19,6 @@ from ffkv.branches.behaviours.states import read_states, side_by_side
 from ffkv.branches.behaviours.stored import BLOCK, Encoded, owners
 from ffkv.branches.behaviours.writers import find_norms, measure_writers
 from ffkv.branches.settings import Behaviour
-from ffkv.model.effects.rerun import Running, keeps, rerunning
-from ffkv.model.head.head_file import load_head
 from ffkv.model.routing import banks_of
 from ffkv.model.tap.change import scaled
 from tests.branches.behaviours.conftest import expect_equal, make
@@ -43,17 +41,6 @@ def drawn_prompts(count: int, whole: bool = False) -> list[Encoded]:
         tokens = len(clean) - 1 if whole else 1
         found.append(Encoded(clean, patch, answer, (wrong, wrong + 1)[wrong == answer], "", tokens, n, more, others))
     return found
-
-
-@pytest.fixture
-def running(proven, load_kind):
-    def get(kind: str, whole: bool = False) -> Running:
-        loaded = load_kind(kind)
-        keeping = not whole and keeps(loaded)
-        reruns = [rerunning(loaded, layer, 64, keeping) for layer in loaded.anatomy.layers]
-        return Running(loaded, load_head(proven(kind), "cpu"), keeping, reruns, 64)
-
-    return get
 
 
 def rows_of(prompts: list[Encoded]) -> list[Encoded]:

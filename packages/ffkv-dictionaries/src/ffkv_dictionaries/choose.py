@@ -29,7 +29,12 @@ from ffkv_dictionaries.layer import LargestMemories, activate, as_read, gain_of,
 
 MOST = 0.9  # largest share of variance that a dictionary may leave unexplained
 NEAR = 1.05  # times: two candidates as near to each other cannot be told apart
-READS = {"normed": "input of the layer", "unscaled": "input of the layer without the gain of its norm", "residual": "input of the norm", "output": "output of the layer"}  # fmt: skip
+READS = {
+    "normed": "input of the layer",
+    "unscaled": "input of the layer without the gain of its norm",
+    "residual": "input of the norm",
+    "output": "output of the layer",
+}
 WRITES = {"before": "output of the second matrix", "after": "output of the module behind it"}
 
 
@@ -47,11 +52,11 @@ def choose_places(
     form = form_of(Path(settings.path))
     files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
     found: dict[str, list[DictionaryPlace]] = {}
-    told = ""
+    told: dict[int, str] = {}  # what the files of a layer say of its place
     seen = _see(model, [layers[number] for number in files], ids)
     for number, file in files.items():
         dictionary = form.load(file)
-        told = f" Its files say: {dictionary.told}." if dictionary.told else ""
+        told[number] = f" Its files say: {dictionary.told}." if dictionary.told else ""
         _check(dictionary, seen[number], file)
         relative = str(file.relative_to(settings.path)) if file != Path(settings.path) else ""
         for name, place, x, y in _candidates(model, seen[number], relative):
@@ -75,12 +80,12 @@ def choose_places(
             f"{settings.path}: the dictionary of layer {poor[0].layer} explains too little of the layer's output: at most"
             f" {MOST:.0%} of the variance may be left. Share that is left, by where it reads and writes: {listed}. It may be of"
             " another model, another layer (dictionary.layers), or of another part of the block, such as attention or the residual"
-            f" stream.{told}"
+            f" stream.{told[poor[0].layer]}"
         )
     if len(sums) == 2 and sums[1] <= NEAR * sums[0]:
         raise UserError(
             f"{settings.path}: two places explain about as much, so that it is not known where the dictionary reads and writes."
-            f" Share of the variance that is left: {listed}. Set dictionary.reads and dictionary.writes as its makers say.{told}"
+            f" Share of the variance that is left: {listed}. Set dictionary.reads and dictionary.writes as its makers say.{told[best[0].layer]}"
         )
     return best, table
 
