@@ -311,3 +311,14 @@ def call_branch(name: str, line: str) -> str:
     done = CliRunner().invoke(command_group(BRANCHES[name]), line.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def without_package(name: str, *modules: str) -> str:
+    """The beginning of a program that does not find a package of packages/, nor the modules."""
+    hidden = "".join(f"sys.modules[{module!r}] = None\n" for module in modules)
+    return f"""
+import sys
+{hidden}from ffkv.base import doors
+found = doors.entries
+doors.entries = lambda door: {{key: each for key, each in found(door).items() if each.dist.name != {name!r}}}
+"""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from support import OFFLINE, ROOT
+from support import OFFLINE, ROOT, without_package
 
 import ffkv
 from ffkv.base.dependencies import code_files
@@ -16,13 +16,7 @@ from ffkv.workflow.jobs import STEPS
 
 INSTALL = "is in the package ffkv-embedded. In a clone of ffkv: pip install ./packages/ffkv-embedded"
 NAMED = f"What model.checkpoint or corpus.dataset calls `embedded` {INSTALL}"
-HIDDEN = """
-import sys
-sys.modules["ffkv_embedded"] = None
-from ffkv.base import doors
-found = doors.entries
-doors.entries = lambda door: {name: each for name, each in found(door).items() if each.dist.name != "ffkv-embedded"}
-"""
+HIDDEN = without_package("ffkv-embedded", "ffkv_embedded")
 WITHOUT = f"""{HIDDEN}
 from types import SimpleNamespace
 from click.testing import CliRunner

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from support import OFFLINE, random_checkpoint
+from support import OFFLINE, random_checkpoint, without_package
 
 from ffkv.base.dependencies import code_files
 from ffkv.base.settings import EMBEDDED
@@ -12,12 +12,10 @@ from ffkv.branches.settings import Settings
 from ffkv.workflow.inputs import code_beside
 from ffkv.workflow.jobs import STEPS
 
-WITHOUT = """
-import sys
+WITHOUT = (
+    without_package("ffkv-fairseq")
+    + """
 from pathlib import Path
-from ffkv.base import doors
-found = doors.entries
-doors.entries = lambda door: {name: each for name, each in found(door).items() if each.dist.name != "ffkv-fairseq"}
 from click.testing import CliRunner
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
@@ -39,6 +37,7 @@ for function, asked in [
 print(CliRunner().invoke(ffkv, ["inspect", folder]).exception)
 print(reader_of(sys.argv[2]), known_class("GPT2LMHeadModel"), "ffkv_fairseq" in sys.modules)
 """
+)
 
 
 @pytest.mark.parametrize("names", [("model.pt", "dict.txt"), ("model.pt",), ("dict.txt",)])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from support import OFFLINE, ROOT, random_checkpoint
+from support import OFFLINE, ROOT, random_checkpoint, without_package
 
 from ffkv.base.dependencies import code_files
 from ffkv.branches.settings import Settings
@@ -15,13 +15,7 @@ from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
 
 INSTALL = "is in the package ffkv-gguf. In a clone of ffkv: pip install ./packages/ffkv-gguf"
 NAMED = f"What reads the file that model.gguf names {INSTALL}"
-HIDDEN = """
-import sys
-sys.modules["ffkv_gguf"] = sys.modules["gguf"] = None
-from ffkv.base import doors
-found = doors.entries
-doors.entries = lambda door: {name: each for name, each in found(door).items() if each.dist.name != "ffkv-gguf"}
-"""
+HIDDEN = without_package("ffkv-gguf", "ffkv_gguf", "gguf")
 WITHOUT = f"""{HIDDEN}
 from click.testing import CliRunner
 import ffkv
