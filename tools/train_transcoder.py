@@ -54,7 +54,7 @@ def train(
         step += 1
     variance = (y - y.mean(0)).square().sum(1).mean() / y.shape[1]
     print(
-        f"{step:,} steps of {BATCH} tokens; {loss.item() / variance:.0%} of the variance is left; {int(dead.sum())} of {units} units are silent"
+        f"{step:,} steps of {BATCH} tokens; {left.square().sum(1).mean() / y.shape[1] / variance:.0%} of the variance of the last batch is left; {int(dead.sum())} of {units} units are silent"
     )
     # x and y as they are: what scales and shifts them is folded.
     scale_x, scale_y = x.shape[1] ** 0.5 / size_x, size_y / y.shape[1] ** 0.5
