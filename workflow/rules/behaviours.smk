@@ -80,6 +80,7 @@ rule behaviours_read:
 
 rule behaviours_choose:
     input:
+        model="results/{run}/model",
         prompts="results/{run}/behaviours/{behaviour}/prompts.parquet",
         read=runs.every("results/{run}/behaviours/{behaviour}/states/{shard}.h5"),
     output:
@@ -103,6 +104,7 @@ rule behaviours_choose:
         """
         ffkv behaviours choose {params.options} {params.read:q} \
             --name {wildcards.behaviour} \
+            --model {input.model:q} \
             --encode {input.prompts:q} \
             --output-memories {output.memories:q} \
             --output-answers {output.answers:q} \

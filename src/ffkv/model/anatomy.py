@@ -223,6 +223,12 @@ class Anatomy:
         return MemoryPlaces(layer, rows - offset[layer])
 
     @property
+    def experts(self) -> list[np.ndarray]:
+        """The numbers of the memories of each expert among those of all layers, those of one layer after the other."""
+        offsets = zip(self.layers, self.layer_offset)
+        return [np.arange(first + own.start, first + own.stop) for layer, first in offsets for own in layer.experts]
+
+    @property
     def source(self) -> Commit:
         """The commit of the hub that the model is read from, if it comes from there."""
         return Commit("model", self.checkpoint, self.revision, **{name: getattr(self, name) for name in OF_COMMIT})

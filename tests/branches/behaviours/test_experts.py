@@ -44,15 +44,17 @@ def test_a_removed_expert_is_the_set_of_all_its_memories_patched_to_0(running, k
     table = experts.measure_effects(model, prompts, groups(prompts), FLIPS, 0)
     total = table.query("reach == 'total' and change == 'removed'").set_index(["layer", "expert"])["effect"]
     offset = model.loaded.anatomy.layer_offset
-    half = Subjects(subjects.read_prompts(model, prompts, np.zeros(offset[-1]), "zero"), groups(prompts))
+    half, every = Subjects(subjects.read_prompts(model, prompts, np.zeros(offset[-1]), "zero"), groups(prompts)), []
     for layer, bank in banks_of(model.loaded.anatomy.layers):
         before = layer.second_matrices[: layer.second_matrices.index(bank)]
         first, units = offset[layer.index] + sum(each.memories for each in before), bank.memories // bank.experts
         sets = [first + expert * units + np.arange(units) for expert in range(bank.experts)]
+        every += sets
         falls = half.whole[:, None] - half.differences(sets, but=False)
         own = total.loc[layer.index]
         assert own.notna().any() and np.allclose(falls.mean(0)[own.notna()], own.dropna(), rtol=0, atol=1e-6)
         assert np.allclose(falls[:, own.isna()], 0, rtol=0, atol=5e-6)  # no token is sent there; rounding of two passes
+    assert all(np.array_equal(*both) for both in zip(every, model.loaded.anatomy.experts, strict=True))
 
 
 def routed_anew(kind: str, change: str, expert: int, logits, weights, index):
@@ -280,7 +282,27 @@ def test_the_router_sends_both_twins_to_the_prompts_alone(planted):
     assert planted.experts.query("layer == 0 and expert == 3")["effect"].isna().all()
 
 
+def test_a_set_of_experts_is_all_memories_of_the_planted_one(planted):
+    """It gets no token of the other prompts, so its memories are patched to 0: what `removed` does, on another way. Logits below 30: 1e-4."""
+    sets = planted.summaries["behaviour_sets"].set_index(["choice", "size"])
+    removed = planted.experts.set_index(["layer", "expert", "change", "reach"]).loc[(0, CAUSE, "removed", "total")]
+    its = planted.sets.query("choice == 'experts'")
+    clean = planted.answers.set_index("prompt")["difference"].loc[its["prompt"]].to_numpy()
+    assert np.allclose((clean - its["patched"]).mean(), removed["effect"], rtol=0, atol=1e-4)
+    own, random = sets.loc[("experts", 1)], sets.loc[("random_experts", 1)]
+    assert own["completeness"] == pytest.approx(1, abs=1e-3) and 0.9 < own["faithfulness"] < 1.1  # a norm is behind it
+    assert own["memories"] == 2 and random["completeness"] < 0.1 and random["memories"] % 2 == 0
+    every, memories = sets.loc[("all_experts", 10)], sets.loc[("all", 20)]
+    assert every["memories"] == memories["memories"] == 20 and every["completeness"] == memories["completeness"]
+    aside = planted.summaries["behaviour_side_effects"].set_index(["choice", "size"])["divergence"]
+    assert aside[("experts", 1)] > 0 and aside[("all_experts", 10)] == aside[("all", 20)]
+    stable = planted.summaries["behaviour_stability"].query("ranking == 'experts'").set_index("compared")
+    assert stable.loc[["bootstraps", "halves"], "jaccard"].min() > stable.loc["random", "jaccard"]
+    assert (stable["memories"] == 1).all()  # as `candidates` says
+
+
 def test_a_model_without_experts_has_no_rows(planted_inputs, tmp_path):
     rows = [{"positive": f"{one} a"} for one in "dfgh"] + [{"negative": f"{one} e"} for one in "dfgh"]
     made = make(tmp_path, planted_inputs, prompts=rows, candidates=1)
     assert not len(made.experts) and not len(made.summaries["behaviour_experts"])
+    assert "experts" not in {*made.stability["ranking"]}

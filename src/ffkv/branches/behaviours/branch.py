@@ -28,6 +28,7 @@ def _measured(run: Any) -> tuple[float, float]:
     for its in run.settings.behaviours.values():
         changes = (2 * its.candidates * (1 + its.controls + its.directions) + its.missed) * its.effect_prompts
         sets = len(its.sets) * (2 + its.random_sets) + 1
+        sets *= 2 if run.shape.active < 1 else 1  # of memories, and of experts
         copies = sets * (2 * its.effect_prompts + its.side_effect_prefixes) + PARTS * its.effect_prompts
         whole = TOKENS if its.positions == "all" else 1  # every copy reads its whole prompt
         total += changes * (whole * run.shape.body / 2 + 2 * run.shape.head)
@@ -95,7 +96,7 @@ BRANCH = Branch(
         "choose": Step(
             f"{PACKAGE}.choose:choose_memories",
             "Test the contrast of every memory, and choose those whose exact effects are measured.",
-            reads=("encode", "read*"),
+            reads=("model", "encode", "read*"),
             settings=("behaviours", "seed"),
             writes=tables.CHOSEN,
         ),

@@ -1,6 +1,7 @@
 """The third step: contrast and screen of each memory, candidates, and how stable the choice is."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def choose_memories(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
         floor=states.patch_difference if settings.baseline == "patch" else np.nan,
         probability=states.probability,
     )
-    stability = measure_stability(states, frame, settings, seed)
+    stability = measure_stability(states, frame, settings, seed, given.anatomy.experts)
     made = (MEMORIES, memories), (ANSWERS, answers[frame["part"] != words.REFERENCE]), (STABILITY, stability)
     return tuple(tables.frame(each, own.assign(behaviour=given.name), states.attributes) for each, own in made)
 
@@ -88,20 +89,24 @@ def measure_memories(states: PromptStates, prompts: pd.DataFrame, settings: Beha
     return table
 
 
-def measure_stability(states: PromptStates, prompts: pd.DataFrame, settings: Behaviour, seed: int) -> pd.DataFrame:
+def measure_stability(
+    states: PromptStates, prompts: pd.DataFrame, settings: Behaviour, seed: int, experts: Sequence[np.ndarray] = ()
+) -> pd.DataFrame:
     """Returns the table `STABILITY`, without the behaviour: how alike the sets of other prompts are.
 
     Of two lists only the contrast ranks memories. Labels are compared if each of two has `LEAST_OF_LABEL` prompts. `prompts`: see
-    `measure_memories`.
+    `measure_memories`. `experts`: the memories of each, which are ranked by their summed screen; at most a quarter of them is in a set.
     """
     rows, drawn, part = list[tuple](), Drawn.named(prompts), prompts["part"].to_numpy()
     positive, lists = drawn.positive, not drawn.positive[part != words.REFERENCE].all()
-    rankings = {words.BY_CONTRAST: states.contribution} | (
-        {words.BY_SCREEN: states.screen} if states.screen.any() else {}
-    )
+    rankings = {words.BY_CONTRAST: states.contribution}
+    if states.screen.any():
+        rankings[words.BY_SCREEN] = states.screen
+        if experts:
+            rankings[words.FIRST_EXPERTS] = np.stack([states.screen[:, own].sum(1) for own in experts], 1)
     for name, values in rankings.items():
-        count = min(settings.candidates, values.shape[1])
-        generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, int(name == words.BY_SCREEN))
+        count = min(settings.candidates, max(1, len(experts) // 4) if name == words.FIRST_EXPERTS else values.shape[1])
+        generator = random_stream(seed, Purpose.BEHAVIOUR_BOOTSTRAP, words.RANKINGS.index(name))
 
         def top(rows: np.ndarray, values: np.ndarray = values, count: int = count) -> np.ndarray:
             mean = weights_of(positive[rows]) @ values[rows].astype(np.float64)

@@ -46,9 +46,9 @@ class Candidate(NamedTuple):
 class MemorySet(NamedTuple):
     """A set of memories."""
 
-    choice: str  # BY_SCREEN, BY_SIZE, RANDOM, SHUFFLED or ALL
+    choice: str  # one of `CHOICES`, or SHUFFLED
     draw: int  # number of the random set, from 0
-    size: int  # n; of a random set that of the set that it is compared with
+    size: int  # n memories or experts; of a random set that of the set that it is compared with
     memories: np.ndarray  # their flat numbers, ascending
     share: float = np.nan  # of all memories, of a part
 
@@ -103,6 +103,8 @@ def measure(
     screen, sizes = (memories[column].to_numpy(np.float64) for column in ("screen", "size"))
     generator = random_stream(seed, Purpose.RANDOM_SETS)
     sets = choose_sets(screen, sizes, settings.sets, settings.random_sets, generator)
+    experts, generator = running.loaded.anatomy.experts, random_stream(seed, Purpose.RANDOM_SETS, 1)
+    sets += choose_experts(experts, screen, sizes, settings.sets, settings.random_sets, generator)
     parts = choose_parts(screen, sizes, random_stream(seed, Purpose.SHUFFLED_MEMORIES))
     candidates, anatomy = dict[int, list[Candidate]](), running.loaded.anatomy
     for layer, own in memories[memories["by_contrast"] | memories["by_screen"]].groupby("layer")["memory"]:
@@ -225,6 +227,33 @@ def choose_sets(
             nearest = int(np.abs(summed - sizes[own].sum()).argmin())
             sets.append(MemorySet(words.RANDOM, draw, count, np.sort(order[:nearest])))
     return [*sets, MemorySet(words.ALL, 0, len(screen), np.arange(len(screen)))]
+
+
+def choose_experts(
+    experts: Sequence[np.ndarray],
+    screen: np.ndarray,
+    sizes: np.ndarray,
+    counts: Sequence[int],
+    draws: int,
+    generator: np.random.Generator,
+) -> list[MemorySet]:
+    """Chooses sets of all memories of n whole experts, as `choose_sets` chooses memories, and random ones beside them.
+
+    Screen and length of an expert are the sums of those of its memories. `experts`: the memories of each; without any there are no sets.
+    For the other arguments see `choose_sets`.
+    """
+    if not experts:
+        return []
+    names = {words.BY_SCREEN: words.FIRST_EXPERTS, words.RANDOM: words.RANDOM_EXPERTS, words.ALL: words.ALL_EXPERTS}
+    summed = [np.array([each[own].sum() for own in experts]) for each in (screen, sizes)]
+    return [
+        each._replace(
+            choice=names[each.choice],
+            memories=np.concatenate([each.memories[:0], *map(experts.__getitem__, each.memories)]),
+        )
+        for each in choose_sets(*summed, [count for count in counts if count < len(experts)], draws, generator)
+        if each.choice in names
+    ]
 
 
 def choose_parts(screen: np.ndarray, sizes: np.ndarray, generator: np.random.Generator) -> list[MemorySet]:

@@ -13,7 +13,19 @@ from matplotlib.figure import Figure as Drawing
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours import told as words
 from ffkv.branches.behaviours.told import EXPERTS, MEMORIES, POSITIONS, SETS, SUMMARY, WRITERS
-from ffkv.branches.behaviours.words import ALL, ALL_MEMORIES, ATTENTION, BY_SCREEN, BY_SIZE, CHANGES, RANDOM, REMOVED
+from ffkv.branches.behaviours.words import (
+    ALL,
+    ALL_EXPERTS,
+    ALL_MEMORIES,
+    ATTENTION,
+    BY_SCREEN,
+    BY_SIZE,
+    CHANGES,
+    FIRST_EXPERTS,
+    RANDOM,
+    RANDOM_EXPERTS,
+    REMOVED,
+)
 from ffkv.run.graph.drawing import draw
 from ffkv.run.graph.result import behaviour_graph
 from ffkv.run.report import drawing
@@ -231,7 +243,27 @@ def _experts(run: Run) -> list[TableBlock]:
         table = of_columns(f"experts of {name}", columns, ["expert"], int((found["effect_q"] <= SIGNIFICANT).sum()))
         anchor, heading = f"behaviour-experts-{len(blocks)}", f"Experts of {name}"
         blocks.append(TableBlock(anchor, heading, note(__package__, "experts"), table))
+        if sets := _sets_of_experts(run, name):
+            anchor, heading = f"behaviour-sets-of-experts-{len(blocks)}", f"Sets of experts of {name}"
+            blocks.append(TableBlock(anchor, heading, note(__package__, "sets_of_experts"), sets))
     return blocks
+
+
+def _sets_of_experts(run: Run, name: str) -> PageTable | None:
+    """Returns what is lost when sets of experts are patched, and what else changes, beside random sets; None if none was measured."""
+    of_sets, aside = (rows(run.table(table), behaviour=name) for table in (SETS, "behaviour_side_effects"))
+    found = of_sets.merge(aside, "left", ["choice", "size"]).set_index(["choice", "size"])
+    own = found.loc[found.index.isin([FIRST_EXPERTS, ALL_EXPERTS], "choice")] if len(found) else found
+    if not len(own):
+        return None
+    beside = found.reindex(own.rename({FIRST_EXPERTS: RANDOM_EXPERTS, ALL_EXPERTS: ""}, level="choice").index)
+    columns: dict[str, Iterable[Cell]] = {
+        "experts": own.index.map(lambda each: "all" if each[0] == ALL_EXPERTS else number(each[1]))
+    }
+    for title, of in (("", own), ("random, ", beside)):
+        columns |= {f"{title}lost": map(percent, of["completeness"]), f"{title}left": map(percent, of["faithfulness"])}
+        columns |= {f"{title}KL": column(of["divergence"], like=own["divergence"])}
+    return of_columns(f"sets of experts of {name}", columns)
 
 
 def _named(run: Run, name: str) -> PageTable:

@@ -164,8 +164,8 @@ OF_STABILITY = table(
     tables.RANKING,
     tables.WHICH_PROMPTS,
     count("pairs", "pairs of sets"),
-    count("memories", "memories of each set"),
-    share("jaccard", "mean share of memories in both sets among those in any"),
+    count("memories", "memories, or experts, of each set"),
+    share("jaccard", "mean share of those in both sets among those in any"),
     share("overlap", "mean rank-biased overlap, persistence 0.9"),
 )
 SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_WRITERS, OF_SIDE_EFFECTS, OF_STABILITY)

@@ -26,7 +26,8 @@ PART = word("part", "which half of the prompts it is in", words.CHOOSE, words.ES
 LOGITS = "logit"
 CHOICE = word(
     "choice",
-    "`screen`: the memories with the largest screen; `size`: those whose patch is the longest change; `random`; `all` memories",
+    "`screen`: the memories with the largest screen; `size`: those whose patch is the longest change; `random`; `all` memories; and"
+    " all memories of whole `experts`: those with the largest screen, `random_experts`, or `all_experts`",
     *words.CHOICES,
 )
 RANKED = word(
@@ -34,14 +35,14 @@ RANKED = word(
     "what ranks the memories: `screen`; `size`: the length of the change by which they are patched; `shuffled`: random order",
     *words.RANKED,
 )
-SIZE = count("size", "n, of random sets the n of the set that they are compared with")
+SIZE = count("size", "n memories or experts, of random sets the n of the set that they are compared with")
 OF_SET = (
     CHOICE,
     count("draw", "number of the random set, from 0", "int32"),
     SIZE,
     count("memories", "memories in the set"),
 )
-RANKING = word("ranking", "what ranks the memories", words.BY_CONTRAST, words.BY_SCREEN)
+RANKING = word("ranking", "what ranks the memories; of whole `experts` their summed screen", *words.RANKINGS)
 WHICH_PROMPTS = word("compared", "which prompts give the two sets", *words.COMPARED)
 GROUPED_BY = word(
     "grouped_by",
@@ -185,8 +186,8 @@ STABILITY = table(
     WHICH_PROMPTS,
     text("first", "the first label; empty if it is not about labels"),
     text("second", "the second label"),
-    count("memories", "memories of each set"),
-    share("jaccard", "memories in both sets / memories in any"),
+    count("memories", "memories, or experts, of each set"),
+    share("jaccard", "those in both sets / those in any"),
     share("overlap", "rank-biased overlap, persistence 0.9"),
 )
 EFFECTS = table(

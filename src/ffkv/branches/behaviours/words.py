@@ -26,7 +26,13 @@ REASONS = MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
 GROUPED = BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 BY_SIZE, SHUFFLED = "size", "shuffled"
-CHOICES = BY_SCREEN, BY_SIZE, RANDOM, ALL  # of sets that are patched
+OF_EXPERTS = FIRST_EXPERTS, RANDOM_EXPERTS, ALL_EXPERTS = (
+    "experts",
+    "random_experts",
+    "all_experts",
+)  # sets of whole experts
+CHOICES = BY_SCREEN, BY_SIZE, RANDOM, ALL, *OF_EXPERTS  # of sets that are patched
+RANKINGS = BY_CONTRAST, BY_SCREEN, FIRST_EXPERTS
 RANKED = BY_SCREEN, BY_SIZE, SHUFFLED  # memories of which the first ones are kept
 GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"
 BESIDE_GRAPH = GRAPH, RANDOM, RESAMPLED, NONE, ALL  # sets of memories of which a graph is one
