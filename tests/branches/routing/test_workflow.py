@@ -62,7 +62,7 @@ def test_a_run_of_a_model_with_experts(tmp_path):
     every = run.table("behaviour_experts").query("change == 'removed' and reach == 'total'")
     assert every.groupby("layer")["clean"].sum().tolist() == pytest.approx([2, 2])  # each token has two experts
     assert every["effect"].notna().sum() == (every["active"] > 0).sum() > 0
-    assert "Experts of words" in page
+    assert "Experts of words" in page and "Sets of experts of words" in page
     assert run.memory("L1.50").expert == "L1.e2" and run.memory("L1.50").unit == "expert 2, unit 2"
     for wrong, told in {
         "L1.e4": "experts 0 to 3",

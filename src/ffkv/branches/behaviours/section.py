@@ -226,7 +226,7 @@ def _experts(run: Run) -> list[TableBlock]:
     if every is None or not len(every):
         return [] if every is None else [TableBlock("behaviour-experts", "Experts", note(__package__, "no_experts"))]
     blocks, place = list[TableBlock](), ["layer", "expert"]
-    for name, own in every.groupby("behaviour", sort=False):
+    for which, (name, own) in enumerate(every.groupby("behaviour", sort=False)):
         effects = own.pivot(index=place, columns=["reach", "change"], values="effect")
         found = rows(own, reach="total", change=REMOVED).sort_values(["effect_q", "q_value"], kind="stable")
         found = found.head(words.SHOWN).set_index(place)
@@ -241,10 +241,10 @@ def _experts(run: Run) -> list[TableBlock]:
             **{title: column(its.loc[found.index], like=found["effect"]) for title, its in shown.items()},
         }
         table = of_columns(f"experts of {name}", columns, ["expert"], int((found["effect_q"] <= SIGNIFICANT).sum()))
-        anchor, heading = f"behaviour-experts-{len(blocks)}", f"Experts of {name}"
+        anchor, heading = f"behaviour-experts-{which}", f"Experts of {name}"
         blocks.append(TableBlock(anchor, heading, note(__package__, "experts"), table))
         if sets := _sets_of_experts(run, name):
-            anchor, heading = f"behaviour-sets-of-experts-{len(blocks)}", f"Sets of experts of {name}"
+            anchor, heading = f"behaviour-sets-of-experts-{which}", f"Sets of experts of {name}"
             blocks.append(TableBlock(anchor, heading, note(__package__, "sets_of_experts"), sets))
     return blocks
 
@@ -253,17 +253,17 @@ def _sets_of_experts(run: Run, name: str) -> PageTable | None:
     """Returns what is lost when sets of experts are patched, and what else changes, beside random sets; None if none was measured."""
     of_sets, aside = (rows(run.table(table), behaviour=name) for table in (SETS, "behaviour_side_effects"))
     found = of_sets.merge(aside, "left", ["choice", "size"]).set_index(["choice", "size"])
-    own = found.loc[found.index.isin([FIRST_EXPERTS, ALL_EXPERTS], "choice")] if len(found) else found
+    own = found.loc[found.index.isin([FIRST_EXPERTS, ALL_EXPERTS], "choice")]
     if not len(own):
         return None
     beside = found.reindex(own.rename({FIRST_EXPERTS: RANDOM_EXPERTS, ALL_EXPERTS: ""}, level="choice").index)
     columns: dict[str, Iterable[Cell]] = {
         "experts": own.index.map(lambda each: "all" if each[0] == ALL_EXPERTS else number(each[1]))
     }
-    for title, of in (("", own), ("random, ", beside)):
-        columns |= {f"{title}lost": map(percent, of["completeness"]), f"{title}left": map(percent, of["faithfulness"])}
-        columns |= {f"{title}KL": column(of["divergence"], like=own["divergence"])}
-    return of_columns(f"sets of experts of {name}", columns)
+    for title, of in (("", own), (", random", beside)):
+        columns |= {f"lost{title}": map(percent, of["completeness"]), f"left{title}": map(percent, of["faithfulness"])}
+        columns |= {f"KL{title}": column(of["divergence"], like=own["divergence"])}
+    return of_columns(f"sets of experts of {name}", columns, ())
 
 
 def _named(run: Run, name: str) -> PageTable:
