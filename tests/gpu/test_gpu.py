@@ -16,22 +16,28 @@ from support import FULL, LAYER_KINDS, OFFLINE, random_checkpoint, random_senten
 
 import ffkv
 from benchmarks.pretended_card import DEVICE, PretendedCard, as_device
+from ffkv.base.settings import Section
 from ffkv.base.steps import Work
 from ffkv.branches.behaviours.branch import BRANCH
 from ffkv.branches.behaviours.tables import GRAPHS
+from ffkv.branches.branch import Branch
 from ffkv.branches.composition.measure import measure_composition
+from ffkv.branches.concepts.branch import BRANCH as CONCEPTS
 from ffkv.branches.given import Given
 from ffkv.branches.intervention.measure import measure_interventions
 from ffkv.branches.keys.removal import measure_precision, remove_tokens
 from ffkv.branches.refinement.measure import measure_refinement
+from ffkv.branches.routing.branch import BRANCH as ROUTING
 from ffkv.branches.settings import (
     Batches,
     Behaviour,
+    Concept,
     Corpus,
     Intervention,
     Keys,
     Model,
     Prefixes,
+    Routing,
     Translation,
     Triggers,
     Values,
@@ -82,6 +88,9 @@ def write_inputs(folder: Path, checkpoint: Path) -> Path:
         for row in words
     ]
     write_prompts(folder / "prompts.jsonl", rows)
+    texts = random_sentences(1, 40, words=40)
+    labels = [{"text": text, "label": label} for text, label in zip(texts, ["even", "odd"] * 20, strict=True)]
+    write_prompts(folder / "labels.jsonl", labels)
     return folder
 
 
@@ -111,11 +120,22 @@ def tables_of(folder: Path, inputs: Path, work: Work) -> dict[str, pd.DataFrame 
     made |= {f"triggers {name}": np.sort(getattr(found, name)) for name in ("coefficient", "mean", "maximum")}
     made |= behaviour_tables(folder, inputs, files, work)
     made |= translation_tables(folder, files, work)
+    few = Concept(labels=str(inputs / "labels.jsonl"), sizes=[1, 2], shuffles=19, draws=20)
+    made |= step_tables(CONCEPTS, Given(work, "it", **files), concepts=few)
+    made |= step_tables(ROUTING, Given(work, **files), routing=Routing(tokens=200))
     with h5py.File(sampled) as file:
         names: list[str] = []
         file.visit(names.append)
         made |= {f"prefixes {name}": file[name][...] for name in names if isinstance(file[name], h5py.Dataset)}
     return made
+
+
+def step_tables(branch: Branch, given: Given, **settings: Section) -> dict[str, pd.DataFrame]:
+    """The tables of a branch's step `measure`."""
+    step = branch.steps["measure"]
+    made = call(branch, step, given, {**settings, "seed": 0})
+    named = made if isinstance(made, dict) else {each.name: own for each, own in zip(step.writes, made, strict=True)}
+    return {f"{branch.name} {name}": table for name, table in named.items()}
 
 
 def behaviour_tables(folder: Path, inputs: Path, files: dict[str, Path], work: Work) -> dict[str, pd.DataFrame]:
@@ -142,7 +162,8 @@ def behaviour_tables(folder: Path, inputs: Path, files: dict[str, Path], work: W
     chosen = dict(zip(("memories", "answers", "stability"), take("choose")))
     files |= chosen
     measured = take("measure")
-    named = dict(zip(("effects", "sets", "side effects"), measured)) | {"answers": chosen["answers"]}
+    named = dict(zip(("effects", "sets", "parts", "side effects", "writers"), measured, strict=True))
+    named |= {"answers": chosen["answers"], "experts": take("experts")}
     graph = take("graph")
     named |= {table.name: found for table, found in zip(GRAPHS, graph, strict=True)}
     return {f"behaviour {name}": table for name, table in named.items()}
