@@ -179,8 +179,8 @@ def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
     """Returns the rows of a table of a memory. Most memories have none, and an empty table of many columns takes its time."""
     files = memory.run.files
     table = indexes.effects_by_memory(files) if name == "effects" else getattr(indexes, name)(files)
-    own = (table["layer"].to_numpy() == memory.layer) & (table["memory"].to_numpy() == memory.memory)
-    return getattr(memory, name).to_dict("records") if own.any() else []
+    row = memory.run.anatomy.layer_offset[memory.layer] + memory.memory
+    return getattr(memory, name).to_dict("records") if (table["row"].to_numpy() == row).any() else []
 
 
 def facts(card: Card) -> list[tuple[str, Any, str]]:

@@ -118,7 +118,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
             model=model_name(view),
             read=read_line(self._run),
             summary=told.tell(view),
-            section=section.arrange_one(view, BRANCHES[BRANCH], exhibits),
+            section=section.arrange(view, BRANCHES[BRANCH], exhibits),
             settings=self.settings.model_dump_json(indent=2).splitlines(),
             leads=leads,
             version=version(),

@@ -22,7 +22,7 @@ from ffkv.run.report.cards import Leads, cards_of, make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims, sum_of_claims
-from ffkv.run.report.registry import FIGURES, has_figure
+from ffkv.run.report.registry import FIGURES, branches_of, has_figure
 from ffkv.run.report.wording import make_environment, short_name
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run, check_run
@@ -81,7 +81,8 @@ def render(
     pages: names of the memories that have a page of their own in the folder `memories` beside this one.
     """
     environment = make_environment(("ffkv.run.report", "."))
-    sections, cards = section.arrange(run, exhibits), make_cards(run)
+    sections = [section.arrange(run, branch, exhibits) for branch in branches_of(run)]
+    cards = make_cards(run)
     tables = [each.table for one in sections for each in one["before"] + one["after"] if each.table]
     named = cards_of(run, [name for table in tables for name in table.named], cards)
     names = {card.memory.name for card in [*cards, *named]}

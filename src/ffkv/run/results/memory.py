@@ -276,8 +276,7 @@ class Memory:
             (those that `columns.toml` has)
         """
         table = indexes.effects_by_memory(self.run.files)
-        own = (table["layer"].to_numpy() == self.layer) & (table["memory"].to_numpy() == self.memory)
-        return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
+        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
