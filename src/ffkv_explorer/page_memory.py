@@ -15,7 +15,7 @@ from markupsafe import Markup
 from starlette.responses import JSONResponse, Response
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.report.cards import Card, choose
 from ffkv.run.results import indexes
@@ -328,6 +328,5 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
         near = similar_to(held, *place)
         pages[links.memory(held, *place)] = write("memory.html", held=held, links=links, near=near, **shown)
     for name, page in pages.items():
-        with atomic(folder / name, summed=False) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_text(folder / name, page)
     return [folder / name for name in pages]

@@ -145,9 +145,8 @@ def full(folders: Iterable[Path]) -> list[Path]:
     found: dict[int, Path] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
-            if is_dir(folder) and (disk := shutil.disk_usage(folder)).free < min(
-                FULL, disk.total
-            ):  # /proc has no bytes
+            # /proc has no bytes.
+            if is_dir(folder) and (disk := shutil.disk_usage(folder)).free < min(FULL, disk.total):
                 found.setdefault(folder.stat().st_dev, folder.resolve())
     return [*found.values()]
 

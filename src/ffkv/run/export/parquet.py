@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists
 from ffkv.run.export.job import Format, Job, Unit, definitions, public_name
 from ffkv.run.export.records import Record
@@ -124,8 +124,7 @@ def finish(job: Job, folder: Path) -> None:
     """Writes the card, README.md."""
     files = {name: folder / f"{name}.parquet" for name in ABOUT}
     rows = {name: pq.read_metadata(file).num_rows for name, file in files.items() if exists(file)}
-    with atomic(folder / "README.md", summed=False) as temporary:
-        temporary.write_text(card(job, rows), encoding="utf-8")
+    write_text(folder / "README.md", card(job, rows))
 
 
 def card(job: Job, rows: dict[str, int]) -> str:

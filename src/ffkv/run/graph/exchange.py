@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists, read_json
 from ffkv.base.terminal import plain
 from ffkv.base.version import version
@@ -147,8 +147,7 @@ def add_to_list(metadata: dict[str, Any], folder: Path) -> None:
     """Adds a graph to the list of its folder, in place of an earlier one of its name. Raises UserError if there is no such list."""
     found = _listed(folder)
     graphs = [*(graph for graph in found["graphs"] if graph["slug"] != metadata["slug"]), metadata]
-    with atomic(folder / LIST, summed=False) as temporary:
-        temporary.write_text(json.dumps({**found, "graphs": graphs}, indent=2) + "\n")
+    write_text(folder / LIST, json.dumps({**found, "graphs": graphs}, indent=2) + "\n")
 
 
 def _listed(folder: Path) -> dict[str, Any]:

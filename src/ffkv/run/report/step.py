@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import find, is_file
 from ffkv.run.report import drawing, section, svg
 from ffkv.run.report.cards import Leads, cards_of, make_cards
@@ -60,12 +60,10 @@ def write_report(run: Run, output: Path | str) -> None:
     exhibits, judged = section.draw_exhibits(run, control), judge_claims(run, control)
     page = render(run, exhibits, judged, control, [page.stem for page in find(Path(output).parent, "memories/*.html")])
     for name, exhibit in exhibits.items():
-        with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
-            temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
-    with atomic(Path(output).parent / "verdicts.csv", summed=False) as temporary:
-        as_table(judged).to_csv(temporary, index=False)
-    with atomic(Path(output), summed=False) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        drawn = f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}'
+        write_text(Path(output).parent / "figures" / f"{name}.svg", drawn)
+    write_text(Path(output).parent / "verdicts.csv", as_table(judged).to_csv(index=False))
+    write_text(output, page)
 
 
 def render(
