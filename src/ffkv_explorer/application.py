@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain, say
-from ffkv_explorer import page_behaviours, page_expert, page_memory, page_run, page_search, page_trace
+from ffkv_explorer import page_behaviours, page_memory, page_run, page_search, page_trace
 from ffkv_explorer.pages import LIVE, error_page, judging, render, static, with_query
 from ffkv_explorer.security import Guard, Guarded
 from ffkv_explorer.shelf import NoSuch, Shelf
@@ -75,7 +75,7 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/complete": page_search.complete,
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
-    "/r/{run}/e/{name}": page_expert.expert,
+    "/r/{run}/e/{name}": page_memory.expert,
     "/r/{run}/collections": page_search.lists,
     "/r/{run}/behaviours": page_behaviours.overview,
     "/r/{run}/behaviours/{key}": page_behaviours.answer,

@@ -1,4 +1,4 @@
-"""Pages of memories: of one, with its parts that take longer, coloured tokens and similar memories; of two; and as files.
+"""Pages of memories: of one, with its parts that take longer, coloured tokens and similar memories; of two; of an expert; and as files.
 
 Files are for a paper's supplement. They open from disk, without network and without scripts.
 """
@@ -23,7 +23,7 @@ from ffkv.run.results.collections import expand, person
 from ffkv.run.results.depth import pair_layers
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, rows_of
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import expert_name, memory_name
 from ffkv.run.results.text import decimals, signed, visible
 from ffkv_explorer import page_run, page_search
 from ffkv_explorer.pages import LIVE, Exported, Live, render, step, write
@@ -33,6 +33,7 @@ EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 EXPORTED = 24  # memories whose pages are written if none is named, as many as a report has cards
 SIMILAR = 10
+MEMORIES, PATTERNS = 20, 10  # of an expert
 QUANTILES, RANDOM = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0), 5  # texts of all strengths, and random ones
 SCORES = {"detection": "detection", "same_word": "detection of the same word"}  # of explanations, in words
 SCORES |= {name: name for name in ("fuzzing", "simulation", "intruder")}
@@ -266,6 +267,21 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     statistics = json.loads(numbers.to_json(double_precision=10))
     rows = {name: json.loads(table.to_json(orient="records", double_precision=10)) for name, table in tables.items()}
     return JSONResponse(found | {"statistics": statistics} | rows)
+
+
+def expert(held: Held, name: str) -> Response:
+    """Returns the page of an expert: its memories, the tokens that are sent to it, and what it does on behaviours. Raises NoSuch if the
+    run has no such expert."""
+    try:
+        its = held.run.expert(name)
+    except UserError as error:
+        raise NoSuch(str(error)) from error
+    steps = {"←": its.expert - 1, "→": its.expert + 1}
+    beside = {word: expert_name(its.layer, at) for word, at in steps.items() if 0 <= at < its.of}
+    memories, patterns = its.memories, its.patterns.head(PATTERNS)
+    shown = {"load": its.load, "patterns": patterns, "effects": its.effects, "memories": memories.head(MEMORIES)}
+    rows = {part: table.to_dict("records") for part, table in shown.items()}
+    return render("expert.html", held=held, expert=its, beside=beside, count=len(memories), **rows)
 
 
 def compare(shelf: Shelf, query: Mapping[str, str]) -> Response:

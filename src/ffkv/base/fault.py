@@ -29,12 +29,8 @@ SPACE = (errno.ENOSPC, errno.EDQUOT)
 NUMBERED = re.compile(r"(?:os error|errno =|errno) (\d+)")
 # What libraries say in errors of other classes: torch, the system, Triton, HDF5 and tokenizers, C++.
 WORDS = (
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "out of memory",
-    "not enough memory",
-    "memory allocation",
-    "bad_alloc",
+    *("can't allocate memory", "Cannot allocate memory", "out of memory", "not enough memory"),
+    *("memory allocation", "bad_alloc"),
 )
 
 

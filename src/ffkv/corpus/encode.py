@@ -34,16 +34,9 @@ LONGEST_TITLE = 300  # characters; a wiki allows 255 bytes. A field `title` may 
 BLOCK = 2**18  # values of `Rows`; an array that grew with every row would be copied as a whole again and again
 # What is counted while documents are read (`left_out_documents`) and encoded, in the order of the output.
 COUNTS = (
-    "documents",
-    "left_out_documents",
-    "empty_documents",
-    "undecodable_documents",
-    "sentences",
-    "left_out_sentences",
-    "empty_sentences",
-    "one_token_sentences",
-    "long_sentences",
-    "duplicate_sentences",
+    *("documents", "left_out_documents", "empty_documents", "undecodable_documents"),
+    *("sentences", "left_out_sentences", "empty_sentences", "one_token_sentences"),
+    *("long_sentences", "duplicate_sentences"),
 )
 
 

@@ -22,17 +22,8 @@ from ffkv.run.trace.settings import GraphOptions
 
 # The columns of `Graph`.
 NODES = (
-    "name",
-    "layer",
-    "memory",
-    "position",
-    "coefficient",
-    "baseline",
-    "effect",
-    "loss",
-    "passed_on",
-    "pattern",
-    "pushes",
+    *("name", "layer", "memory", "position", "coefficient", "baseline", "effect"),
+    *("loss", "passed_on", "pattern", "pushes"),
 )
 EDGES = ("source", "target", "change", "effect")
 SETS = ("choice", "draw", "memories", "difference", "kept", "patched")

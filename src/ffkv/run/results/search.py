@@ -132,12 +132,8 @@ class Search(Section):
 
 # By what a search orders memories if nobody says it: the first of these columns that it adds, and that has a number.
 ORDERS = (
-    "promoted_probability",
-    "coefficient_with_text",
-    "examples_with_pattern",
-    "behaviour_effect",
-    "behaviour_contrast",
-    "concept_auc",
+    *("promoted_probability", "coefficient_with_text", "examples_with_pattern"),
+    *("behaviour_effect", "behaviour_contrast", "concept_auc"),
 )
 BY_SIZE = ("behaviour_effect", "behaviour_contrast", "behaviour_screen")  # whatever their sign
 
