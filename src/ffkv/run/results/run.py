@@ -149,11 +149,7 @@ class Run:
     @functools.cached_property
     @with_columns
     def layers(self) -> pd.DataFrame:
-        """The layers, one row per layer.
-
-        Columns:
-            (those that `columns.toml` has)
-        """
+        """The layers, one row per layer."""
         layers = pd.DataFrame(
             [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
             columns=["layer", "memories", "kind", "gated", "signed"],
@@ -252,8 +248,6 @@ class Run:
             {options}
         Returns:
             One row per memory. You may change the table.
-        Columns:
-            (those that `columns.toml` has)
         Raises:
             UserError: there is no such option; the model has no such token; there is no such column, layer, behaviour or list; a
                 range is none, or its lowest value is above its highest; `minimum` without a sorted column; or the regular
