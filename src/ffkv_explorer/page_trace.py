@@ -210,11 +210,16 @@ def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
     tables = {"tokens": found.tokens, "layers": shown.layers, "deviations": shown.sums}
     tables |= {"strongest": shown.strongest(STRONGEST)}
     tables |= {} if found.edges is None else {"edges": found.strongest_edges(MOST_EDGES)}
+    # The table behind the heat map at the chosen position: per layer and point the top tokens.
+    here = shown.predictions[shown.predictions["position"] == shown.position].sort_values("rank")
     return {
         **{name: table.to_dict("records") for name, table in tables.items()},
         **{"point": point, "sort": sort, "shown": shown, "other_when": "before" if when == "after" else "after"},
         "map": _map(shown, other or found, point),
-        "here": _here(shown),
+        "here": [
+            (int(str(layer)), {str(at): part.to_dict("records") for at, part in own.groupby("point")})
+            for layer, own in here.groupby("layer")
+        ],
         "by_layer": _by_layer(shown, sort == "logit", asked.get("layer", str(len(shown.layers) - 1))),
         "listed": shown.contributions["layer"].value_counts(),
         "changed": partial(_changed, found),
@@ -233,15 +238,6 @@ def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dic
     return [
         (int(layer), rows.sort_values("position").to_dict("records"))
         for layer, rows in sorted(top.groupby("layer"), reverse=True)
-    ]
-
-
-def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
-    """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
-    rows = found.predictions[found.predictions["position"] == found.position].sort_values("rank")
-    return [
-        (int(str(layer)), {str(point): part.to_dict("records") for point, part in own.groupby("point")})
-        for layer, own in rows.groupby("layer")
     ]
 
 
