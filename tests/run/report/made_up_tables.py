@@ -9,7 +9,8 @@ from ffkv.base.files import tables
 from ffkv.base.intervals import box, wilson
 from ffkv.branches.behaviours.summary_tables import ALL_GRAPHS
 from ffkv.branches.concepts.tables import CURVES, FEATURES, TASKS
-from ffkv.branches.keys.tables import BY_PREFIX, CATEGORIES
+from ffkv.branches.keys.section import CATEGORIES
+from ffkv.branches.keys.tables import BY_PREFIX
 from ffkv.branches.refinement.section import CASES
 from ffkv.branches.roles.tables import BY_LAYER, SIGN_CASES, TYPES_BY_LAYER
 from ffkv.branches.roles.tables import BY_MEMORY as ROLES

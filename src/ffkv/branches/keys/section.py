@@ -8,7 +8,6 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.branches.keys.tables import CATEGORIES
 from ffkv.run.report import drawing
 from ffkv.run.report.curve import Curve, Line, Panel, Units, by_layer
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
@@ -17,6 +16,7 @@ from ffkv.run.report.wording import PAPER_LAYERS, note, rows, written
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, visible
 
+CATEGORIES = ["shallow", "shallow and semantic", "semantic", "none"]
 SHARES, COUNTS = "figure_2_categories", "figure_2_pattern_counts"
 BY_ANNOTATOR = "figure_2_by_annotator"
 LONGEST_NAME = 24  # characters of the name of an annotator

@@ -12,7 +12,7 @@ from ffkv.base.files.columns import number, table, text, word
 from ffkv.base.lookup import is_dir
 from ffkv.branches.composition.section import none_agrees
 from ffkv.branches.intervention.section import nats
-from ffkv.branches.keys.tables import CATEGORIES
+from ffkv.branches.keys.section import CATEGORIES
 from ffkv.branches.refinement.section import CASES
 from ffkv.run.report import verdicts as rules
 from ffkv.run.report.drawing import shares_by
