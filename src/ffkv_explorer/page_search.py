@@ -79,8 +79,13 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
         raise
     except UserError as error:
         problem, page = str(error), 1
-    if found is not None and query.get("format") in ("json", "csv"):
-        return as_list(held, found, query["format"])
+    # All memories that were found, in order. They are written a block at a time.
+    if found is not None and query.get("format") == "json":
+        return StreamingResponse(_json(held, found), media_type="application/json")
+    if found is not None and query.get("format") == "csv":
+        name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
+        headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
+        return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
     if problem and query.get("format"):
         return JSONResponse({"error": problem}, 400)
     return _page(held, asked, found, page, problem)
@@ -134,15 +139,6 @@ def _form(values: pd.Series) -> str:
     if pd.api.types.is_bool_dtype(values):
         return "truth"
     return "number" if pd.api.types.is_numeric_dtype(values) else "text"
-
-
-def as_list(held: Held, found: Found, form: str) -> Response:
-    """Returns all memories that were found, in order, as JSON or CSV. They are written a block at a time."""
-    if form == "json":
-        return StreamingResponse(_json(held, found), media_type="application/json")
-    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
-    headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
-    return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _blocks(found: Found) -> Iterator[pd.DataFrame]:

@@ -5,7 +5,7 @@
 kept) and `run_model` (model, head, tokenizer).
 
 About memories: `memory_name`, `memory_columns`. What people keep beside a run: `collections` (lists and notes) and
-`collect` (the same from Python). Questions: `search` (with `text_search`, `tokens`), `sought` (patterns on request, kept
+`collect` (the same from Python). Questions: `search` (with `text_search`), `sought` (patterns on request, kept
 beside the run), `depth`. Writing them for people: `text`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `jobs` says what each job took.
