@@ -15,11 +15,11 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from ffkv.base.errors import UserError
 from ffkv.base.files.stored import Damaged, Foreign
 from ffkv.base.terminal import safe_text
-from ffkv.run.results import indexes, tokens
+from ffkv.run.results import indexes
 from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
 from ffkv.run.results.memory_name import EXPERT, NAME, memory_name
-from ffkv.run.results.search import Found, Search, find
+from ffkv.run.results.search import Found, Search, complete_token, find
 from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
 from ffkv_explorer.shelf import Held
 
@@ -187,7 +187,7 @@ def complete(held: Held, query: Mapping[str, str]) -> Response:
         return JSONResponse([*itertools.islice(names, COMPLETED)])
     named = (BEHAVIOUR + name for name in held.run.settings.behaviours)
     behaviours = [name for name in named if text and text.casefold() in name.casefold()]
-    return JSONResponse([*tokens.complete(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
+    return JSONResponse([*complete_token(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
 
 
 def exported(held: Held, page: str) -> Response:
