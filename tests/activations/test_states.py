@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ffkv.activations.commands import merge_sampled_prefixes, merge_triggers, sampled_prefixes, triggers
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.prefix_file import read_layer, storage_of
-from ffkv.activations.step import draw_prefixes
+from ffkv.activations.states import draw_prefixes
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.corpus.corpus_file import read_corpus

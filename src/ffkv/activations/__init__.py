@@ -4,7 +4,7 @@ Triggers (train split): `batches` says in which order sentences are read, `trigg
 of every key, as integers, `statistics` counts, and `triggers` makes `trigger_file` of both. On a GPU, one kernel
 (`scan_kernel`) does what `top_t` and `statistics` do with a batch.
 
-Sampled prefixes (validation split): `step` draws them, and keeps y, o and m of each (`last_token`), in `prefix_file`.
+Sampled prefixes (validation split): `states` draws them, and keeps y, o and m of each (`last_token`), in `prefix_file`.
 
 `resume` saves an unfinished shard, `merge` puts shards together. `step` has the functions on files, `commands` the
 commands `ffkv triggers`, `merge-triggers`, `sampled-prefixes` and `merge-sampled-prefixes`.
