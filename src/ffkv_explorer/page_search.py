@@ -113,21 +113,16 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         "tasks": sorted(indexes.concepts(held.run.files)["task"].unique()),
         "roles": {name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
     }
-    shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": _columns(rows, asked.get("sort", ""))}
+    # What the search adds, the column that is sorted by, and some statistics. By its top token one knows a memory of a list.
+    known = ["top_token"] if "detects" in rows else []
+    added, by = [name for name in rows if name in FOUND], asked.get("sort", "")
+    columns = [name for name in dict.fromkeys(["name", *known, *added, by, *SHOWN]) if name in rows]
+    shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": columns if len(rows) else []}
     shown |= {"forms": {name: _form(rows[name]) for name in rows}, "words": WORDS, "kept": kept}
     shown |= {"total": total, "page": page, "pages": pages, "first": (page - 1) * PER_PAGE}
     about: dict[str, Any] = {"held": held, "asked": asked, "problem": problem, "status": 400 if problem else 200}
     about["address"] = lambda **changed: LIVE.run(held, "memories", **{**asked, **changed})
     return render("memories.html", sends=True, **about, **form, **shown)
-
-
-def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
-    """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
-    added = [name for name in rows if name in FOUND]
-    known = ["top_token"] if "detects" in rows else []  # by which one knows the memories of a list
-    by = [sort] if sort in rows else []
-    shown = [name for name in SHOWN if name in rows]
-    return list(dict.fromkeys(["name", *known, *added, *by, *shown])) if len(rows) else []
 
 
 def _form(values: pd.Series) -> str:

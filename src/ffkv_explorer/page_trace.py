@@ -73,7 +73,12 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
                 raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
             answers["graph"] = _once(shelf, held, "graph", asked["prompt"], _options(asked, found))
         if "tokens" in asked:
-            answers["texts"] = _continue(held, shelf, asked)
+            options = {name: read(asked[name], name) for name, read in CONTINUED.items() if name in asked}
+            if (tokens := options["tokens"]) > MOST_TOKENS:
+                most = f"The explorer writes at most {MOST_TOKENS}; `ffkv generate` writes more."
+                raise UserError(f"tokens is {tokens:,}. {most}")
+            goes_on = _once(shelf, held, "generate", asked["prompt"], _changes(asked) | options)
+            answers["texts"] = goes_on.to_dict("records")  # rows of `ffkv.generate`
     except (Damaged, Foreign):
         raise
     except UserError as error:
@@ -144,17 +149,6 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
 
     found: Trace = _once(shelf, held, "trace", prompt, options)
     return found
-
-
-def _continue(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Computes how the model goes on: rows of `ffkv.generate`. Raises Busy, and UserError as that does."""
-    options = _changes(asked) | {name: read(asked[name], name) for name, read in CONTINUED.items() if name in asked}
-    if options["tokens"] > MOST_TOKENS:
-        raise UserError(
-            f"tokens is {options['tokens']:,}. The explorer writes at most {MOST_TOKENS}; `ffkv generate` writes more."
-        )
-    texts: list[dict[str, Any]] = _once(shelf, held, "generate", asked["prompt"], options).to_dict("records")
-    return texts
 
 
 def _options(asked: Mapping[str, str], found: "Trace") -> dict[str, str]:

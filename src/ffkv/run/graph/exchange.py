@@ -91,7 +91,9 @@ def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
-    metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": "ffkv", "transcoder_list": []}
+    asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
+    words = [*re.findall("[a-z0-9]+", graph.text.lower())[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]]
+    metadata: dict[str, Any] = {"slug": slug or "-".join(words), "scan": "ffkv", "transcoder_list": []}
     metadata |= {"prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1}
     info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
     metadata["info"] = {"generator": {"name": "ffkv", "version": version()}, **info}
@@ -158,12 +160,6 @@ def _listed(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is no list of graphs ({error}). Write the graph into another folder.") from error
     return dict(found)
-
-
-def _slug(graph: Graph) -> str:
-    words = re.findall("[a-z0-9]+", graph.text.lower())
-    asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
-    return "-".join([*words[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]])
 
 
 def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: str, **others: Any) -> dict[str, Any]:
