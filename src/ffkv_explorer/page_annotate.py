@@ -80,13 +80,16 @@ def continue_at(held: Held, sheet: str, annotator: str) -> Response:
     return RedirectResponse(address(held, sheet, annotator, next(open_items, 1)), 303)
 
 
-def item(
-    held: Held, sheet: str, annotator: str, number: int, query: Mapping[str, str], problem: str = ""
-) -> HTMLResponse:
+def item(held: Held, sheet: str, annotator: str, number: int, query: Mapping[str, str]) -> HTMLResponse:
     """Returns one item, by its place from 1, with what the person has said about it. Raises NoSuch if there is none.
 
-    In the query, `patterns` says for how many patterns there must be room. `problem`: why the item cannot be done.
+    In the query, `patterns` says for how many patterns there must be room.
     """
+    return _item(held, sheet, annotator, number, query.get("patterns", ""))
+
+
+def _item(held: Held, sheet: str, annotator: str, number: int, patterns: str, problem: str = "") -> HTMLResponse:
+    """Returns an item, see `item`. `problem`: why it cannot be done."""
     found = _sheet(held, sheet, annotator, number)
     order, said = found.orders[annotator], _said(held, found, annotator)
     shown, record = found.items[order[number - 1]], said.get(order[number - 1])
@@ -96,7 +99,7 @@ def item(
         (place, address(held, sheet, annotator, place), each in said and said[each].done)
         for place, each in enumerate(order, 1)
     ]
-    slots = max(SLOTS, len(record.patterns) if record else 0, _small(query.get("patterns", "")))
+    slots = max(SLOTS, len(record.patterns) if record else 0, _small(patterns))
     values |= {"slots": min(slots, MOST_PATTERNS), "most": MOST_PATTERNS, "problem": problem}
     values |= {"here": address(held, sheet, annotator, number), "done": sum(each.done for each in said.values())}
     return render("annotate_item.html", sends=True, status=400 if problem else 200, **values)
@@ -136,7 +139,7 @@ def keep(held: Held, sheet: str, annotator: str, number: int, body: bytes) -> Re
     if go == "stay":
         return PlainTextResponse(record.time)
     if go == "done" and record.missing:
-        return item(held, sheet, annotator, number, {"patterns": sent.get("slots", "")}, record.missing)
+        return _item(held, sheet, annotator, number, sent.get("slots", ""), record.missing)
     return RedirectResponse(_next(held, found, annotator, number, sent), 303)
 
 

@@ -61,12 +61,14 @@ class Asked(NamedTuple):
         return [plain(line.rstrip("\r").rpartition("\r")[2]) for line in lines if line.strip()]
 
 
-def overview(
-    held: Held, shelf: Shelf, sent: Mapping[str, str] | None = None, problem: str = "", status: int = 200
-) -> Response:
-    """Returns the page with the form, and with what was asked before. `sent`: what the form had; `problem`: what is wrong with it."""
+def overview(held: Held, shelf: Shelf) -> Response:
+    """Returns the page with the form, and with what was asked before."""
+    return _form(held, shelf, {})
+
+
+def _form(held: Held, shelf: Shelf, sent: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     about: dict[str, Any] = {"asked": read_asked(held, shelf), "fields": FIELDS, "longest": LONGEST, "problem": problem}
-    return render("prompts.html", held=held, sends=True, status=status, sent=sent or {}, **about)
+    return render("prompts.html", held=held, sends=True, status=status, sent=sent, **about)
 
 
 def _folder(held: Held) -> Path:
@@ -113,7 +115,7 @@ def ask(held: Held, shelf: Shelf, body: bytes, kind: str) -> Response:
         with shelf.starting:
             return _begin(held, shelf, name, prompts, options)
     except UserError as error:
-        return overview(held, shelf, sent, str(error), 429 if isinstance(error, Busy) else 400)
+        return _form(held, shelf, sent, str(error), 429 if isinstance(error, Busy) else 400)
 
 
 def _begin(held: Held, shelf: Shelf, name: str, prompts: bytes, options: dict[str, Any]) -> Response:
