@@ -21,21 +21,10 @@ from ffkv.run.results.collections import choose_memories
 from ffkv.run.results.memory_columns import stored_examples
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
-from ffkv_annotation import summaries
+from ffkv_annotation import sheets, summaries
 from ffkv_annotation.records import Record, append_record, read_records
 from ffkv_annotation.settings import Sheets
-from ffkv_annotation.sheets import (
-    Item,
-    Origin,
-    SecretKey,
-    Sheet,
-    is_begun,
-    read_csv,
-    read_secret,
-    read_sheet,
-    write_csv,
-    write_sheet,
-)
+from ffkv_annotation.sheets import Item, Origin, SecretKey, Sheet
 
 # No digits: a spreadsheet would take 0857 or 1e25 for a number. No vowels: no words.
 ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8
@@ -247,8 +236,8 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
         drawn.append(draw_changes(run, f"{prefix}changes", design))
     if not drawn:
         raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
-    begun = [is_begun(folder, sheet) for sheet, _ in drawn]
-    paths = [write_sheet(folder, *both) for both in drawn]
+    begun = [sheets.is_begun(folder, sheet) for sheet, _ in drawn]
+    paths = [sheets.write_sheet(folder, *both) for both in drawn]
     for (sheet, _), was_begun in zip(drawn, begun):
         for annotator in sheet.orders:
             path = folder / "csv" / f"{sheet.name}.{annotator}.csv"
@@ -258,7 +247,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
 
 def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path:
     """Writes a person's items as a CSV file, see `write_csv`, with what the person has said so far. Returns its path."""
-    write_csv(path, sheet, annotator, latest_of(folder, sheet, f"person:{annotator}"))
+    sheets.write_csv(path, sheet, annotator, latest_of(folder, sheet, f"person:{annotator}"))
     return path
 
 
@@ -283,8 +272,8 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
     Returns the number of items with something new, of items of the file that are done, and of items of the sheet.
     Raises UserError: see `read_csv`; nothing is taken over then.
     """
-    sheet = read_sheet(folder, name, run.files.identity("train"))
-    said = read_csv(path, sheet, annotator)
+    sheet = sheets.read_sheet(folder, name, run.files.identity("train"))
+    said = sheets.read_csv(path, sheet, annotator)
     new = append_new(folder, sheet, f"person:{annotator}", said)
     return new, sum(record.done for record in said), len(sheet.orders[annotator])
 
@@ -315,8 +304,8 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
     machines = summaries.read_machines(folder, identity)
     if not any(record.done for record in records.latest):
         say(f"Nobody is done with an item of a sheet in {folder} yet. Figure 2 is about the tests alone.", error=True)
-    sheets = {record.sheet for record in records.latest if record.done}
-    secrets = {name: read_secret(folder, name, identity) for name in sheets}
+    judged = {record.sheet for record in records.latest if record.done}
+    secrets = {name: sheets.read_secret(folder, name, identity) for name in judged}
     said = summaries.tabulate(records.latest, secrets, run.settings.keys.minimum_prefixes)
     of_all = summaries.with_tests(said, run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
     return {

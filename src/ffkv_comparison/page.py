@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.branches.behaviours.told import POSITIONS
 from ffkv.run.report import drawing, page_tables, svg
@@ -79,9 +79,7 @@ def summarize(measured: Measured) -> list[str]:
 
 def write_page(measured: Measured, output: Path | str) -> None:
     """Writes the report of a comparison, from `compare_runs` or `read_comparison`, as an HTML file."""
-    page = render(measured)
-    with atomic(output, summed=False) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(output, render(measured))
 
 
 def render(measured: Measured) -> str:

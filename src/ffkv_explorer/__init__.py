@@ -3,7 +3,7 @@
 `commands` starts it, `serve` listens on a port or a socket, `security` lets only the user in, `application` knows
 which address shows what. `shelf` holds the open runs and what is kept in memory of each.
 
-A page is a module: `page_run`, `page_memory` (one memory, two side by side, and pages as files), `page_expert`, `page_search` (also lists and
+A page is a module: `page_run`, `page_memory` (one memory, two side by side, an expert, and pages as files), `page_search` (also lists and
 notes), `page_trace`, `page_behaviours` (a file of prompts), `page_annotate`. They write with `pages`: templates, addresses,
 bars, a histogram, the scale of colours.
 

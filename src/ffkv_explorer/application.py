@@ -16,10 +16,10 @@ from starlette.routing import Route
 
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain, say
-from ffkv_explorer import page_behaviours, page_expert, page_memory, page_run, page_search, page_trace
+from ffkv_explorer import page_behaviours, page_memory, page_run, page_search, page_trace
 from ffkv_explorer.pages import LIVE, error_page, judging, render, static, with_query
 from ffkv_explorer.security import Guard, Guarded
-from ffkv_explorer.shelf import Held, NoSuch, Shelf
+from ffkv_explorer.shelf import NoSuch, Shelf
 
 LARGEST = 2**18  # bytes that a form may send
 PACKED = 4096  # bytes from which on an answer is compressed, if the browser takes it
@@ -34,9 +34,8 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     # Level 4 takes a third of the time of 9, and its answers are a tenth larger.
     packed = Middleware(GZipMiddleware, minimum_size=PACKED, compresslevel=4)
 
-    def no_page(
-        request: Request, error: Any
-    ) -> Response:  # of each request: its links have the secret part of the address
+    # Of each request: its links have the secret part of the address.
+    def no_page(request: Request, error: Any) -> Response:
         if error.status_code == 405:
             return error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
         return error_page(404, "There is no such page", "Start at the list of runs.")
@@ -76,7 +75,7 @@ PAGES: dict[str, Callable[..., Response]] = {
     "/r/{run}/complete": page_search.complete,
     "/r/{run}/m/{layer}/{index}": page_memory.memory,
     "/r/{run}/m/{layer}/{index}/similar": page_memory.similar,
-    "/r/{run}/e/{name}": page_expert.expert,
+    "/r/{run}/e/{name}": page_memory.expert,
     "/r/{run}/collections": page_search.lists,
     "/r/{run}/behaviours": page_behaviours.overview,
     "/r/{run}/behaviours/{key}": page_behaviours.answer,
@@ -103,7 +102,10 @@ def _answer(shelf: Shelf, page: Callable[..., Response], request: Request, **sen
     try:
         given = {"shelf": shelf, "query": request.query_params, **request.path_params, **sent}
         if "run" in given:
-            given["held"] = held = _held(shelf, request)
+            held = shelf.run(request.path_params["run"])
+            if (reading := request.query_params.get("reading", "head")) != "head":
+                held = held.read_as(plain(reading))
+            given["held"] = held
             if (data := request.query_params.get("data", held.data)) != held.data:
                 rest = {name: value for name, value in request.query_params.items() if name != "data"}
                 address = with_query(LIVE.run(held, _path(request).split("/", 3)[3], reading=""), rest)
@@ -133,11 +135,3 @@ def _problem(request: Request, status: int, heading: str, text: str) -> Response
     if request.query_params.get("format") == "json":
         return JSONResponse({"error": text}, status)
     return error_page(status, heading, text)
-
-
-def _held(shelf: Shelf, request: Request) -> Held:
-    """Returns the run that an address names, in the reading that it asks for. Raises NoSuch if one of them is not there."""
-    held = shelf.run(request.path_params["run"])
-    if (reading := request.query_params.get("reading", "head")) != "head":
-        held = held.read_as(plain(reading))
-    return held

@@ -1,4 +1,4 @@
-"""Pages of memories: of one, with its parts that take longer, coloured tokens and similar memories; of two; and as files.
+"""Pages of memories: of one, with its parts that take longer, coloured tokens and similar memories; of two; of an expert; and as files.
 
 Files are for a paper's supplement. They open from disk, without network and without scripts.
 """
@@ -15,7 +15,7 @@ from markupsafe import Markup
 from starlette.responses import JSONResponse, Response
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.report.cards import Card, choose
 from ffkv.run.results import indexes
@@ -23,7 +23,7 @@ from ffkv.run.results.collections import expand, person
 from ffkv.run.results.depth import pair_layers
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, rows_of
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import expert_name, memory_name
 from ffkv.run.results.text import decimals, signed, visible
 from ffkv_explorer import page_run, page_search
 from ffkv_explorer.pages import LIVE, Exported, Live, render, step, write
@@ -33,6 +33,7 @@ EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 EXPORTED = 24  # memories whose pages are written if none is named, as many as a report has cards
 SIMILAR = 10
+MEMORIES, PATTERNS = 20, 10  # of an expert
 QUANTILES, RANDOM = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0), 5  # texts of all strengths, and random ones
 SCORES = {"detection": "detection", "same_word": "detection of the same word"}  # of explanations, in words
 SCORES |= {name: name for name in ("fuzzing", "simulation", "intruder")}
@@ -179,8 +180,8 @@ def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
     """Returns the rows of a table of a memory. Most memories have none, and an empty table of many columns takes its time."""
     files = memory.run.files
     table = indexes.effects_by_memory(files) if name == "effects" else getattr(indexes, name)(files)
-    own = (table["layer"].to_numpy() == memory.layer) & (table["memory"].to_numpy() == memory.memory)
-    return getattr(memory, name).to_dict("records") if own.any() else []
+    row = memory.run.anatomy.layer_offset[memory.layer] + memory.memory
+    return getattr(memory, name).to_dict("records") if (table["row"].to_numpy() == row).any() else []
 
 
 def facts(card: Card) -> list[tuple[str, Any, str]]:
@@ -268,6 +269,21 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     return JSONResponse(found | {"statistics": statistics} | rows)
 
 
+def expert(held: Held, name: str) -> Response:
+    """Returns the page of an expert: its memories, the tokens that are sent to it, and what it does on behaviours. Raises NoSuch if the
+    run has no such expert."""
+    try:
+        its = held.run.expert(name)
+    except UserError as error:
+        raise NoSuch(str(error)) from error
+    steps = {"←": its.expert - 1, "→": its.expert + 1}
+    beside = {word: expert_name(its.layer, at) for word, at in steps.items() if 0 <= at < its.of}
+    memories, patterns = its.memories, its.patterns.head(PATTERNS)
+    shown = {"load": its.load, "patterns": patterns, "effects": its.effects, "memories": memories.head(MEMORIES)}
+    rows = {part: table.to_dict("records") for part, table in shown.items()}
+    return render("expert.html", held=held, expert=its, beside=beside, count=len(memories), **rows)
+
+
 def compare(shelf: Shelf, query: Mapping[str, str]) -> Response:
     """Returns the page of two runs side by side, by relative depth, and of a memory of each.
 
@@ -328,6 +344,5 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
         near = similar_to(held, *place)
         pages[links.memory(held, *place)] = write("memory.html", held=held, links=links, near=near, **shown)
     for name, page in pages.items():
-        with atomic(folder / name, summed=False) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_text(folder / name, page)
     return [folder / name for name in pages]

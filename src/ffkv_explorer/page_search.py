@@ -15,11 +15,11 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from ffkv.base.errors import UserError
 from ffkv.base.files.stored import Damaged, Foreign
 from ffkv.base.terminal import safe_text
-from ffkv.run.results import indexes, tokens
+from ffkv.run.results import indexes
 from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
 from ffkv.run.results.memory_name import EXPERT, NAME, memory_name
-from ffkv.run.results.search import Found, Search, find
+from ffkv.run.results.search import Found, Search, complete_token, find
 from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
 from ffkv_explorer.shelf import Held
 
@@ -79,8 +79,13 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
         raise
     except UserError as error:
         problem, page = str(error), 1
-    if found is not None and query.get("format") in ("json", "csv"):
-        return as_list(held, found, query["format"])
+    # All memories that were found, in order. They are written a block at a time.
+    if found is not None and query.get("format") == "json":
+        return StreamingResponse(_json(held, found), media_type="application/json")
+    if found is not None and query.get("format") == "csv":
+        name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
+        headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
+        return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
     if problem and query.get("format"):
         return JSONResponse({"error": problem}, 400)
     return _page(held, asked, found, page, problem)
@@ -108,21 +113,16 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         "tasks": sorted(indexes.concepts(held.run.files)["task"].unique()),
         "roles": {name: [*filter(None, names)] for name, names in indexes.ROLES.items() if name in statistics},
     }
-    shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": _columns(rows, asked.get("sort", ""))}
+    # What the search adds, the column that is sorted by, and some statistics. By its top token one knows a memory of a list.
+    known = ["top_token"] if "detects" in rows else []
+    added, by = [name for name in rows if name in FOUND], asked.get("sort", "")
+    columns = [name for name in dict.fromkeys(["name", *known, *added, by, *SHOWN]) if name in rows]
+    shown: dict[str, Any] = {"rows": rows.to_dict("records"), "columns": columns if len(rows) else []}
     shown |= {"forms": {name: _form(rows[name]) for name in rows}, "words": WORDS, "kept": kept}
     shown |= {"total": total, "page": page, "pages": pages, "first": (page - 1) * PER_PAGE}
     about: dict[str, Any] = {"held": held, "asked": asked, "problem": problem, "status": 400 if problem else 200}
     about["address"] = lambda **changed: LIVE.run(held, "memories", **{**asked, **changed})
     return render("memories.html", sends=True, **about, **form, **shown)
-
-
-def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
-    """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
-    added = [name for name in rows if name in FOUND]
-    known = ["top_token"] if "detects" in rows else []  # by which one knows the memories of a list
-    by = [sort] if sort in rows else []
-    shown = [name for name in SHOWN if name in rows]
-    return list(dict.fromkeys(["name", *known, *added, *by, *shown])) if len(rows) else []
 
 
 def _form(values: pd.Series) -> str:
@@ -134,15 +134,6 @@ def _form(values: pd.Series) -> str:
     if pd.api.types.is_bool_dtype(values):
         return "truth"
     return "number" if pd.api.types.is_numeric_dtype(values) else "text"
-
-
-def as_list(held: Held, found: Found, form: str) -> Response:
-    """Returns all memories that were found, in order, as JSON or CSV. They are written a block at a time."""
-    if form == "json":
-        return StreamingResponse(_json(held, found), media_type="application/json")
-    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
-    headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
-    return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _blocks(found: Found) -> Iterator[pd.DataFrame]:
@@ -191,7 +182,7 @@ def complete(held: Held, query: Mapping[str, str]) -> Response:
         return JSONResponse([*itertools.islice(names, COMPLETED)])
     named = (BEHAVIOUR + name for name in held.run.settings.behaviours)
     behaviours = [name for name in named if text and text.casefold() in name.casefold()]
-    return JSONResponse([*tokens.complete(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
+    return JSONResponse([*complete_token(held.run.files, text, COMPLETED), *behaviours][:COMPLETED])
 
 
 def exported(held: Held, page: str) -> Response:

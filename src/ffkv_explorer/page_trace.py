@@ -73,7 +73,12 @@ def trace(held: Held, shelf: Shelf, query: QueryParams) -> Response:
                 raise UserError("A graph is about the prediction behind the last token. Choose the last position.")
             answers["graph"] = _once(shelf, held, "graph", asked["prompt"], _options(asked, found))
         if "tokens" in asked:
-            answers["texts"] = _continue(held, shelf, asked)
+            options = {name: read(asked[name], name) for name, read in CONTINUED.items() if name in asked}
+            if (tokens := options["tokens"]) > MOST_TOKENS:
+                most = f"The explorer writes at most {MOST_TOKENS}; `ffkv generate` writes more."
+                raise UserError(f"tokens is {tokens:,}. {most}")
+            goes_on = _once(shelf, held, "generate", asked["prompt"], _changes(asked) | options)
+            answers["texts"] = goes_on.to_dict("records")  # rows of `ffkv.generate`
     except (Damaged, Foreign):
         raise
     except UserError as error:
@@ -146,17 +151,6 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     return found
 
 
-def _continue(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Computes how the model goes on: rows of `ffkv.generate`. Raises Busy, and UserError as that does."""
-    options = _changes(asked) | {name: read(asked[name], name) for name, read in CONTINUED.items() if name in asked}
-    if options["tokens"] > MOST_TOKENS:
-        raise UserError(
-            f"tokens is {options['tokens']:,}. The explorer writes at most {MOST_TOKENS}; `ffkv generate` writes more."
-        )
-    texts: list[dict[str, Any]] = _once(shelf, held, "generate", asked["prompt"], options).to_dict("records")
-    return texts
-
-
 def _options(asked: Mapping[str, str], found: "Trace") -> dict[str, str]:
     """Returns the options of a graph: of `ffkv.graph`, and of the command of this name."""
     return {"answer": found.token, **{each: asked[each].replace("␣", " ") for each in GRAPHED[1:] if each in asked}}
@@ -210,11 +204,16 @@ def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
     tables = {"tokens": found.tokens, "layers": shown.layers, "deviations": shown.sums}
     tables |= {"strongest": shown.strongest(STRONGEST)}
     tables |= {} if found.edges is None else {"edges": found.strongest_edges(MOST_EDGES)}
+    # The table behind the heat map at the chosen position: per layer and point the top tokens.
+    here = shown.predictions[shown.predictions["position"] == shown.position].sort_values("rank")
     return {
         **{name: table.to_dict("records") for name, table in tables.items()},
         **{"point": point, "sort": sort, "shown": shown, "other_when": "before" if when == "after" else "after"},
         "map": _map(shown, other or found, point),
-        "here": _here(shown),
+        "here": [
+            (int(str(layer)), {str(at): part.to_dict("records") for at, part in own.groupby("point")})
+            for layer, own in here.groupby("layer")
+        ],
         "by_layer": _by_layer(shown, sort == "logit", asked.get("layer", str(len(shown.layers) - 1))),
         "listed": shown.contributions["layer"].value_counts(),
         "changed": partial(_changed, found),
@@ -233,15 +232,6 @@ def _map(shown: "Trace", other: "Trace", point: str) -> list[tuple[int, list[dic
     return [
         (int(layer), rows.sort_values("position").to_dict("records"))
         for layer, rows in sorted(top.groupby("layer"), reverse=True)
-    ]
-
-
-def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
-    """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
-    rows = found.predictions[found.predictions["position"] == found.position].sort_values("rank")
-    return [
-        (int(str(layer)), {str(point): part.to_dict("records") for point, part in own.groupby("point")})
-        for layer, own in rows.groupby("layer")
     ]
 
 

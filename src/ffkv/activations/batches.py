@@ -109,8 +109,15 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
     competes = (position >= competing.first[sentences][:, None]) & (position < corpus.lengths[sentences][:, None])
     multiplicity = competes.astype(np.float64)
     in_histogram = multiplicity * (sentences % HISTOGRAM_EVERY == 0)[:, None]
-    if competing.once:
-        _count_shared(competing, sentences, multiplicity, in_histogram)
+    if competing.once:  # a prefix that several sentences begin with counts as often as it is read
+        shared = corpus.shared
+        numbers = shared.of_sentences(sentences)
+        ending = shared.position[numbers]
+        numbers, ending = numbers[ending >= 1 - empty], ending[ending >= 1 - empty]
+        order = np.argsort(sentences)
+        row = order[np.searchsorted(sentences, shared.sentence[numbers], sorter=order)]
+        multiplicity[row, bos + ending - 1] = shared.multiplicity[numbers]
+        in_histogram[row, bos + ending - 1] = shared.in_histogram[numbers]
     again = np.flatnonzero(in_histogram > 1)
     times_again = in_histogram.flatten()[again].astype(np.int64) - 1
     dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
@@ -128,17 +135,3 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
         tokens=int(corpus.lengths[sentences].sum()),
         prefixes=int(multiplicity.sum()),
     )
-
-
-def _count_shared(
-    competing: CompetingPrefixes, sentences: np.ndarray, multiplicity: np.ndarray, in_histogram: np.ndarray
-) -> None:
-    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place."""
-    shared, before = competing.corpus.shared, len(competing.corpus.bos)
-    numbers = shared.of_sentences(sentences)
-    position = shared.position[numbers]
-    numbers, position = numbers[position >= 1 - competing.empty], position[position >= 1 - competing.empty]
-    order = np.argsort(sentences)
-    row = order[np.searchsorted(sentences, shared.sentence[numbers], sorter=order)]
-    multiplicity[row, before + position - 1] = shared.multiplicity[numbers]
-    in_histogram[row, before + position - 1] = shared.in_histogram[numbers]

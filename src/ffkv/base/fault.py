@@ -29,12 +29,8 @@ SPACE = (errno.ENOSPC, errno.EDQUOT)
 NUMBERED = re.compile(r"(?:os error|errno =|errno) (\d+)")
 # What libraries say in errors of other classes: torch, the system, Triton, HDF5 and tokenizers, C++.
 WORDS = (
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "out of memory",
-    "not enough memory",
-    "memory allocation",
-    "bad_alloc",
+    *("can't allocate memory", "Cannot allocate memory", "out of memory", "not enough memory"),
+    *("memory allocation", "bad_alloc"),
 )
 
 
@@ -145,9 +141,8 @@ def full(folders: Iterable[Path]) -> list[Path]:
     found: dict[int, Path] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
-            if is_dir(folder) and (disk := shutil.disk_usage(folder)).free < min(
-                FULL, disk.total
-            ):  # /proc has no bytes
+            # /proc has no bytes.
+            if is_dir(folder) and (disk := shutil.disk_usage(folder)).free < min(FULL, disk.total):
                 found.setdefault(folder.stat().st_dev, folder.resolve())
     return [*found.values()]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a 
     from transformers import PreTrainedTokenizerBase
 
 Sentence = tuple[np.ndarray, np.ndarray, np.ndarray, str]  # see `tokenize`
-Named = TypeVar("Named", Document, tuple[int, str])  # a text, and what it is from
+Named = TypeVar("Named", bound=tuple[Any, ...])  # what a text is from; then the text, or its ids
 
 # The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
 SENTENCES_PER_CALL = 4096
@@ -34,16 +34,9 @@ LONGEST_TITLE = 300  # characters; a wiki allows 255 bytes. A field `title` may 
 BLOCK = 2**18  # values of `Rows`; an array that grew with every row would be copied as a whole again and again
 # What is counted while documents are read (`left_out_documents`) and encoded, in the order of the output.
 COUNTS = (
-    "documents",
-    "left_out_documents",
-    "empty_documents",
-    "undecodable_documents",
-    "sentences",
-    "left_out_sentences",
-    "empty_sentences",
-    "one_token_sentences",
-    "long_sentences",
-    "duplicate_sentences",
+    *("documents", "left_out_documents", "empty_documents", "undecodable_documents"),
+    *("sentences", "left_out_sentences", "empty_sentences", "one_token_sentences"),
+    *("long_sentences", "duplicate_sentences"),
 )
 
 
@@ -142,7 +135,7 @@ def encode(
     encoded = Encoded()
     seen: dict[bytes, int] | None = {} if settings.deduplicate else None
     work = functools.partial(_encode_chunk, tokenizer, max_tokens, settings, list(beginning))
-    chunks = _grouped(documents, DOCUMENTS_PER_CHUNK, CHARACTERS_PER_CHUNK)
+    chunks = grouped(documents, CHARACTERS_PER_CHUNK, DOCUMENTS_PER_CHUNK)
     for chunk in in_order(work, chunks, processes, "encode documents"):
         first = len(encoded.names)
         encoded.names += chunk.names
@@ -156,16 +149,16 @@ def encode(
     return encoded
 
 
-def _grouped(texts: Iterable[Named], most: int, most_characters: int) -> Iterator[list[Named]]:
-    """Groups names and texts, in their order: so many of them, or so many characters. A longer text is alone."""
+def grouped(texts: Iterable[Named], size: int, most: int | None = None) -> Iterator[list[Named]]:
+    """Groups texts, in their order: so many characters or tokens of them, and so many of them. A longer text is alone."""
     group: list[Named] = []
-    characters = 0
+    length = 0
     for text in texts:
-        if group and (len(group) == most or characters + len(text[1]) > most_characters):
+        if group and (len(group) == most or length + len(text[1]) > size):
             yield group
-            group, characters = [], 0
+            group, length = [], 0
         group.append(text)
-        characters += len(text[1])
+        length += len(text[1])
     if group:
         yield group
 
@@ -179,7 +172,7 @@ def _encode_chunk(
 ) -> Encoded:
     """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
     chunk = Encoded()
-    for batch in _grouped(_split_documents(documents, chunk, settings), SENTENCES_PER_CALL, MAX_CHARACTERS):
+    for batch in grouped(_split_documents(documents, chunk, settings), MAX_CHARACTERS, SENTENCES_PER_CALL):
         sentences = tokenize([text for _, text in batch], tokenizer, beginning)
         for (document, _), sentence in zip(batch, sentences, strict=True):
             for window in _windows(sentence, max_tokens, settings.long_sentences, chunk.counts):

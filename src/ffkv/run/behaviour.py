@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ffkv.base.files import tables
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import as_path
 from ffkv.base.version import version
 from ffkv.branches.behaviours import told
@@ -102,8 +102,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
         page, paths = as_path(folder) / "index.html", {name: as_path(folder) / f"{name}.csv" for name in self.tables}
         for name, path in paths.items():
             tables.write(self.tables[name], path)
-        with atomic(page, summed=False) as temporary:
-            temporary.write_text(self._page(paths), encoding="utf-8")
+        write_text(page, self._page(paths))
         return [*paths.values(), page]
 
     def _page(self, paths: dict[str, Path]) -> str:
@@ -118,7 +117,7 @@ class AskedBehaviour(dict[str, pd.DataFrame]):
             model=model_name(view),
             read=read_line(self._run),
             summary=told.tell(view),
-            section=section.arrange_one(view, BRANCHES[BRANCH], exhibits),
+            section=section.arrange(view, BRANCHES[BRANCH], exhibits),
             settings=self.settings.model_dump_json(indent=2).splitlines(),
             leads=leads,
             version=version(),

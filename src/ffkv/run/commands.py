@@ -347,7 +347,7 @@ def graph(
         )
     if behaviour is not None and options != GraphOptions():
         raise UserError("The options of a behaviour's graph are settings of the run. Leave out those of a prompt.")
-    from ffkv.base.files.atomic import atomic
+    from ffkv.base.files.atomic import write_text
     from ffkv.run.graph.exchange import add_to_list, name_for_viewer, plain_told, written
     from ffkv.run.results.run import open
 
@@ -368,8 +368,7 @@ def graph(
     if output is None:
         (say if format_name == "text" else emit)(content)
         return
-    with atomic(output, summed=False) as temporary:
-        temporary.write_text(content + "\n", encoding="utf-8")
+    write_text(output, content + "\n")
     if for_viewer:
         add_to_list(json.loads(content)["metadata"], output.parent)
     say(f"{output}: {plain_told(found)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ffkv.base.dependencies import code_hash
 from ffkv.base.doors import entries, is_of_core, load, locate
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.lookup import exists, files_in, is_file, read_json
 from ffkv.base.options import command_line
@@ -191,6 +191,6 @@ def contents(paths: Iterable[str]) -> str:
         except OSError:  # the step that reads it says why
             digest.update(f"{path}\0unreadable\n".encode(errors="surrogateescape"))
     if known != notes:
-        with contextlib.suppress(UserError, OSError), atomic(NOTES, summed=False) as temporary:  # they only save time
-            temporary.write_text(json.dumps(known))
+        with contextlib.suppress(UserError, OSError):  # they only save time
+            write_text(NOTES, json.dumps(known))
     return digest.hexdigest()[:16]

@@ -53,15 +53,6 @@ def note_owner(local: bool) -> None:
     OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
 
 
-def refuse_other_folders(folder: Path) -> None:
-    """Refuses a folder in which no snakemake has run; names the folder above in which one has, if there is one."""
-    if is_dir(folder / ".snakemake"):
-        return
-    above = next((place for place in folder.parents if is_dir(place / ".snakemake")), None)
-    remedy = f"It has in {above}: name that with --directory." if above else "Name its folder with --directory."
-    raise UserError(f"No snakemake has run in {folder}. {remedy}")
-
-
 def refuse_living(folder: Path, insist: bool = False) -> None:
     """Refuses a folder in which a snakemake works here, or perhaps elsewhere (`insist`: that one has ended)."""
     owner, host = _owner(folder), socket.gethostname()
@@ -238,7 +229,10 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     Then start the same snakemake command again.
     """
     folder = folder.resolve()
-    refuse_other_folders(folder)
+    if not is_dir(folder / ".snakemake"):
+        above = next((place for place in folder.parents if is_dir(place / ".snakemake")), None)
+        remedy = f"It has in {above}: name that with --directory." if above else "Name its folder with --directory."
+        raise UserError(f"No snakemake has run in {folder}. {remedy}")
     refuse_living(folder, insist)
     jobs = slurm_jobs(folder)
     processes, files = local_orphans(folder, jobs), unfinished_files(folder)

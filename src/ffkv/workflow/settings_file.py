@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import atomic, write_text
 from ffkv.base.lookup import exists, is_file, read_json
 from ffkv.base.options import READABLE, WRITABLE, also_argument, output_option
 from ffkv.base.settings.messages import sentences
@@ -80,8 +80,7 @@ def write_start(folder: Path) -> list[Path]:
             "Name another folder, or move them away."
         )
     for path in [path for path in files if path not in whole]:
-        with atomic(path, summed=False) as temporary:
-            temporary.write_text(files[path], encoding="utf-8")
+        write_text(path, files[path])
     return list(files)
 
 

@@ -4,7 +4,7 @@ import ffkv
 from ffkv.base.files import tables
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.routing.section import SECTION
-from ffkv.run.report.section import arrange_one, draw_exhibits, summary
+from ffkv.run.report.section import arrange, draw_exhibits, summary
 from tests.run.report.conftest import write_results
 
 
@@ -26,6 +26,6 @@ def test_a_model_without_experts_has_a_sentence_and_no_figure(tmp_path):
         tables.write(table.frame([]), folder / table.path)
     run = ffkv.open(folder)
     assert not draw_exhibits(run, only="routing")
-    shown = arrange_one(run, BRANCHES["routing"], {})
+    shown = arrange(run, BRANCHES["routing"], {})
     assert [block.text for block in shown["after"]] == ["The model has no experts."] and not shown["exhibits"]
     assert not any("experts" in what for what, *_ in summary(run))

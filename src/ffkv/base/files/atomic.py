@@ -61,6 +61,12 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         remove(_temporary_sums(path))
 
 
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a text that only people read, or that is made again if it is lost, without a sum. Raises: see `atomic`."""
+    with atomic(path, summed=False) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def link(file: Path | str, path: Path | str) -> None:
     """Gives a file a second name, or makes a copy on a file system without such links. Raises: see `atomic`."""
     with atomic(path) as temporary:

@@ -69,33 +69,6 @@ class Dataset:
         chunks = int(np.prod([-(-length // part) for length, part in zip(shape, chunk, strict=True)], dtype=np.int64))
         return chunks * (int(np.prod(chunk, dtype=np.int64)) * np.dtype(self.dtype).itemsize + CHECKSUM_BYTES)
 
-    def check_form(self, dataset: Any, sizes: dict[str, int]) -> None:
-        """Compares type and shape of a dataset in a file with its description, and notes in `sizes` the lengths of its axes.
-
-        Raises `Foreign` if it is another one, or no dataset.
-        """
-        shape = getattr(dataset, "shape", None)
-        if shape is None or dataset.dtype != np.dtype(self.dtype) or len(shape) != len(self.dimensions):
-            form = f"{getattr(dataset, 'dtype', 'no numbers')} {shape or ''}".strip()
-            raise _differs(dataset, f"{form}, not {self.dtype} by {', '.join(self.dimensions)}")
-        for dimension, length in zip(self.dimensions, shape):
-            name, more = dimension.removesuffix(BOUNDARY), int(dimension.endswith(BOUNDARY))
-            if sizes.setdefault(name, length - more) != length - more:
-                raise _differs(dataset, f"{length:,} long, and there are {sizes[name]:,} of its {name}")
-
-    def check_values(self, values: np.ndarray, sizes: Mapping[str, int], dataset: Any) -> None:
-        """Raises `Foreign` if numbers that were read of a dataset cannot be: they number what is not there, or are not finite."""
-        finite = np.dtype(self.dtype).kind == "f" and not self.odd
-        if not np.size(values) or not (finite or self.of):
-            return
-        low, high, starts = np.min(values), np.max(values), self.dimensions[-1].endswith(BOUNDARY)
-        if finite and not np.isfinite([low, high]).all():
-            raise _differs(dataset, "not finite everywhere")
-        if self.of and not (0 if starts else -1) <= low <= high < sizes.get(self.of, int(high) + 1) + starts:
-            raise _differs(dataset, f"from {low} to {high}, and there are {sizes.get(self.of, 0):,} of {self.of}")
-        if self.of and starts and (np.diff(np.atleast_1d(values)) < 0).any():
-            raise _differs(dataset, "not in order")
-
 
 def _differs(dataset: Any, how: str) -> Exception:
     return not_of_ffkv(dataset.file.filename, f"its {dataset.name.strip('/')} is {how}")
@@ -138,9 +111,19 @@ class CheckedDataset:
     """A dataset of an open file, as h5py has it, with its description."""
 
     def __init__(self, dataset: Any, part: Dataset, sizes: dict[str, int]):
-        """Raises `Foreign` if it is not as described."""
-        part.check_form(dataset, sizes)
-        self.shape, self._dataset, self._part, self._sizes = dataset.shape, dataset, part, sizes
+        """Compares its type and shape with its description, and notes in `sizes` the lengths of its axes.
+
+        Raises `Foreign` if it is another one, or no dataset.
+        """
+        shape = getattr(dataset, "shape", None)
+        if shape is None or dataset.dtype != np.dtype(part.dtype) or len(shape) != len(part.dimensions):
+            form = f"{getattr(dataset, 'dtype', 'no numbers')} {shape or ''}".strip()
+            raise _differs(dataset, f"{form}, not {part.dtype} by {', '.join(part.dimensions)}")
+        for dimension, length in zip(part.dimensions, shape):
+            name, more = dimension.removesuffix(BOUNDARY), int(dimension.endswith(BOUNDARY))
+            if sizes.setdefault(name, length - more) != length - more:
+                raise _differs(dataset, f"{length:,} long, and there are {sizes[name]:,} of its {name}")
+        self.shape, self._dataset, self._part, self._sizes = shape, dataset, part, sizes
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -148,12 +131,25 @@ class CheckedDataset:
     def __getitem__(self, place: Any) -> Any:
         """Reads a part. Raises `Foreign` if its numbers cannot be."""
         values = self._dataset[place]
-        self._part.check_values(values, self._sizes, self._dataset)
+        self._check(values)
         return values
 
     def pieces(self) -> Pieces:
         """The dataset, to be read piece by piece."""
-        return Pieces(self._dataset, lambda values: self._part.check_values(values, self._sizes, self._dataset))
+        return Pieces(self._dataset, self._check)
+
+    def _check(self, values: np.ndarray) -> None:
+        """Raises `Foreign` if numbers that were read cannot be: they number what is not there, or are not finite."""
+        part, sizes, finite = self._part, self._sizes, np.dtype(self._part.dtype).kind == "f" and not self._part.odd
+        if not np.size(values) or not (finite or part.of):
+            return
+        low, high, starts = np.min(values), np.max(values), part.dimensions[-1].endswith(BOUNDARY)
+        if finite and not np.isfinite([low, high]).all():
+            raise _differs(self._dataset, "not finite everywhere")
+        if part.of and not (0 if starts else -1) <= low <= high < sizes.get(part.of, int(high) + 1) + starts:
+            raise _differs(self._dataset, f"from {low} to {high}, and there are {sizes.get(part.of, 0):,} of {part.of}")
+        if part.of and starts and (np.diff(np.atleast_1d(values)) < 0).any():
+            raise _differs(self._dataset, "not in order")
 
 
 class Texts(Sequence[str]):

@@ -16,12 +16,8 @@ from ffkv.base.terminal import in_bytes, say
 
 # What says how weights are cut into files, or holds them whole: the first one that there is is what transformers reads.
 WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
+    *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("adapter_model.safetensors", "adapter_model.bin"),
 )
 SMALL = re.compile(r"[^/]+\.(json|txt|model|jinja|py|tiktoken|bpe)")
 Choose = Callable[[list[str]], list[str]]

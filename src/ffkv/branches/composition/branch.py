@@ -25,12 +25,7 @@ BRANCH = Branch(
             "Write the tables of figures 7 and 8.",
             reads=("by_prefix*", "model"),
             settings=("composition/short_prefix",),
-            writes=(
-                tables.FIGURE_7_ACTIVE,
-                tables.FIGURE_7_EFFECTIVE,
-                tables.FIGURE_8_CASES,
-                tables.FIGURE_8_NO_AGREEMENT,
-            ),
+            writes=tables.SUMMARIES,
         ),
     },
     heading="Composition",

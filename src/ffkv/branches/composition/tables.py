@@ -57,3 +57,4 @@ FIGURE_8_CASES = table(
     share("base_stop_word_share", "share of all prefixes whose next token is a stop word"),
     share("base_short_share", "share of all prefixes that are short"),
 )
+SUMMARIES = (FIGURE_7_ACTIVE, FIGURE_7_EFFECTIVE, FIGURE_8_CASES, FIGURE_8_NO_AGREEMENT)

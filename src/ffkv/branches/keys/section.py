@@ -49,7 +49,13 @@ def _patterns(run: Run) -> dict[str, Any]:
     table = run.table(SHARES)
     none = rows(table, sample="trigger", category="none").set_index("layer")["share"]
     found = table.assign(found=table["category"] != "none")
-    return {"categories": found, "with_pattern": (1 - none).reset_index(), "judges": _judges(run)}
+    told = []  # of each annotator how many keys it judged, and how often it found a pattern in random prefixes
+    for annotator in judged(run)["annotator"].unique():
+        about = rows(run.table("annotators"), annotator=annotator).iloc[0]
+        rate, controls = percent(about["false_positive_rate"]), about["controls"]
+        by_chance = f"; a pattern in {rate} of {number(controls)} keys of random prefixes" if controls else ""
+        told.append(f"{person_or_machine(annotator)} ({number(about['keys'])} keys{by_chance})")
+    return {"categories": found, "with_pattern": (1 - none).reset_index(), "judges": told}
 
 
 def judged(run: Run) -> pd.DataFrame:
@@ -65,17 +71,6 @@ def person_or_machine(annotator: str) -> str:
     """Returns an annotator as a title: "anna, a person". A long name shows only its end."""
     kind, _, name = annotator.partition(":")
     return f"{name if len(name) <= LONGEST_NAME else '…' + name[-LONGEST_NAME:]}, a {kind}"
-
-
-def _judges(run: Run) -> list[str]:
-    """Says of each annotator how many keys it judged, and how often it found a pattern in random prefixes."""
-    told = []
-    for annotator in judged(run)["annotator"].unique():
-        about = rows(run.table("annotators"), annotator=annotator).iloc[0]
-        rate, controls = percent(about["false_positive_rate"]), about["controls"]
-        by_chance = f"; a pattern in {rate} of {number(controls)} keys of random prefixes" if controls else ""
-        told.append(f"{person_or_machine(annotator)} ({number(about['keys'])} keys{by_chance})")
-    return told
 
 
 def _family(run: Run, name: str) -> str:

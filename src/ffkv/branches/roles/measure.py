@@ -48,11 +48,6 @@ class Cosines(NamedTuple):
     null_low: float  # lower end of their middle 95 %
     null_high: float
 
-    @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """The columns of `BY_MEMORY`, by the ends of their names."""
-        return {"_cosine": self.own, "_p": self.p, "_q": self.q}
-
 
 def compare(a: Tensor, b: Tensor, generator: np.random.Generator) -> Cosines:
     """Compares two vectors of each memory, a_i and b_i [memory, d], with pairs of different memories, a_i and b_j.
@@ -219,7 +214,7 @@ def _measure_layer(
     columns = {
         "layer": layer,
         "memory": np.arange(len(v)),
-        **{f"{name}{end}": column for name, found in cosines.items() for end, column in found.columns.items()},
+        **{f"{name}_{end}": each for name, found in cosines.items() for end, each in zip(("cosine", "p", "q"), found)},
         "role": name_types(settings.threshold, *(found.own for found in cosines.values())),
         **measure(readout, v),
         **{each.name: getattr(predicted, each.name)[part] for each in tables.MOMENTS},

@@ -10,12 +10,8 @@ COSINES = {
     "gate_up": "cosine of what the gate and what the linear factor read; NaN without a gate",
 }
 TYPES = (
-    "enrichment",
-    "conditional enrichment",
-    "proportional change",
-    "orthogonal output",
-    "conditional depletion",
-    "depletion",
+    *("enrichment", "conditional enrichment", "proportional change"),
+    *("orthogonal output", "conditional depletion", "depletion"),
 )
 ATYPICAL = "atypical "
 ALL_TYPES = (*TYPES, *(ATYPICAL + each for each in TYPES if each != "orthogonal output"), "")

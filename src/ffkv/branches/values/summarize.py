@@ -122,18 +122,9 @@ def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
     bin_of_key = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
     values = np.bincount(bin_of_key, minlength=bins)
     agreeing = np.bincount(bin_of_key[keys["agrees"].to_numpy()], minlength=bins)
-    low, high = wilson(agreeing, values)
-    return pd.DataFrame(
-        {
-            "low": edges[:-1],
-            "high": edges[1:],
-            "values": values,
-            "agreeing": agreeing,
-            "rate": np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0),
-            "rate_low": low,
-            "rate_high": high,
-        }
-    )
+    rate = np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0)
+    columns = (edges[:-1], edges[1:], values, agreeing, rate, *wilson(agreeing, values))
+    return pd.DataFrame(dict(zip(FIGURE_6.names, columns, strict=True)))
 
 
 def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:

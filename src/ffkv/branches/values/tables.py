@@ -98,3 +98,4 @@ PREDICTIVE_VALUES = table(
     text("prefix", "the strongest trigger example that the top token follows; else the strongest of all"),
     text("next_token", "the token after it"),
 )
+SUMMARIES = (FIGURE_4, FIGURE_5, FIGURE_6, PREDICTIVE_LAYERS, PREDICTIVE_VALUES)

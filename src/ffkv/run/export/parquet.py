@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists
 from ffkv.run.export.job import Format, Job, Unit, definitions, public_name
 from ffkv.run.export.records import Record
@@ -32,30 +33,16 @@ ABOUT = definitions(__package__, "parquet-tables")  # what the card says of each
 def units(job: Job) -> list[Unit]:
     """Makes `<table>.parquet`; only tables that have rows."""
     files, everything = job.run.files, range(len(job.selection))
-    tables: dict[str, Iterable[pd.DataFrame]] = {
-        "memories": [_chosen(job, job.run.memories())],
-        "triggers": trigger_tables(job),
-        "tokens": token_tables(job),
-    }
-    patterns = indexes.trigger_patterns(files).drop(columns="row")
-    for name, table in (("patterns", patterns), ("effects", indexes.effects_by_memory(files))):
-        if len(own := _chosen(job, table)):
+    chosen = np.asarray(job.run.anatomy.layer_offset)[job.selection.layer] + job.selection.memory
+    tables: dict[str, Iterable[pd.DataFrame]] = {"memories": [job.run.memories().iloc[chosen]]}
+    tables |= {"triggers": trigger_tables(job), "tokens": token_tables(job)}
+    for name, table in (("patterns", indexes.trigger_patterns(files)), ("effects", indexes.effects_by_memory(files))):
+        if len(own := table[table["row"].isin(chosen)].drop(columns="row")):
             tables[name] = [own]
-
-    def unit(name: str, frames: Iterable[pd.DataFrame]) -> Unit:
-        return Unit(f"{name}.parquet", everything, lambda path, records: _write(path, frames))
-
-    units = [unit(*each) for each in tables.items()]
+    units = [Unit(f"{name}.parquet", everything, partial(_write, frames)) for name, frames in tables.items()]
     if len(job.selection.sentences):
         units.append(Unit("coefficients.parquet", everything, _write_coefficients))
     return units
-
-
-def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of the exported memories, in the order of the table."""
-    offset = np.asarray(job.run.anatomy.layer_offset)
-    wanted = offset[job.selection.layer] + job.selection.memory
-    return table[np.isin(offset[table["layer"].to_numpy(int)] + table["memory"].to_numpy(int), wanted)]
 
 
 def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
@@ -99,8 +86,8 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
             )
 
 
-def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
-    """Writes tables of the same columns below each other, one after another."""
+def _write(frames: Iterable[pd.DataFrame], path: Path, records: Iterable[Record]) -> None:
+    """Writes tables of the same columns below each other, one after another. They need no records."""
     schema, frame = None, pd.DataFrame()
     with contextlib.ExitStack() as opened:
         for frame in frames:
@@ -137,8 +124,7 @@ def finish(job: Job, folder: Path) -> None:
     """Writes the card, README.md."""
     files = {name: folder / f"{name}.parquet" for name in ABOUT}
     rows = {name: pq.read_metadata(file).num_rows for name, file in files.items() if exists(file)}
-    with atomic(folder / "README.md", summed=False) as temporary:
-        temporary.write_text(card(job, rows), encoding="utf-8")
+    write_text(folder / "README.md", card(job, rows))
 
 
 def card(job: Job, rows: dict[str, int]) -> str:

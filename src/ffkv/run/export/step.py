@@ -44,7 +44,8 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     chosen = find_format(format_name)
     examples = chosen.examples if wanted.examples is None else wanted.examples
     sentences = chosen.sentences if wanted.sentences is None else wanted.sentences
-    names = {"model_id": wanted.model_id or default_model_id(run), "set": wanted.set}
+    name = re.sub(r"[^a-z0-9._-]+", "-", public_name(run).rpartition("/")[2].lower()).strip("-._") or "model"
+    names = {"model_id": wanted.model_id or name, "set": wanted.set}
     selection = _select(run, chosen, wanted.memories, examples, sentences)
     own = identity(run, format_name, selection, {"examples": examples, **names})
     found = read_facts(output, own)
@@ -70,12 +71,6 @@ def find_format(name: str) -> Format:
     if name not in FORMATS:
         raise UserError(f"There is no format {name!r}. There are {', '.join(FORMATS)}.{ELSEWHERE}")
     return load("formats", name)
-
-
-def default_model_id(run: Run) -> str:
-    """Returns the last part of the checkpoint's name, in small letters."""
-    last = public_name(run).rpartition("/")[2].lower()
-    return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._") or "model"
 
 
 def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:

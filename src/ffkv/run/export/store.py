@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists, read_json
 from ffkv.base.process.progress import progress
 from ffkv.base.terminal import in_bytes
@@ -101,8 +101,8 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
             for name in store.sizes:
                 with (store.folder / name).open("rb+") as file:
                     os.fsync(file.fileno())
-            with atomic(store.folder / "blocks.json", summed=False) as temporary:  # how many are on the disk
-                temporary.write_text(json.dumps({"key": key, "done": number + 1}))
+            # How many are on the disk.
+            write_text(store.folder / "blocks.json", json.dumps({"key": key, "done": number + 1}))
             bar.update(tokens[number])
 
 

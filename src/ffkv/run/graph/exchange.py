@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists, read_json
 from ffkv.base.terminal import plain
 from ffkv.base.version import version
@@ -91,7 +91,9 @@ def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
-    metadata: dict[str, Any] = {"slug": slug or _slug(graph), "scan": "ffkv", "transcoder_list": []}
+    asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
+    words = [*re.findall("[a-z0-9]+", graph.text.lower())[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]]
+    metadata: dict[str, Any] = {"slug": slug or "-".join(words), "scan": "ffkv", "transcoder_list": []}
     metadata |= {"prompt_tokens": graph.tokens["token"].tolist(), "prompt": graph.text, "schema_version": 1}
     info = {"baseline": graph.baseline, "share": graph.share, "kept": as_plain(graph.kept)}
     metadata["info"] = {"generator": {"name": "ffkv", "version": version()}, **info}
@@ -147,8 +149,7 @@ def add_to_list(metadata: dict[str, Any], folder: Path) -> None:
     """Adds a graph to the list of its folder, in place of an earlier one of its name. Raises UserError if there is no such list."""
     found = _listed(folder)
     graphs = [*(graph for graph in found["graphs"] if graph["slug"] != metadata["slug"]), metadata]
-    with atomic(folder / LIST, summed=False) as temporary:
-        temporary.write_text(json.dumps({**found, "graphs": graphs}, indent=2) + "\n")
+    write_text(folder / LIST, json.dumps({**found, "graphs": graphs}, indent=2) + "\n")
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -159,12 +160,6 @@ def _listed(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is no list of graphs ({error}). Write the graph into another folder.") from error
     return dict(found)
-
-
-def _slug(graph: Graph) -> str:
-    words = re.findall("[a-z0-9]+", graph.text.lower())
-    asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
-    return "-".join([*words[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]])
 
 
 def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: str, **others: Any) -> dict[str, Any]:

@@ -58,9 +58,10 @@ class Card:
 
     @functools.cached_property
     def triggers(self) -> list[Any]:
-        """The strongest trigger examples: rows of `Memory.triggers`; also patterns (numbers of those that each has)."""
-        columns = self._examples("positive")
-        return rows_of({**columns, "patterns": pattern_numbers(self.patterns, columns["rank"])})
+        """The strongest trigger examples: rows of `Memory.triggers`; also patterns (numbers, from 1, of those that each has)."""
+        columns, having = self._examples("positive"), [{*pattern.ranks} for pattern in self.patterns]
+        numbers = [[number for number, ranks in enumerate(having, 1) if rank in ranks] for rank in columns["rank"]]
+        return rows_of({**columns, "patterns": numbers})
 
     @functools.cached_property
     def negative(self) -> list[Any]:
@@ -173,17 +174,6 @@ def cards_of(run: Run, named: Iterable[str], cards: Iterable[Card]) -> list[Card
 def _in_order(run: Run, names: Iterable[str], shown: int, predicted: int) -> list[Card]:
     found = sorted(map(run.memory, names), key=lambda memory: (memory.layer, memory.memory))
     return [Card(run, memory, shown=shown, predicted=predicted) for memory in found]
-
-
-def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:
-    """Returns the numbers, from 1, of the patterns that each trigger example has.
-
-    Args:
-        patterns: one row per pattern; `ranks` are those of the trigger examples that have it.
-        ranks: ranks of the trigger examples [example].
-    """
-    having = [set(pattern.ranks) for pattern in patterns]
-    return [[number for number, of_pattern in enumerate(having, 1) if rank in of_pattern] for rank in ranks]
 
 
 def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[tuple[int, int]]:

@@ -301,12 +301,11 @@ def verdicts(run: Run, control: Run | None = None) -> pd.DataFrame:
 def as_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """Returns judged claims as the table `VERDICTS`."""
     none = rules.Estimate()
-    return VERDICTS.frame(
-        [
-            (
-                *(each.claim.name, each.claim.words, each.claim.figure, each.paper.value),
-                *(*each.own[:5], *(each.control or none)[:3], each.verdict, each.reason),
-            )
-            for each in judged
-        ]
-    )
+    rows = [
+        (
+            *(each.claim.name, each.claim.words, each.claim.figure, each.paper.value),
+            *(*each.own[:5], *(each.control or none)[:3], each.verdict, each.reason),
+        )
+        for each in judged
+    ]
+    return VERDICTS.frame(rows)

@@ -280,17 +280,10 @@ def boxes(axes: Axes, table: pd.DataFrame) -> None:
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
-    drawn = axes.bxp(
-        stats,
-        positions=table["layer"],
-        widths=0.6,
-        showfliers=False,
-        showcaps=len(table) <= APART,
-        patch_artist=True,
-        manage_ticks=False,
-        boxprops={"facecolor": colours(6)[4], "edgecolor": "0.2"},
-        medianprops={"color": "black", "linewidth": 1.8},
-    )
+    look: dict[str, Any] = {"widths": 0.6, "showfliers": False, "showcaps": len(table) <= APART, "patch_artist": True}
+    look |= {"boxprops": {"facecolor": colours(6)[4], "edgecolor": "0.2"}}
+    look |= {"medianprops": {"color": "black", "linewidth": 1.8}}
+    drawn = axes.bxp(stats, positions=table["layer"], manage_ticks=False, **look)
     for part, artists in drawn.items():
         for each in artists:
             each.set_label(f"_{part}")
@@ -324,14 +317,9 @@ def stacked_panels(panels: Sequence[Panel], paper: bool, marks: tuple[str, np.nd
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
         axis.set_title(title)
     if marks:
-        look = {
-            "color": "white",
-            "edgecolors": "0.15",
-            "marker": "D",
-            "s": 16 if panels[0][1] <= 24 else 6,
-            "zorder": 3,
-        }
-        axes[0].scatter(np.arange(panels[0][1]), marks[1], label=marks[0], **look)
+        look = {"color": "white", "edgecolors": "0.15", "marker": "D", "zorder": 3}
+        size = 16 if panels[0][1] <= APART else 6
+        axes[0].scatter(np.arange(panels[0][1]), marks[1], size, label=marks[0], **look)
     for axis in axes[::PANELS_ACROSS]:
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])

@@ -37,15 +37,9 @@ def read_line(run: Run) -> Markup:
     """Says what the model is, how many tokens of which text it read, and when the tables were made."""
     tokens = sum(int(about["tokens"]) for about in run.files.corpora.values())
     made = max(path.stat().st_mtime for path in run.files.table_files.values())
-    date = datetime.fromtimestamp(made, UTC)
-    return Markup("{}, {} layers, read {} tokens of {}. Run {}, {} {}.").format(
-        run.anatomy.architecture,
-        len(run.anatomy.layers),
-        number(tokens),
-        visible(corpus_name(run)),
-        run.name,
-        date.day,
-        f"{date:%B %Y}",
+    date, its = datetime.fromtimestamp(made, UTC), run.anatomy
+    return Markup("{}, {} layers, read {} tokens of {}. Run {}, {} {:%B %Y}.").format(
+        its.architecture, len(its.layers), number(tokens), visible(corpus_name(run)), run.name, date.day, date
     )
 
 

@@ -181,12 +181,7 @@ def heading_of(name: str) -> str:
     return in_front + FIGURES[name].title
 
 
-def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
-    """Returns the sections of the page, one per branch, see `arrange_one`."""
-    return [arrange_one(run, branch, exhibits) for branch in branches_of(run)]
-
-
-def arrange_one(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
+def arrange(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
     """Returns the section of a branch: the branch, its figures, and the tables before and after."""
     section, drawn = load_section(branch.name), of_section(branch.name, exhibits)
     return {"branch": branch, "exhibits": drawn, "before": section.before(run), "after": section.after(run)}
@@ -266,13 +261,11 @@ def draw_training(run: Run, paper: Any) -> Drawing:
     return figure
 
 
+TRAINING = caption(__package__, "training")
 SECTION = Section(
     {
         "training": Figure(
-            (LOSS,),
-            draw_training,
-            caption(__package__, "training"),
-            applies=lambda run: run.settings.model.checkpoint == EMBEDDED,
+            (LOSS,), draw_training, TRAINING, applies=lambda run: run.settings.model.checkpoint == EMBEDDED
         )
     }
 )

@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import find, is_file
 from ffkv.run.report import drawing, section, svg
 from ffkv.run.report.cards import Leads, cards_of, make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims, sum_of_claims
-from ffkv.run.report.registry import FIGURES, has_figure
+from ffkv.run.report.registry import FIGURES, branches_of, has_figure
 from ffkv.run.report.wording import make_environment, short_name
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run, check_run
@@ -60,12 +60,10 @@ def write_report(run: Run, output: Path | str) -> None:
     exhibits, judged = section.draw_exhibits(run, control), judge_claims(run, control)
     page = render(run, exhibits, judged, control, [page.stem for page in find(Path(output).parent, "memories/*.html")])
     for name, exhibit in exhibits.items():
-        with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
-            temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
-    with atomic(Path(output).parent / "verdicts.csv", summed=False) as temporary:
-        as_table(judged).to_csv(temporary, index=False)
-    with atomic(Path(output), summed=False) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        drawn = f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}'
+        write_text(Path(output).parent / "figures" / f"{name}.svg", drawn)
+    write_text(Path(output).parent / "verdicts.csv", as_table(judged).to_csv(index=False))
+    write_text(output, page)
 
 
 def render(
@@ -81,7 +79,8 @@ def render(
     pages: names of the memories that have a page of their own in the folder `memories` beside this one.
     """
     environment = make_environment(("ffkv.run.report", "."))
-    sections, cards = section.arrange(run, exhibits), make_cards(run)
+    sections = [section.arrange(run, branch, exhibits) for branch in branches_of(run)]
+    cards = make_cards(run)
     tables = [each.table for one in sections for each in one["before"] + one["after"] if each.table]
     named = cards_of(run, [name for table in tables for name in table.named], cards)
     names = {card.memory.name for card in [*cards, *named]}

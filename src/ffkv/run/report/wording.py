@@ -80,11 +80,8 @@ def note(package: str, name: str, /, **values: Any) -> str:
 
 def written(package: str, name: str, run: Run, /, **values: Any) -> dict[str, str]:
     """Returns the parts of a table of the `texts.toml` of a package, filled in with a run and with other values that they name."""
-
-    def table(name: str, **values: str | int) -> pd.DataFrame:
-        return rows(run.table(name), **values)
-
-    return {part: text.render(run=run, table=table, **values) for part, text in _templates(package, name).items()}
+    values |= {"run": run, "table": lambda name, **values: rows(run.table(name), **values)}
+    return {part: text.render(values) for part, text in _templates(package, name).items()}
 
 
 OF_PREFIXES, BOX = (_texts(__package__)[name] for name in ("of_prefixes", "box"))

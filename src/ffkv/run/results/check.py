@@ -9,19 +9,9 @@ from typing import Any, NamedTuple
 from safetensors import safe_open
 
 from ffkv.base.errors import UserError
-from ffkv.base.files import hdf5, tables
+from ffkv.base.files import hdf5, stored, tables
 from ffkv.base.files.atomic import PARTIAL, PROGRESS, is_written
 from ffkv.base.files.datasets import Checked
-from ffkv.base.files.stored import (
-    Damaged,
-    Foreign,
-    check_identities,
-    output_of,
-    sum_path,
-    target_of,
-    unreadable,
-    verify_sum,
-)
 from ffkv.base.lookup import exists, is_dir, is_file, read_json, strange_entries
 from ffkv.base.process.workers import Lost, apart
 from ffkv.branches.settings import Settings
@@ -71,7 +61,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     for path, found in zip(whole, apart(lambda path: _look_at(path, folder), whole, _seconds), strict=True):
         if isinstance(found, Lost):
             reason = f"was made to harm, or the memory is used up: the process that read it {found.how}."
-            found = Problem(target_of(path), "doubtful", reason)
+            found = Problem(stored.target_of(path), "doubtful", reason)
         if found:
             problems.setdefault(found.path, found)
     read = sum(map(os.path.isfile, whole))
@@ -144,26 +134,26 @@ def _requests(folder: Path) -> Iterator[Problem]:
 def _is_output(path: Path) -> bool:
     """Tells whether a step wrote this; of folders, only as a whole: a file in them may be missing."""
     if is_dir(path):
-        return exists(sum_path(path))
-    return not path.name.startswith(".") and (path.suffix in READERS or exists(sum_path(output_of(path))))
+        return exists(stored.sum_path(path))
+    return not path.name.startswith(".") and (path.suffix in READERS or exists(stored.sum_path(stored.output_of(path))))
 
 
 def _look_at(path: Path, folder: Path) -> Problem | None:
-    output = target_of(path)
+    output = stored.target_of(path)
     try:
-        verify_sum(path)
+        stored.verify_sum(path)
         if is_file(path) and path.suffix in READERS:
             READERS[path.suffix](path, folder)
-    except Damaged as error:
+    except stored.Damaged as error:
         kind, reason = "damaged", str(error).split(". Delete ")[0] + "."
-    except Foreign as error:
+    except stored.Foreign as error:
         kind, reason = "foreign", str(error)
     except UserError as error:
         kind, reason = "doubtful", str(error)
     except Exception as error:  # a file may be made so that a library fails in any way
-        kind, reason = "doubtful", str(unreadable(path, error))
+        kind, reason = "doubtful", str(stored.unreadable(path, error))
     else:
-        if exists(sum_path(output_of(path))):
+        if exists(stored.sum_path(stored.output_of(path))):
             return None
         kind = "doubtful"
         reason = "has no checksum beside it, so nobody can tell whether it is whole. Ignore this if you changed it."
@@ -191,7 +181,7 @@ def _belonging(path: Path, folder: Path) -> tuple[dict[str, Any], dict[str, int]
 def _read_table(path: Path, folder: Path) -> None:
     name = path.relative_to(folder).as_posix()
     table = tables.read(path, known.foreign if (known := table_of(name)) else [])
-    check_identities(path, table.attrs, _belonging(path, folder)[0])
+    stored.check_identities(path, table.attrs, _belonging(path, folder)[0])
     checked(path, name, table)
 
 

@@ -22,8 +22,6 @@ def collections(run: Run) -> pd.DataFrame:
         run: a finished run.
     Returns:
         One row per memory of a list, the lists by their names; then one row per note.
-    Columns:
-        (those that `columns.toml` has)
     Raises:
         UserError: a journal cannot be read, or it is about another model.
     Examples:

@@ -12,13 +12,8 @@ from ffkv.branches.settings import EMBEDDED, Settings
 from ffkv.run import annotation_tables
 
 WHOLE = (
-    "settings.json",
-    "model",
-    "values.h5",
-    "corpus/train.h5",
-    "corpus/validation.h5",
-    "triggers.h5",
-    "sampled_prefixes.h5",
+    *("settings.json", "model", "values.h5"),
+    *("corpus/train.h5", "corpus/validation.h5", "triggers.h5", "sampled_prefixes.h5"),
 )
 EARLIER = "an earlier ffkv made the run, which did not measure it"
 # All tables of a run, by their paths; those by group of layers with {group}.

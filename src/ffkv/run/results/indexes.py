@@ -25,12 +25,8 @@ from ffkv.run.results.run_files import RunFiles, read_table, unknown
 
 LABELS = "annotation/patterns.parquet"
 PLACE = ["annotator", "layer", "memory"]
-SCORES = (
-    "detection",
-    "same_word",
-    "fuzzing",
-    "simulation",
-)  # of an explanation, packages/ffkv-machines/README.md defines them
+# Of an explanation: packages/ffkv-machines/README.md defines them.
+SCORES = ("detection", "same_word", "fuzzing", "simulation")
 EXPLANATION = [*PLACE, "label", "refusal", *SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
 ROLES = {"role": ALL_TYPES, "output_role": OUTPUTS}  # the values of these columns of the statistics
 
@@ -257,21 +253,21 @@ def _is_there(files: RunFiles, name: str) -> bool:
 
 @Index
 def effects_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `intervention/by_memory`. It is empty if the run changes no memories, or has not done so yet."""
-    return files.details("intervention/by_memory") if has_effects(files) else BY_MEMORY.frame([])
+    """The table `intervention/by_memory`, with the memory's row in flat arrays. It is empty if the run changes no memories, or has not
+    done so yet."""
+    return _with_row(files, files.details("intervention/by_memory") if has_effects(files) else BY_MEMORY.frame([]))
 
 
 def effects(files: RunFiles) -> pd.Series:
     """Returns the column `effect` of `Run.memories` of the memories that the run removed, by row in flat arrays."""
-    return total_effect(_with_row(files, effects_by_memory(files)).set_index("row"))
+    return total_effect(effects_by_memory(files).set_index("row"))
 
 
 @Index
 def sampled_keys(files: RunFiles) -> np.ndarray:
     """Tells of each memory whether the run sought patterns in its trigger examples [memory]."""
     table, found = files.details("keys/by_prefix"), np.zeros(files.anatomy.layer_offset[-1], bool)
-    own = table[table["sample"] == "trigger"]
-    found[np.asarray(files.anatomy.layer_offset)[own["layer"].to_numpy(int)] + own["memory"].to_numpy(int)] = True
+    found[_with_row(files, table[table["sample"] == "trigger"])["row"]] = True
     return found
 
 

@@ -83,11 +83,7 @@ class Memory:
     @functools.cached_property
     @with_columns
     def triggers(self) -> pd.DataFrame:
-        """The trigger examples, the highest coefficient first, one row per example.
-
-        Columns:
-            (those that `columns.toml` has)
-        """
+        """The trigger examples, the highest coefficient first, one row per example."""
         return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, "positive"))
 
     @functools.cached_property
@@ -104,8 +100,6 @@ class Memory:
 
         Returns:
             One row per token, the highest logit first.
-        Columns:
-            (those that `columns.toml` has)
         Raises:
             UserError: the run keeps fewer tokens than `count`.
         """
@@ -118,9 +112,6 @@ class Memory:
 
         There are no rows if the run did not measure it (setting `translation.reading_texts`), or if the factors of the memory are not
         known.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         if not indexes.has_read_tokens(self.run.files):
             return pd.DataFrame(columns=["factor", "token", "id", "auc", "permuted_auc"])
@@ -149,8 +140,6 @@ class Memory:
             by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the
                 sampled validation prefixes; "triggers": by trigger examples that both have.
             count: the most rows.
-        Columns:
-            (those that `columns.toml` has)
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """
@@ -169,9 +158,6 @@ class Memory:
 
         There are no rows if the memory is not among the sampled keys (see `sampled` and `seek_patterns`), or if its
         trigger examples have no pattern.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         files = self.run.files
         table = indexes.trigger_patterns.in_memory(files)
@@ -220,9 +206,6 @@ class Memory:
         """What people and machines see in the trigger examples, one row per annotator and pattern (docs/annotation.md).
 
         There are no rows if nobody judged the memory's key, or if whoever did saw no pattern.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         return self._own(indexes.labels(self.run.files))
 
@@ -232,9 +215,6 @@ class Memory:
         """How machines explain the memory, and how good that is, one row per machine (docs/annotation.md).
 
         There are no rows if no machine explained it.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         return self._own(indexes.explanations(self.run.files))
 
@@ -271,13 +251,9 @@ class Memory:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
 
         There are no rows if the memory is not among those that the run changed.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         table = indexes.effects_by_memory(self.run.files)
-        own = (table["layer"].to_numpy() == self.layer) & (table["memory"].to_numpy() == self.memory)
-        return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
+        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
@@ -304,9 +280,6 @@ class Memory:
         """How often the coefficient falls into each bin, over the prefixes of every eighth sentence, one row per bin.
 
         The first bin holds all coefficients that are not positive.
-
-        Columns:
-            (those that `columns.toml` has)
         """
         with self.run.files.open_triggers() as file:
             counts = file["histogram"][self._row]

@@ -31,12 +31,16 @@ _row_type: Any = functools.cache(collections.namedtuple)
 
 
 def with_columns(table: Returns, more: str = "") -> Returns:
-    """Writes into the docstring of a function what the columns of its table are, and those of a table `more`."""
+    """Writes into the docstring of a function what the columns of its table are, and those of a table `more`.
+
+    They stand before what it raises, or else at its end.
+    """
     columns = COLUMNS[table.__name__] | COLUMNS.get(more, {})
     listed = (f"{names}: {what}" for names, what in columns.items())
     lines = (textwrap.fill(line, 112, initial_indent="    ", subsequent_indent=" " * 8) for line in listed)
-    own = inspect.cleandoc(table.__doc__ or "")
-    table.__doc__ = own.replace("    (those that `columns.toml` has)", "\n".join(lines))
+    told = "\n".join(["Columns:", *lines])
+    before, raises, errors = inspect.cleandoc(table.__doc__ or "").partition("Raises:\n")
+    table.__doc__ = f"{before}{told}\n{raises}{errors}" if raises else f"{before}\n\n{told}"
     return table
 
 

@@ -335,16 +335,9 @@ class RunFiles:
         Raises:
             UserError: see `ffkv.run.results.jobs.read_jobs`.
         """
-        return (
-            read_jobs(self.folder, self.settings)
-            .groupby("rule", sort=False, as_index=False)
-            .agg(
-                jobs=("seconds", "size"),
-                seconds=("seconds", "sum"),
-                longest=("seconds", "max"),
-                memory=("memory", "max"),
-            )
-        )
+        jobs = read_jobs(self.folder, self.settings).groupby("rule", sort=False, as_index=False)
+        seconds = {"jobs": ("seconds", "size"), "seconds": ("seconds", "sum"), "longest": ("seconds", "max")}
+        return jobs.agg(**seconds, memory=("memory", "max"))
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:

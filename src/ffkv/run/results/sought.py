@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.atomic import atomic
+from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import read_json
 from ffkv.base.version import RELEASE
 from ffkv.branches.keys.key_sample import Examples, first_of_each, prefix_words
@@ -51,8 +51,8 @@ def seek_patterns(files: RunFiles, layer: int, memory: int) -> pd.DataFrame:
     rows = pattern_rows(layer, [key], detect_patterns([key.prefixes], detector(files)))
     patterns = sort_patterns(files, PATTERNS.frame(rows))
     try:
-        with atomic(kept_file(files, layer, memory), summed=False) as temporary:
-            temporary.write_text(json.dumps({"made_from": _made_from(files, key), "patterns": rows}), encoding="utf-8")
+        content = json.dumps({"made_from": _made_from(files, key), "patterns": rows})
+        write_text(kept_file(files, layer, memory), content)
     except UserError as error:
         patterns.attrs[UNKEPT] = str(error)
     return patterns

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.corpus.encode import grouped, replace_surrogates, tokenize
 from ffkv.run.results.collections import expand
 from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
@@ -152,15 +152,9 @@ def read_texts(run: Run, model: "RunModel", texts: Iterable[str | int]) -> Itera
 
 def pieces(texts: Iterable[Text], most: int) -> Iterator[list[Text]]:
     """Groups texts, in their order, into pieces of at most `most` tokens, or of one text. There is one piece or more."""
-    piece: list[Text] = []
-    tokens = 0
-    for text in texts:
-        if piece and tokens + len(text.ids) > most:
-            yield piece
-            piece, tokens = [], 0
-        piece.append(text)
-        tokens += len(text.ids)
-    yield piece
+    found = grouped(texts, most)
+    yield next(found, [])
+    yield from found
 
 
 def index_of(run: Run, texts: Sequence[Text]) -> pd.MultiIndex:
