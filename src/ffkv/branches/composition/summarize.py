@@ -38,8 +38,10 @@ def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.
 def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Computes the share of prefixes on which no memory predicts the same token as its layer (figure 8).
 
-    Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
+    Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it. Layers whose units add up to the
+    residual stream have no rows.
     """
+    table = table[table["agreeing"] >= 0]
     readings = [
         shares(table.assign(none=table[agreeing] == 0), "none", "no_agreement", "prefixes").assign(reading=reading)
         for reading, agreeing in READINGS.items()
@@ -50,9 +52,10 @@ def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
 def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     """Describes the prefixes on which an active memory agrees with its layer (figure 8).
 
-    A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them.
+    A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them. Layers whose
+    units add up to the residual stream have no rows.
     """
-    table = table.assign(short=table["words"] < short_prefix)
+    table = table[table["agreeing"] >= 0].assign(short=table["words"] < short_prefix)
     rows = []
     for layer, prefixes in [(-1, table), *table.groupby("layer")]:
         cases = prefixes[prefixes["agreeing"] > 0]

@@ -47,6 +47,8 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
             r = predictions(lens, states.r, layer, final)
             y = predictions(lens_of_values, states.y, layer, change=True)
             agrees = projected.top[None] == y.ids[:, None]  # memories that predict what y predicts [prefix, memory]
+            counts = ((states.m > 0) & agrees).sum(1), agrees.sum(1)
+            agreeing, of_all = (-1 if layer in given.anatomy.of_stream else each.astype(np.int32) for each in counts)
             read = {
                 "reading": reading,
                 "layer": layer,
@@ -56,8 +58,8 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
                 "final": final,
                 "probability": r.probability,
                 "tied": r.tied.astype(np.int8) + y.tied,
-                "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
-                "agreeing_all": agrees.sum(1).astype(np.int32),
+                "agreeing": agreeing,
+                "agreeing_all": of_all,
             }
             by_prefix.append(pd.DataFrame(read))
             found += [projected] if reading == fitted.readings[0] else []

@@ -104,7 +104,9 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
         run = stack.enter_context(tap(model, layers, "mbsuy"))
         run(ids, receive, gradients=True)
     for read in reads.values():
-        read.paths = _paths(read.h, zeros[: read.layer.index + 1])
+        # Through a dictionary of the residual stream a layer reads what it writes itself: no sum of what is before it.
+        through = zeros[: read.layer.index + 1]
+        read.paths = _paths(read.h.detach() if read.layer.index in loaded.anatomy.of_stream else read.h, through)
         read.h = read.h.detach()
         read.routers = {number: own for number, own in read.routers.items() if torch.equal(own.state, read.x)}
     return Pass(embedding[0], states, reads)
