@@ -26,10 +26,7 @@ class Call(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """The values of a dictionary: a second matrix. y is that of the model, so that y = Σ m_i v_i + b + S x + error.
-
-    If the units add up to the residual stream h + y, then y = Σ m_i v_i + b + S x - h + error.
-    """
+    """The values of a dictionary: a second matrix. y is that of the model, y = Σ m_i v_i + b + S x - h + error, see `Call`."""
 
     def __init__(self, values: Tensor, bias: Tensor, skip: Tensor | None = None, of_stream: bool = False):
         """Takes values [unit, d], b [d] and S [d, d]; None if the dictionary passes nothing on. `of_stream`: calls have an h."""
@@ -72,6 +69,9 @@ class Dictionaries:
     choose: Callable[[nn.Module, Sequence[Layer], Tensor, Dictionary], tuple[list[DictionaryPlace], list[str]]]
     # puts them into these places of a model, from the folder; returns a hash over them. Raises UserError if one cannot be read
     install: Callable[[nn.Module, Sequence[DictionaryPlace], str], str]
+    # the sizes of a model (`ffkv.model.shape.Shape`) with units in the place of memories, from those without, for plans. No number
+    # of a dictionary is read. Raises UserError if its files do not fit
+    resize: Callable[[Any, Dictionary], Any]
 
 
 def dictionaries() -> Dictionaries:

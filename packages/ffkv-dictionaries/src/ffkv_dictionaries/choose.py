@@ -17,15 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir
 from ffkv.base.settings import Dictionary as Settings
 from ffkv.model.anatomy import DictionaryPlace, Layer
 from ffkv.model.dictionaries import Dictionaries
 from ffkv.model.effects.reads import Read, find_norm, hear
 from ffkv.model.placement import in_float32
+from ffkv.model.shape import Shape
 from ffkv.model.tap import hooks
 from ffkv.model.tap.tap import flat
+from ffkv_dictionaries.files import find_below
 from ffkv_dictionaries.forms import Dictionary, form_of
 from ffkv_dictionaries.layer import LargestMemories, activate, as_read, gain_of, put
+from ffkv_dictionaries.tensors import stored_in
 
 MOST = 0.9  # largest share of variance that a dictionary may leave unexplained
 ROUNDED = 4  # times the precision of the model's type: what a sum of two numbers may be off by, relative to them
@@ -119,7 +123,35 @@ def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str) ->
     return digest.hexdigest()[:16]
 
 
-DICTIONARIES = Dictionaries(choose_places, install)
+def count_units(settings: Settings, layers: int, width: int) -> dict[int, int]:
+    """Returns the number of units of each layer that a dictionary is read in, from what its files say of their tensors.
+
+    `layers`: number of the model's. `width`: d. Raises UserError if the files cannot be read, or have no matrix of this width.
+    """
+    if not settings.path:
+        return {}
+    path, found = Path(settings.path), dict[int, int]()
+    for number, place in _of_layers(form_of(path).layers(path), settings, layers).items():
+        files = find_below(place, "*.safetensors", "*.npz") if is_dir(place) else [place]
+        shapes = [stored.shape for file in files for stored in stored_in(file).values() if len(stored.shape) == 2]
+        sides = [sum(shape) - width for shape in shapes if width in shape]  # the other side of each matrix
+        if not sides:
+            raise UserError(
+                f"{place} has no matrix that reads vectors of {width} numbers: it is a dictionary of another model."
+            )
+        found[number] = max(sides, key=lambda side: (side != width, side))  # a skip connection is no matrix of units
+    return found
+
+
+def resize(shape: Shape, settings: Settings) -> Shape:
+    """Returns the sizes of a model that is read through dictionaries. Raises: see `count_units`."""
+    units = count_units(settings, shape.layers, shape.width)
+    memories = tuple(units.get(layer, own) for layer, own in enumerate(shape.memories))
+    more = 2 * shape.width * sum(units.values())  # beside the layers, which write as they do
+    return shape._replace(memories=memories, parameters=shape.parameters + more, body=shape.body + more)
+
+
+DICTIONARIES = Dictionaries(choose_places, install, resize)
 
 
 def _largest(
@@ -252,7 +284,7 @@ def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str,
     first = layer.second_matrices[0].first_matrices[0]
     norm = next((name for name, module in model.named_modules() if module is read.norm), "")
     inputs: dict[str, tuple[str, str]] = {"normed": (first, "")}
-    if norm:
+    if read.norm is not None and norm:
         gain, bias = gain_of(read.norm, read.x.shape[1])
         if bool(gain.all()) and (bool((gain - 1).any()) or bool(bias.any())):
             inputs["unscaled"] = first, norm

@@ -1,7 +1,6 @@
 """What the page shows and says about composition: figures 7 and 8."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure as Drawing
@@ -44,7 +43,7 @@ def _line(reading: str, label: str, agreeing: str) -> Line:
 
 
 def none_agrees(agreeing: str) -> Units:
-    """Returns of each prefix and layer whether no memory agrees, by the column that counts those that do: of layers that have one."""
+    """Returns of each prefix and layer whether no memory agrees, by the column that counts those that do, -1 for none."""
     found = by_prefix("composition/by_prefix", lambda table: (table[agreeing] == 0).where(table[agreeing] >= 0))
     return found._replace(numbers=lambda run: found.numbers(run).dropna())
 
@@ -70,12 +69,10 @@ SECTION = Section(
             ),
             ACTIVE_CURVES,
         ),
-        "figure_8": replace(
-            figure_of_lines(
-                [Panel(NONE_AGREES, "prefixes", percentages=True, limits=(0, 1))],
-                caption(__package__, "figure_8"),
-                (CASES,),
-            ),
+        "figure_8": figure_of_lines(
+            [Panel(NONE_AGREES, "prefixes", percentages=True, limits=(0, 1))],
+            caption(__package__, "figure_8"),
+            (CASES,),
             applies=lambda run: len(run.anatomy.of_stream) < len(run.anatomy.layers),
         ),
     },

@@ -1,6 +1,7 @@
 """Summaries of figures 7 and 8: how many memories compose a layer's output, and whether one of them predicts it.
 
 `table` has the rows of `BY_PREFIX` of all layers. A function returns a table of its figure (`tables`).
+Those of figure 8 leave out layers whose units add up to the residual stream.
 """
 
 from collections.abc import Mapping
@@ -38,8 +39,7 @@ def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.
 def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Computes the share of prefixes on which no memory predicts the same token as its layer (figure 8).
 
-    Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it. Layers whose units add up to the
-    residual stream have no rows.
+    Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
     """
     table = table[table["agreeing"] >= 0]
     readings = [
@@ -52,8 +52,7 @@ def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
 def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     """Describes the prefixes on which an active memory agrees with its layer (figure 8).
 
-    A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them. Layers whose
-    units add up to the residual stream have no rows.
+    A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them.
     """
     table = table[table["agreeing"] >= 0].assign(short=table["words"] < short_prefix)
     rows = []

@@ -1,12 +1,9 @@
 """The tables of the branch `composition`."""
 
-from typing import Any
-
 from ffkv.base.files.columns import BOX, LAYER, WILSON, count, flag, layer, number, share, table, word
 
 READINGS = {"active": "agreeing", "all": "agreeing_all"}  # of "no memory agrees": the column that counts agreement
-OF_STREAM = "-1 if they add up to the residual stream"
-SIGNED: dict[str, Any] = {"dtype": "int32", "lowest": -1}
+STREAM = "-1 if they add up to the residual stream"
 
 BY_PREFIX = table(
     "composition/by_prefix/{group}.parquet",
@@ -15,10 +12,8 @@ BY_PREFIX = table(
     count("prefix", "number of the sampled prefix", "int32"),
     count("active", "memories with m > 0", "int32"),
     share("share", "active memories / all memories"),
-    number("agreeing", f"active memories whose value predicts what the layer predicts; {OF_STREAM}", **SIGNED),
-    number(
-        "agreeing_all", f"memories, active or not, whose value predicts what the layer predicts; {OF_STREAM}", **SIGNED
-    ),
+    count("agreeing", f"active memories whose value predicts what the layer predicts; {STREAM}", "int32", -1),
+    count("agreeing_all", f"memories, active or not, whose value predicts it; {STREAM}", "int32", -1),
     count("effective", "smallest number of memories that reach `composition.mass` of the summed size", "int32"),
     number("participation", "participation ratio of the sizes", "1", lowest=0),
     flag("target_is_stop_word", "whether the next token is a stop word"),

@@ -47,8 +47,6 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
             r = predictions(lens, states.r, layer, final)
             y = predictions(lens_of_values, states.y, layer, change=True)
             agrees = projected.top[None] == y.ids[:, None]  # memories that predict what y predicts [prefix, memory]
-            counts = ((states.m > 0) & agrees).sum(1), agrees.sum(1)
-            agreeing, of_all = (-1 if layer in given.anatomy.of_stream else each.astype(np.int32) for each in counts)
             read = {
                 "reading": reading,
                 "layer": layer,
@@ -58,10 +56,11 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
                 "final": final,
                 "probability": r.probability,
                 "tied": r.tied.astype(np.int8) + y.tied,
-                "agreeing": agreeing,
-                "agreeing_all": of_all,
+                "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
+                "agreeing_all": agrees.sum(1).astype(np.int32),
             }
-            by_prefix.append(pd.DataFrame(read))
+            none = dict.fromkeys(("agreeing", "agreeing_all"), -1) if layer in given.anatomy.of_stream else {}
+            by_prefix.append(pd.DataFrame({**read, **none}))
             found += [projected] if reading == fitted.readings[0] else []
     names = {field for field in vars(plain) if field != "attributes"}
     joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}
