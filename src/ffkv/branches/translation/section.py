@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from ffkv.branches.composition.section import SECTION as COMPOSITION
 from ffkv.run.report.curve import Line, Panel
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure_of_lines
@@ -87,7 +88,8 @@ def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Fi
             "settled": _settled(run) if name == "translation_fit" else None,
         }
 
-    return figure_of_lines(made, caption(__package__, name, values))
+    has = COMPOSITION.figures["figure_8"].applies if name == "translated_composition" else lambda run: True
+    return figure_of_lines(made, caption(__package__, name, values), applies=has)
 
 
 def _settled(run: Run) -> dict[str, str] | None:
