@@ -73,7 +73,6 @@ SECTION = Section(
             [Panel(NONE_AGREES, "prefixes", percentages=True, limits=(0, 1))],
             caption(__package__, "figure_8"),
             (CASES,),
-            applies=lambda run: len(run.anatomy.of_stream) < len(run.anatomy.layers),
         ),
     },
     numbers(__package__),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from ffkv.branches.composition.section import SECTION as COMPOSITION
 from ffkv.run.report.curve import Line, Panel
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.section import Figure, Section, TableBlock, caption, figure_of_lines
@@ -88,8 +87,12 @@ def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Fi
             "settled": _settled(run) if name == "translation_fit" else None,
         }
 
-    has = COMPOSITION.figures["figure_8"].applies if name == "translated_composition" else lambda run: True
-    return figure_of_lines(made, caption(__package__, name, values), applies=has)
+    def has_rows(
+        run: Run,
+    ) -> bool:  # of figure 8, layers that are read through dictionaries of the residual stream have none
+        return name != "translated_composition" or len(run.anatomy.of_stream) < len(run.anatomy.layers)
+
+    return figure_of_lines(made, caption(__package__, name, values), applies=has_rows)
 
 
 def _settled(run: Run) -> dict[str, str] | None:

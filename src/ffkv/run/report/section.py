@@ -73,7 +73,6 @@ def figure_of_lines(
     caption: Callable[[Run], Caption],
     more_tables: tuple[str, ...] = (),
     one_axis: bool = False,
-    applies: Callable[[Run], bool] = lambda run: True,
 ) -> Figure:
     """Returns a figure of panels side by side, with the legend of the first one, and the curves of all.
 
@@ -93,7 +92,7 @@ def figure_of_lines(
     shown = [(place, line) for place, panel in enumerate(panels) for line in panel.lines if line.curve]
     tables = dict.fromkeys(line.table for _, line in shown)
     curves = [Curve(each.curve, each.points, share=each.share, panel=at, units=each.units) for at, each in shown]
-    return Figure((*tables, *more_tables), draw, caption, curves, applies=applies)
+    return Figure((*tables, *more_tables), draw, caption, curves)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ BRANCH = Branch(
             imports="model",
             amount=lambda run: (
                 _passes(run) * run.settings.reconstruction.tokens * (run.shape.body + run.shape.head),
-                0,
+                1,
             ),
         )
     },
