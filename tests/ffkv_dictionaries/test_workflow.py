@@ -51,7 +51,6 @@ def runs(models, tmp_path_factory) -> Path:
     same = save_set(folder / "same", {number: of_layer(model, number) for number in (0, 1)})
     other = save_set(folder / "other", {1: noisy(of_layer(model, 1), noise=0.1)})
     stream = save_set(folder / "stream", {1: autoencoder()})
-    streams = save_set(folder / "streams", {number: autoencoder(number) for number in (0, 1)})
     pairs = [
         {"clean_prefix": f"w1 w{n}", "patch_prefix": f"w2 w{n}", "clean_answer": " w3", "patch_answer": " w4", "group": str(n)}
         for n in range(5, 25)
@@ -86,7 +85,6 @@ def runs(models, tmp_path_factory) -> Path:
                 "other": {"dictionary": {"path": other}},
                 "largest": {"dictionary": {"largest": 4}},
                 "stream": {"dictionary": {"path": stream, "reads": "stream"}},
-                "streams": {"dictionary": {"path": streams, "reads": "stream"}},
             },
             comparisons={"units": {"runs": ["native", "other", "largest", "stream"]}},
         ),
@@ -174,13 +172,6 @@ def test_the_stream_has_no_figure_8(runs):
     assert trace.deviation < 1e-4
     costs = pd.read_csv(next((runs / "reports/comparisons/units").rglob("costs.csv")))
     assert "figure_8" not in {*costs.query("run == 'stream' and layer == 1")["figure"]}
-
-
-def test_without_another_layer_figure_8_is_empty_and_says_why(runs):
-    page = (runs / "reports/streams/index.html").read_text()
-    assert "there is nothing to count here" in page and 'id="translated_composition"' not in page
-    verdicts = pd.read_csv(runs / "reports/streams/verdicts.csv").set_index("claim")["verdict"]
-    assert verdicts["most predictions are no single memory's"] == "cannot say"
 
 
 def test_runs_are_compared(runs):

@@ -69,8 +69,7 @@ class Dictionaries:
     choose: Callable[[nn.Module, Sequence[Layer], Tensor, Dictionary], tuple[list[DictionaryPlace], list[str]]]
     # puts them into these places of a model, from the folder; returns a hash over them. Raises UserError if one cannot be read
     install: Callable[[nn.Module, Sequence[DictionaryPlace], str], str]
-    # the sizes of a model (`ffkv.model.shape.Shape`) with units in the place of memories, from those without, for plans. No number
-    # of a dictionary is read. Raises UserError if its files do not fit
+    # the `ffkv.model.shape.Shape` of a model with units in the place of memories, from that without. Raises UserError if files do not fit
     resize: Callable[[Any, Dictionary], Any]
 
 
