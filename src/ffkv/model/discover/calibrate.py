@@ -156,8 +156,7 @@ def _first_matrices(block: _Block, matrix: str) -> tuple[list[str], str, str, st
     intact, arguments = block.intact, block.arguments
     m, width = intact.inputs[matrix], intact.output.shape[-1]
     sizes = (m.shape[-1], 2 * m.shape[-1])
-    native = f"{matrix.removesuffix('.decoder')}.native"  # in whose place a `Decoder` stands
-    order = [name for name in intact.outputs if name != native]
+    order = [n for n in intact.outputs if n != f"{matrix.removesuffix('.decoder')}.native"]  # a `Decoder` stands for it
     earlier = [
         n for n in order[: order.index(matrix)] if is_matrix(block.module.get_submodule(n)) and n in intact.inputs
     ]
