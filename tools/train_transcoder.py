@@ -15,12 +15,17 @@ from safetensors.torch import load_file
 
 BATCH, RATE = 2048, 1e-3
 SMOOTH = 0.99  # of the running mean of thresholds
+LEAST = 200  # steps, on a machine that is too slow or too busy for them in the time: fewer explain next to nothing
 
 
 def train(
     x: torch.Tensor, y: torch.Tensor, units: int, active: int, seconds: float, steps: int = 10**9
 ) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a transcoder from x to y, both [token, d], by Adam for so many seconds, or so many steps."""
+    """Returns the tensors of a transcoder from x to y, both [token, d], by Adam for so many seconds, or so many steps.
+
+    It takes more seconds if `LEAST` steps, or `steps` if these are fewer, are not done by then.
+    """
+    needed = min(LEAST, steps)
     torch.manual_seed(0)
     shift_x, shift_y = x.mean(0), y.mean(0)
     size_x, size_y = (x - shift_x).norm(dim=1).mean(), (y - shift_y).norm(dim=1).mean()
@@ -30,7 +35,7 @@ def train(
     encoder_bias, decoder_bias = (torch.nn.Parameter(torch.zeros(n)) for n in (units, y.shape[1]))
     optimiser = torch.optim.Adam([encoder, decoder, encoder_bias, decoder_bias], lr=RATE)
     threshold, start, step, silent = torch.tensor(0.0), time.monotonic(), 0, torch.zeros(units)
-    while (spent := max((time.monotonic() - start) / seconds, step / steps)) < 1:
+    while (spent := max(min((time.monotonic() - start) / seconds, step / needed), step / steps)) < 1:
         rows = torch.randint(len(x), (BATCH,))
         for group in optimiser.param_groups:
             group["lr"] = RATE * min(1, (step + 1) / 50) * min(1, 5 * (1 - spent))

@@ -92,7 +92,7 @@ COSTS = table(
     number("active", "units that are active at a token: median over prefixes", lowest=0),
     number(
         "explained",
-        "share of the variance of the layer's output that they explain; 1 of all memories; below 0 if they leave more",
+        "share of the variance of what they are to add up to that they explain; 1 of all memories; below 0 if they leave more",
         highest=1,
     ),
     *POINT[:2],

@@ -7,7 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import known_words
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+)
 
 from ffkv.base.settings import Dictionary as Settings
 from ffkv.base.settings import Model
@@ -17,7 +28,13 @@ from ffkv_dictionaries import choose
 from ffkv_dictionaries.forms import Dictionary, Form
 
 SIZES = {"vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 48}
 CONFIGS = {
+    "post-norm": OPTConfig(
+        **SMALL, word_embed_proj_dim=16, ffn_dim=24, do_layer_norm_before=False, activation_function="relu", **SIZES
+    ),
+    "parallel": GPTNeoXConfig(**SMALL, intermediate_size=24, use_parallel_residual=True, **SIZES),
+    "olmo2": Olmo2Config(**SMALL, intermediate_size=24, **SIZES),
     "gpt2": GPT2Config(n_positions=48, n_embd=16, n_layer=2, n_head=2, activation_function="relu", **SIZES),
     "opt": OPTConfig(
         max_position_embeddings=48,
@@ -41,6 +58,7 @@ CONFIGS = {
     ),
 }
 CLASSES = {"gpt2": GPT2LMHeadModel, "opt": OPTForCausalLM, "gemma2": Gemma2ForCausalLM}
+CLASSES |= {"post-norm": OPTForCausalLM, "parallel": GPTNeoXForCausalLM, "olmo2": Olmo2ForCausalLM}
 
 
 def _read(file: Path) -> Dictionary:

@@ -141,7 +141,7 @@ def saelens_old(folder: Path, topk: bool = False, number: str = "hook_layer", **
     config |= {"activation_fn_str": "topk", "activation_fn_kwargs": {"k": K}} if topk else {"activation_fn_str": "relu"}
     write(folder, "cfg.json", config | said, "sae_weights.safetensors", t)
     act = (lambda h: largest_of(h, K)) if topk else torch.relu
-    return Case(folder, 3, *given(t, act, shift=True))
+    return Case(folder, 2, *given(t, act, shift=True))  # the stream before block 3 is that behind block 2
 
 
 def gemma(folder: Path, lower: bool = False, dtype=None) -> Case:

@@ -92,7 +92,7 @@ def sae_lens(folder: Path) -> Iterator[Given]:
         made = StandardSAE(StandardSAEConfig(**sizes))
         randomize(made)
         made.save_model(folder / name)
-        said = {**sizes, "dtype": "torch.float32", "hook_name": "blocks.0.hook_resid_pre", "hook_layer": 0, **more}
+        said = {**sizes, "dtype": "torch.float32", "hook_name": "blocks.0.hook_resid_post", "hook_layer": 0, **more}
         (folder / name / "cfg.json").write_text(json.dumps(said))
         loaded = base.SAE.load_from_disk(folder / name)
         yield name, loaded.encode(STATES), loaded(STATES)

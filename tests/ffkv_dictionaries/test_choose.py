@@ -53,8 +53,8 @@ def test_the_place_is_found(kind, reads, writes, seen, proven):
     assert place.without_gain == (layer + norm if reads == "unscaled" else "")
     assert max(made.anatomy.errors.values()) < 1e-4
     # Every candidate is told, the best one first.
-    told = [line for line in made.anatomy.remarks if line.startswith("reads the")]
-    assert len(told) == (8 if kind == "gemma2" else 4)
+    told = [line for line in made.anatomy.remarks if line.startswith("reads ")]
+    assert len(told) == (9 if kind == "gemma2" else 5)
     assert choose.READS[reads] in told[0] and choose.WRITES[writes] in told[0]
 
 

@@ -13,6 +13,7 @@ import ffkv
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
+from tests.ffkv_dictionaries.test_stream import autoencoder
 from tests.ffkv_explorer.conftest import Visitor, text_of
 
 pytestmark = [pytest.mark.workflow, pytest.mark.large]
@@ -49,6 +50,7 @@ def runs(models, tmp_path_factory) -> Path:
         (folder / f"{split}.txt").write_text("\n".join(random_sentences(seed, 200)))
     same = save_set(folder / "same", {number: of_layer(model, number) for number in (0, 1)})
     other = save_set(folder / "other", {1: noisy(of_layer(model, 1), noise=0.1)})
+    stream = save_set(folder / "stream", {1: autoencoder()})
     pairs = [
         {"clean_prefix": f"w1 w{n}", "patch_prefix": f"w2 w{n}", "clean_answer": " w3", "patch_answer": " w4", "group": str(n)}
         for n in range(5, 25)
@@ -82,8 +84,9 @@ def runs(models, tmp_path_factory) -> Path:
                 "same": {"dictionary": {"path": same}},
                 "other": {"dictionary": {"path": other}},
                 "largest": {"dictionary": {"largest": 4}},
+                "stream": {"dictionary": {"path": stream, "reads": "stream"}},
             },
-            comparisons={"units": {"runs": ["native", "other", "largest"]}},
+            comparisons={"units": {"runs": ["native", "other", "largest", "stream"]}},
         ),
     )
     return folder
@@ -145,6 +148,30 @@ def test_the_largest_memories_are_few(runs):
     assert (made["active"] <= 4).all() and (made["active"] > 3).all()
     assert (made["unexplained"] > 0.001).all()
     assert (run.table("figure_7_active_memories")["q3"] <= 4 / 24 + 1e-9).all()
+
+
+def test_the_stream_has_no_figure_8(runs):
+    """Layer 1 is read through a dictionary of the residual stream: its units do not add up to what the layer writes."""
+    run = ffkv.open(runs / "results/stream")
+    assert run.anatomy.of_stream == {1}
+    for name in ("figure_8_no_agreement", "figure_8_agreement_cases"):
+        assert {*run.table(name)["layer"]} <= {-1, 0}
+    found = run.table("composition/by_prefix").groupby("layer")[["agreeing", "agreeing_all"]].agg(["min", "max"])
+    assert found.loc[1].tolist() == [-1] * 4 and found.loc[0].min() >= 0
+    made = run.table("reconstruction")
+    assert made["ffn_dictionary"].isna().all() and made["output_error"].notna().all()
+    assert 0 < made["unexplained"].item() < 0.9 and made["loss_without"].item() != made["loss"].item()
+    page = (runs / "reports/stream/index.html").read_text()
+    assert "there is no share of prefixes in which no unit predicts what the layer predicts (figure 8)" in page
+    assert (
+        'id="figure_8"' in page
+        and "Layers that are read through a dictionary of the residual stream are left out" in page
+    )
+    assert "(of the residual stream behind it)" in page
+    trace = ffkv.trace(run, "w3 w7 w9 w4")
+    assert trace.deviation < 1e-4
+    costs = pd.read_csv(next((runs / "reports/comparisons/units").rglob("costs.csv")))
+    assert "figure_8" not in {*costs.query("run == 'stream' and layer == 1")["figure"]}
 
 
 def test_runs_are_compared(runs):

@@ -144,10 +144,13 @@ class DictionaryPlace:
     replaces: list[str]  # the second matrices of the model's own layer, which are not read
     # share of the variance of the layer's output on the texts of the proof that the dictionary leaves
     unexplained: float
+    # whether the units add up to the residual stream h + y, which the dictionary reads, too: `reads` is the module that reads h
+    of_stream: bool = False
 
     def called(self, folder: str) -> str:
         """Returns a name for a person. `folder`: of all dictionaries."""
-        return f"its {self.largest} largest memories" if self.largest else f"{folder}/{self.file}".rstrip("/")
+        stream = " (of the residual stream behind it)" * self.of_stream
+        return f"its {self.largest} largest memories" if self.largest else f"{folder}/{self.file}".rstrip("/") + stream
 
 
 class MemoryPlaces(NamedTuple):
@@ -205,6 +208,11 @@ class Anatomy:
     def layer_offset(self) -> list[int]:
         """First row of each layer in arrays of the memories of all layers, and the number of rows [layer + 1]."""
         return list(accumulate((layer.memories for layer in self.layers), initial=0))
+
+    @property
+    def of_stream(self) -> set[int]:
+        """The layers whose units add up to the residual stream behind them: what predicts what the layer predicts says nothing."""
+        return {place.layer for place in self.dictionaries if place.of_stream}
 
     @property
     def end(self) -> str:

@@ -22,14 +22,16 @@ class Call(NamedTuple):
     m: Tensor  # the coefficients that the dictionary computed [..., unit]
     x: Tensor  # what the dictionary read [..., .]
     y: Tensor  # the output of the model's own module [..., d]
+    h: Tensor | None = None  # what y is added to, if the units add up to h + y [..., d]
 
 
 class Decoder(nn.Module):
-    """The values of a dictionary: a second matrix. y is that of the model, so that y = Σ m_i v_i + b + S x + error."""
+    """The values of a dictionary: a second matrix. y is that of the model, y = Σ m_i v_i + b + S x - h + error, see `Call`."""
 
-    def __init__(self, values: Tensor, bias: Tensor, skip: Tensor | None = None):
-        """Takes values [unit, d], b [d] and S [d, d]; None if the dictionary passes nothing on."""
+    def __init__(self, values: Tensor, bias: Tensor, skip: Tensor | None = None, of_stream: bool = False):
+        """Takes values [unit, d], b [d] and S [d, d]; None if the dictionary passes nothing on. `of_stream`: calls have an h."""
         super().__init__()
+        self.constant = skip is None and not of_stream  # whether b is all that is written beside the units
         self.weight, self.bias = (nn.Parameter(each, requires_grad=False) for each in (values, bias))
         self.skip = None if skip is None else nn.Parameter(skip, requires_grad=False)
 
@@ -40,11 +42,12 @@ class Decoder(nn.Module):
         return call.y if m is call.m else call.y + (m - call.m) @ self.weight
 
     def rest(self, m: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        """Returns what the dictionary writes beside its units, b + S x, and what it leaves of y, its error [..., d].
+        """Returns what the dictionary writes beside its units, b + S x - h, and what it leaves of y, its error [..., d].
 
         If coefficients have changed since the call, so has y, and the error is that of the call.
         """
         beside = self.bias.expand(call.y.shape) if self.skip is None else self.bias + call.x @ self.skip.T
+        beside = beside if call.h is None else beside - call.h
         return beside, self.forward(m, call) - m @ self.weight - beside
 
 
@@ -66,6 +69,8 @@ class Dictionaries:
     choose: Callable[[nn.Module, Sequence[Layer], Tensor, Dictionary], tuple[list[DictionaryPlace], list[str]]]
     # puts them into these places of a model, from the folder; returns a hash over them. Raises UserError if one cannot be read
     install: Callable[[nn.Module, Sequence[DictionaryPlace], str], str]
+    # the `ffkv.model.shape.Shape` of a model with units in the place of memories, from that without. Raises UserError if files do not fit
+    resize: Callable[[Any, Dictionary], Any]
 
 
 def dictionaries() -> Dictionaries:

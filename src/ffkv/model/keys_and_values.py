@@ -88,7 +88,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
             units = torch.arange(matrix.memories, device=weight.device).split(UNIT_VECTORS)
             asked = (module(nn.functional.one_hot(some, matrix.memories).to(weight.dtype)) - for_zero for some in units)
             v = torch.cat([*asked]) if plain is None else plain
-        bias = None if getattr(module, "skip", None) is not None else for_zero[0]  # of a dictionary
+        bias = for_zero[0] if getattr(module, "constant", True) else None  # of a dictionary
     scale = scale_of(matrix, v)
     return v if matrix.scale == 1 else scale * v, None if bias is None else scale * bias
 

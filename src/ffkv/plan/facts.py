@@ -31,6 +31,7 @@ from ffkv.corpus.sources import find_files, read_documents, select_split
 from ffkv.model.checkpoint.load import load_form
 from ffkv.model.checkpoint.readers import file_reader
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.dictionaries import dictionaries
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.shape import Shape, measure_shape
 from ffkv.model.small import make_model, train_tokenizer
@@ -136,6 +137,7 @@ def inspect_run(settings: Settings, jobs: Jobs, tokens: int | None) -> RunFacts:
     start = time.process_time()
     form = load_model_form(settings, model)
     loading, shape = time.process_time() - start, measure_shape(form, settings.model.second_matrix)
+    shape = dictionaries().resize(shape, settings.dictionary.located()) if settings.dictionary.path else shape
     text, sentences = _measure_text(settings, form, tokens, commits)
     written = [Path(job.outputs[0]) for job in jobs.get("corpus", ()) if job.done]
     text |= {path.stem: read_size(path) for path in written}

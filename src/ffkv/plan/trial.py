@@ -91,7 +91,7 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": device}
         changes["model"] = Model.model_validate(named).model_dump()
     changes["corpus"] = text
-    changes["dictionary"] = Dictionary().model_dump()  # it fits the run's model alone
+    changes["dictionary"] = Dictionary(largest=10**6 * settings.dictionary.is_asked).model_dump()  # fits any model
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 

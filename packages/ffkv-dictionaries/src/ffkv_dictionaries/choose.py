@@ -17,23 +17,29 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_dir
 from ffkv.base.settings import Dictionary as Settings
 from ffkv.model.anatomy import DictionaryPlace, Layer
 from ffkv.model.dictionaries import Dictionaries
 from ffkv.model.effects.reads import Read, find_norm, hear
 from ffkv.model.placement import in_float32
+from ffkv.model.shape import Shape
 from ffkv.model.tap import hooks
 from ffkv.model.tap.tap import flat
+from ffkv_dictionaries.files import find_below
 from ffkv_dictionaries.forms import Dictionary, form_of
 from ffkv_dictionaries.layer import LargestMemories, activate, as_read, gain_of, put
+from ffkv_dictionaries.tensors import stored_in
 
 MOST = 0.9  # largest share of variance that a dictionary may leave unexplained
+ROUNDED = 4  # times the precision of the model's type: what a sum of two numbers may be off by, relative to them
 NEAR = 1.05  # times: two candidates as near to each other cannot be told apart
 READS = {
     "normed": "input of the layer",
     "unscaled": "input of the layer without the gain of its norm",
     "residual": "input of the norm",
     "output": "output of the layer",
+    "stream": "residual stream behind the layer",
 }
 WRITES = {"before": "output of the second matrix", "after": "output of the module behind it"}
 
@@ -52,6 +58,7 @@ def choose_places(
     form = form_of(Path(settings.path))
     files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
     found: dict[str, list[DictionaryPlace]] = {}
+    shut: dict[int, str] = {}  # the layers that no dictionary of the residual stream fits, and how they are built
     told: dict[int, str] = {}  # what the files of a layer say of its place
     seen = _see(model, [layers[number] for number in files], ids)
     for number, file in files.items():
@@ -59,15 +66,23 @@ def choose_places(
         told[number] = f" Its files say: {dictionary.told}." if dictionary.told else ""
         _check(dictionary, seen[number], file)
         relative = str(file.relative_to(settings.path)) if file != Path(settings.path) else ""
-        for name, place, x, y in _candidates(model, seen[number], relative):
+        candidates = [*_candidates(model, seen[number], relative)]
+        if not any(place.of_stream for _, place, _, _ in candidates):
+            shut[number] = seen[number].layer.kind
+        for name, place, x, y in candidates:
             if settings.reads in ("auto", name.split()[0]) and settings.writes in ("auto", name.split()[1]):
                 left = unexplained(as_read(model, place, dictionary), x, y)
                 found.setdefault(name, []).append(replace(place, unexplained=left))
+    closed = "".join(
+        f" No dictionary of the residual stream fits layer {number} ({kind}): its block does not return the sum of what the norm before"
+        " the layer reads and the layer's output."
+        for number, kind in [*shut.items()][:1]
+    )
     complete = {name: places for name, places in found.items() if len(places) == len(files)}
     if not complete:
         raise UserError(
             f"dictionary.reads {settings.reads} and dictionary.writes {settings.writes}: the layers do not have such a place."
-            " Set both to auto, and ffkv measures which of the places fits."
+            f" Set both to auto, and ffkv measures which of the places fits.{closed}"
         )
     order = sorted(complete, key=lambda name: sum(place.unexplained for place in complete[name]))
     table = [_line(name, complete[name]) for name in order]
@@ -77,10 +92,10 @@ def choose_places(
     listed = "; ".join(table)
     if poor:
         raise UserError(
-            f"{settings.path}: the dictionary of layer {poor[0].layer} explains too little of the layer's output: at most"
+            f"{settings.path}: the dictionary of layer {poor[0].layer} explains too little of what it is to add up to: at most"
             f" {MOST:.0%} of the variance may be left. Share that is left, by where it reads and writes: {listed}. It may be of"
-            " another model, another layer (dictionary.layers), or of another part of the block, such as attention or the residual"
-            f" stream.{told[poor[0].layer]}"
+            " another model, another layer (dictionary.layers), or of another part of the block, such as"
+            f" attention.{closed}{told[poor[0].layer]}"
         )
     if len(sums) == 2 and sums[1] <= NEAR * sums[0]:
         raise UserError(
@@ -108,7 +123,35 @@ def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str) ->
     return digest.hexdigest()[:16]
 
 
-DICTIONARIES = Dictionaries(choose_places, install)
+def count_units(settings: Settings, layers: int, width: int) -> dict[int, int]:
+    """Returns the number of units of each layer that a dictionary is read in, from what its files say of their tensors.
+
+    `layers`: number of the model's. `width`: d. Raises UserError if the files cannot be read, or have no matrix of this width.
+    """
+    if not settings.path:
+        return {}
+    path, found = Path(settings.path), dict[int, int]()
+    for number, place in _of_layers(form_of(path).layers(path), settings, layers).items():
+        files = find_below(place, "*.safetensors", "*.npz") if is_dir(place) else [place]
+        shapes = [stored.shape for file in files for stored in stored_in(file).values() if len(stored.shape) == 2]
+        sides = [sum(shape) - width for shape in shapes if width in shape]  # the other side of each matrix
+        if not sides:
+            raise UserError(
+                f"{place} has no matrix that reads vectors of {width} numbers: it is a dictionary of another model."
+            )
+        found[number] = max(sides, key=lambda side: (side != width, side))  # a skip connection is no matrix of units
+    return found
+
+
+def resize(shape: Shape, settings: Settings) -> Shape:
+    """Returns the sizes of a model that is read through dictionaries. Raises: see `count_units`."""
+    units = count_units(settings, shape.layers, shape.width)
+    memories = tuple(units.get(layer, own) for layer, own in enumerate(shape.memories))
+    more = 2 * shape.width * sum(units.values())  # beside the layers, which write as they do
+    return shape._replace(memories=memories, parameters=shape.parameters + more, body=shape.body + more)
+
+
+DICTIONARIES = Dictionaries(choose_places, install, resize)
 
 
 def _largest(
@@ -187,7 +230,9 @@ class _Seen:
     def __init__(self, layer: Layer):
         self.layer, self.read, self.heard = layer, Read(layer), list[tuple[nn.Module, Tensor, Tensor]]()
         self.m = torch.empty(0)  # what the first second matrix read [token, memory]
-        self.outputs: dict[str, Tensor] = {}  # of the modules that a dictionary may write at, by their names [token, d]
+        self.outputs: dict[
+            str, Tensor
+        ] = {}  # of the block and the modules that a dictionary may write at, by name [token, d]
 
     @property
     def places(self) -> dict[str, str]:
@@ -214,7 +259,8 @@ def _see(model: nn.Module, layers: Sequence[Layer], ids: Tensor) -> dict[int, _S
             stack.enter_context(hooks.before((first, partial(find_norm, own.read, own.heard))))
             second = model.get_submodule(layer.second_matrices[0].module)
             stack.enter_context(hooks.before((second, partial(_note_coefficients, own))))
-            stack.enter_context(hooks.after(*hooks.by_name(model, own.places.values(), partial(_note, own.outputs))))
+            noted = [*own.places.values(), layer.block]
+            stack.enter_context(hooks.after(*hooks.by_name(model, noted, partial(_note, own.outputs))))
         hooks.forward(model, ids)
     counted = torch.arange(ids.numel()).reshape(ids.shape)[:, 1:].flatten()
     for own in seen.values():
@@ -238,11 +284,11 @@ def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str,
     first = layer.second_matrices[0].first_matrices[0]
     norm = next((name for name, module in model.named_modules() if module is read.norm), "")
     inputs: dict[str, tuple[str, str]] = {"normed": (first, "")}
-    if read.norm is not None:
+    if read.norm is not None and norm:
         gain, bias = gain_of(read.norm, read.x.shape[1])
         if bool(gain.all()) and (bool((gain - 1).any()) or bool(bias.any())):
             inputs["unscaled"] = first, norm
-        inputs["residual"] = norm, ""
+        inputs["residual"] = norm, ""  # without a norm, this is the input of the layer
     replaces = [matrix.module for matrix in layer.second_matrices]
     for where, writes in seen.places.items():
         y = seen.outputs[writes]
@@ -250,11 +296,17 @@ def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str,
             x = {"output": y, "residual": read.h}.get(name, read.x)
             place = DictionaryPlace(layer.index, file, 0, layer.block, writes, reads, without_gain, replaces, 1.0)
             yield f"{name} {where}", place, x, y
+        o = seen.outputs[layer.block]
+        rounding = ROUNDED * torch.finfo(getattr(torch, hooks.type_name(model))).eps * (read.h.abs() + y.abs())
+        if bool(((read.h + y - o).abs() <= rounding).all()):  # nothing else is added, and no norm follows
+            yield f"stream {where}", replace(place, reads=norm or first, of_stream=True), o, o
 
 
 def _line(name: str, places: Sequence[DictionaryPlace]) -> str:
     reads, writes = name.split()
     shares = ", ".join(f"{place.unexplained:.3g}" for place in places[:8]) + ", ..." * (len(places) > 8)
+    if reads == "stream":
+        return f"reads and writes the {READS[reads]}: {shares}"
     return f"reads the {READS[reads]}, writes the {WRITES[writes]}: {shares}"
 
 

@@ -34,6 +34,24 @@ def layer_in(*names: Any) -> int | None:
     return next((int(match[1]) for match in found if match), None)
 
 
+def layer_at(place: Path, block: int | None, hook: Any) -> int | None:
+    """Returns the layer whose output a hook reads, from the number of its block, which is None if nothing tells it.
+
+    The residual stream before a block is that behind the block before. Raises UserError if no layer writes what the hook reads.
+    """
+    hook = str(hook)
+    if "resid_mid" in hook:
+        raise UserError(
+            f"{place} reads {hook[:80]}, the residual stream behind attention and before the feed-forward layer, which no"
+            " feed-forward layer writes. Take a dictionary of resid_post, or of resid_pre."
+        )
+    if "resid_pre" not in hook or block is None:
+        return block
+    if block == 0:
+        raise UserError(f"{place} reads {hook[:80]}, the embeddings: no feed-forward layer is before them.")
+    return block - 1
+
+
 def by_layer(places: Iterable[Path], layer_of: Callable[[Path], int | None]) -> dict[int | None, Path]:
     """Sorts dictionaries by their layers.
 

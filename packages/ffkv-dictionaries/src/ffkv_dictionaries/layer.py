@@ -1,7 +1,8 @@
 """The modules that stand where a layer's output y is made, and read it as a sum of other units.
 
 The model computes what it computed. Beside it the units are computed, so that y = Σ m_i v_i + b + S x + error. If coefficients
-change, y changes by Σ (m_i' - m_i) v_i.
+change, y changes by Σ (m_i' - m_i) v_i. A dictionary of the residual stream makes h + y again, with h what y is added to: then
+y = Σ m_i v_i + b - h + error.
 """
 
 from collections.abc import Iterable
@@ -21,11 +22,12 @@ from ffkv_dictionaries.forms import Dictionary
 class DictionaryLayer(StandIn):
     """Computes the units of a dictionary from what it reads."""
 
-    def __init__(self, native: nn.Module, dictionary: Dictionary, replaces: Iterable[str]):
+    def __init__(self, native: nn.Module, dictionary: Dictionary, replaces: Iterable[str], of_stream: bool = False):
         super().__init__()
         units, width = dictionary.encoder.shape
         self.native, self.replaces = native, frozenset(replaces)
-        self.decoder = Decoder(dictionary.decoder, dictionary.decoder_bias, dictionary.skip)
+        self.decoder = Decoder(dictionary.decoder, dictionary.decoder_bias, dictionary.skip, of_stream)
+        self.of_stream = of_stream  # the dictionary reads and writes h + y, with h what the module before it read
         self.encoder = nn.Linear(width, units, device="meta").requires_grad_(False)
         self.encoder.weight = nn.Parameter(dictionary.encoder, requires_grad=False)
         self.encoder.bias = nn.Parameter(dictionary.encoder_bias, requires_grad=False)
@@ -42,11 +44,13 @@ class DictionaryLayer(StandIn):
         """Returns what the model's own module returns, changed as far as hooks change the coefficients."""
         output = self.native(*args, **kwargs)
         y = hooks.known_state(output)
-        x = y if self.heard is None else self.heard.pop().reshape(*y.shape[:-1], -1)
+        heard = None if self.heard is None else self.heard.pop().reshape(*y.shape[:-1], -1)
         if not is_read(self.encoder, self.decoder):
             return output
+        h = heard if self.of_stream else None
+        x = y if heard is None else heard if h is None else h + y
         m = activate(self.encoder(x), self.threshold, self.largest, self.either_sign)
-        made = self.decoder(m, Call(m, x, y))
+        made = self.decoder(m, Call(m, x, y, h))
         return output if made is y else hooks.replace_hidden_state(output, made)
 
 
@@ -75,6 +79,8 @@ class LargestMemories(StandIn):
 
     def keep(self, m: Tensor) -> Tensor:
         """Returns coefficients [..., memory], 0 but for those that are kept."""
+        if self.largest == m.shape[-1]:
+            return m
         chosen = (m.abs() * self.norms).topk(self.largest, -1).indices
         return torch.zeros_like(m).scatter(-1, chosen, m.gather(-1, chosen))
 
@@ -104,7 +110,7 @@ def put(model: nn.Module, place: DictionaryPlace, dictionary: Dictionary | None)
             dtype = next(part.dtype for part in block.parameters() if part.is_floating_point())
         read = as_read(model, place, dictionary)
         moved: dict[str, Any] = {name: each.to(device_of(block), dtype) for name, each in read.tensors().items()}
-        layer = read_here = DictionaryLayer(native, replace(read, **moved), place.replaces)
+        layer = read_here = DictionaryLayer(native, replace(read, **moved), place.replaces, place.of_stream)
         if place.reads:
             read_here.heard = []
             model.get_submodule(place.reads).register_forward_pre_hook(read_here.hear, with_kwargs=True)

@@ -15,7 +15,17 @@ from typing import Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
-from ffkv_dictionaries.files import AGAIN, by_layer, file_in, find_below, layer_in, read_config, told_by, value_of
+from ffkv_dictionaries.files import (
+    AGAIN,
+    by_layer,
+    file_in,
+    find_below,
+    layer_at,
+    layer_in,
+    read_config,
+    told_by,
+    value_of,
+)
 from ffkv_dictionaries.folding import fold, of_jumprelu
 from ffkv_dictionaries.forms import Dictionary
 from ffkv_dictionaries.tensors import read, stored_in
@@ -58,12 +68,13 @@ def is_saelens(path: Path) -> bool:
 
 
 def layers(path: Path) -> dict[int | None, Path]:
-    """Returns the folder of each layer's dictionary. Raises: see `read_config`, `by_layer`."""
+    """Returns the folder of each layer's dictionary. Raises: see `read_config`, `layer_at`, `by_layer`."""
 
     def layer_of(folder: Path) -> int | None:
         said = _read_config(folder)
         told = layer_in(said.get("hook_name_out"), said.get("hook_name"), folder.name)
-        return told if told is not None or type(said.get("hook_layer")) is not int else said["hook_layer"]
+        number = told if told is not None or type(said.get("hook_layer")) is not int else said["hook_layer"]
+        return layer_at(folder, number, said.get("hook_name_out") or said.get("hook_name"))
 
     return by_layer(_folders(path), layer_of)
 

@@ -22,6 +22,7 @@ from ffkv_dictionaries.files import (
     by_layer,
     file_in,
     find_below,
+    layer_at,
     layer_in,
     read_config,
     told_by,
@@ -107,7 +108,8 @@ def llama_layers(path: Path) -> dict[int | None, Path]:
 
     def layer_of(folder: Path) -> int | None:
         said = read_config(folder / LLAMA_CONFIG)
-        return layer_in(said.get("hook_point_out"), said.get("hook_point_in"))
+        reads, writes = said.get("hook_point_in"), said.get("hook_point_out")
+        return layer_at(folder, layer_in(writes, reads), writes or reads)
 
     return by_layer((file.parent for file in find_below(path, LLAMA_CONFIG)), layer_of)
 

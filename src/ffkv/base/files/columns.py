@@ -51,9 +51,9 @@ NEGATIVE = "with negative coefficients"  # when columns about them are there
 # `others` of the functions below: the other attributes of `Column`.
 
 
-def count(name: str, about: str, dtype: str = "int64", **others: Any) -> Column:
-    """Returns a column of counts, from 0."""
-    return Column(name, dtype, about, "1", 0, **others)
+def count(name: str, about: str, dtype: str = "int64", lowest: int = 0, **others: Any) -> Column:
+    """Returns a column of counts. `lowest`: 0, or a number below it that stands for none."""
+    return Column(name, dtype, about, "1", lowest, **others)
 
 
 def share(name: str, about: str, dtype: str = "float64", **others: Any) -> Column:

@@ -113,10 +113,10 @@ class Dictionary(Section):
     layers: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
     """Numbers of the layers, from 0, that are read through the dictionary, or cut. Empty means all that the files have, or all.
     Files that do not say their layer need it."""
-    reads: Literal["auto", "normed", "unscaled", "residual", "output"] = "auto"
+    reads: Literal["auto", "normed", "unscaled", "residual", "output", "stream"] = "auto"
     """What the dictionary reads: the input of the layer (`normed`), this without the gain of the norm before the layer
-    (`unscaled`), the input of that norm (`residual`), or the layer's `output`. `auto` takes what explains most of the layer's
-    output on real tokens."""
+    (`unscaled`), the input of that norm (`residual`), the layer's `output`, or the residual `stream` behind the layer, whose
+    units add up to that stream. `auto` takes what explains most of what the units are to add up to, on real tokens."""
     writes: Literal["auto", "before", "after"] = "auto"
     """What the units add up to: the output of the second matrix, `before` a norm that may follow it, or `after` it. `auto`
     takes what the dictionary explains best."""

@@ -28,6 +28,8 @@ def measure_composition(given: Given, settings: Composition = Composition()) -> 
         states, of_layer = given.states(layer, "ym"), values.layer == layer
         top_y = predictions(head, states.y, layer, change=True).ids
         memories = describe_memories(states.m, values.top[of_layer], top_y, values.norm[of_layer], settings.mass)
+        if layer in given.anatomy.of_stream:  # its units do not add up to y
+            memories[["agreeing", "agreeing_all"]] = -1
         by_layer.append(pd.concat([described.assign(layer=layer), memories], axis=1))
     return tables.frame(BY_PREFIX, by_layer, given.sample_identity)
 

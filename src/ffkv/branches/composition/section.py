@@ -43,8 +43,9 @@ def _line(reading: str, label: str, agreeing: str) -> Line:
 
 
 def none_agrees(agreeing: str) -> Units:
-    """Returns of each prefix and layer whether no memory agrees, by the column that counts those that do."""
-    return by_prefix("composition/by_prefix", lambda table: table[agreeing] == 0)
+    """Returns of each prefix and layer whether no memory agrees, by the column that counts those that do, -1 for none."""
+    found = by_prefix("composition/by_prefix", lambda table: (table[agreeing] == 0).where(table[agreeing] >= 0))
+    return found._replace(numbers=lambda run: found.numbers(run).dropna())
 
 
 SHARE, NUMBER = (by_prefix("composition/by_prefix", name, median=True) for name in ("share", "effective"))

@@ -1,6 +1,7 @@
 """Summaries of figures 7 and 8: how many memories compose a layer's output, and whether one of them predicts it.
 
 `table` has the rows of `BY_PREFIX` of all layers. A function returns a table of its figure (`tables`).
+Those of figure 8 leave out layers whose units add up to the residual stream.
 """
 
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
 
     Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
     """
+    table = table[table["agreeing"] >= 0]
     readings = [
         shares(table.assign(none=table[agreeing] == 0), "none", "no_agreement", "prefixes").assign(reading=reading)
         for reading, agreeing in READINGS.items()
@@ -52,7 +54,7 @@ def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
 
     A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them.
     """
-    table = table.assign(short=table["words"] < short_prefix)
+    table = table[table["agreeing"] >= 0].assign(short=table["words"] < short_prefix)
     rows = []
     for layer, prefixes in [(-1, table), *table.groupby("layer")]:
         cases = prefixes[prefixes["agreeing"] > 0]

@@ -3,6 +3,7 @@
 from ffkv.base.files.columns import BOX, LAYER, WILSON, count, flag, layer, number, share, table, word
 
 READINGS = {"active": "agreeing", "all": "agreeing_all"}  # of "no memory agrees": the column that counts agreement
+STREAM = "-1 if they add up to the residual stream"
 
 BY_PREFIX = table(
     "composition/by_prefix/{group}.parquet",
@@ -11,8 +12,8 @@ BY_PREFIX = table(
     count("prefix", "number of the sampled prefix", "int32"),
     count("active", "memories with m > 0", "int32"),
     share("share", "active memories / all memories"),
-    count("agreeing", "active memories whose value predicts what the layer predicts", "int32"),
-    count("agreeing_all", "memories, active or not, whose value predicts what the layer predicts", "int32"),
+    count("agreeing", f"active memories whose value predicts what the layer predicts; {STREAM}", "int32", -1),
+    count("agreeing_all", f"memories, active or not, whose value predicts it; {STREAM}", "int32", -1),
     count("effective", "smallest number of memories that reach `composition.mass` of the summed size", "int32"),
     number("participation", "participation ratio of the sizes", "1", lowest=0),
     flag("target_is_stop_word", "whether the next token is a stop word"),

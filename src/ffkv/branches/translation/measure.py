@@ -59,7 +59,8 @@ def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.Dat
                 "agreeing": ((states.m > 0) & agrees).sum(1).astype(np.int32),
                 "agreeing_all": agrees.sum(1).astype(np.int32),
             }
-            by_prefix.append(pd.DataFrame(read))
+            none = dict.fromkeys(("agreeing", "agreeing_all"), -1) if layer in given.anatomy.of_stream else {}
+            by_prefix.append(pd.DataFrame({**read, **none}))
             found += [projected] if reading == fitted.readings[0] else []
     names = {field for field in vars(plain) if field != "attributes"}
     joined = {name: np.concatenate([getattr(each, name) for each in found]) for name in names if found}

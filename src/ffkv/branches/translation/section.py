@@ -87,7 +87,9 @@ def _figure(name: str, panels: Sequence[Mapping[str, Any]], told: int = 0) -> Fi
             "settled": _settled(run) if name == "translation_fit" else None,
         }
 
-    return figure_of_lines(made, caption(__package__, name, values))
+    figure = figure_of_lines(made, caption(__package__, name, values))
+    some = replace(figure, applies=lambda run: len(run.anatomy.of_stream) < len(run.anatomy.layers))
+    return some if name == "translated_composition" else figure  # it has no rows of dictionaries of the residual stream
 
 
 def _settled(run: Run) -> dict[str, str] | None:

@@ -156,7 +156,7 @@ def _first_matrices(block: _Block, matrix: str) -> tuple[list[str], str, str, st
     intact, arguments = block.intact, block.arguments
     m, width = intact.inputs[matrix], intact.output.shape[-1]
     sizes = (m.shape[-1], 2 * m.shape[-1])
-    order = list(intact.outputs)
+    order = [n for n in intact.outputs if n != f"{matrix.removesuffix('.decoder')}.native"]  # a `Decoder` stands for it
     earlier = [
         n for n in order[: order.index(matrix)] if is_matrix(block.module.get_submodule(n)) and n in intact.inputs
     ]

@@ -104,7 +104,8 @@ def observe(loaded: LoadedModel, ids: Tensor, wanted: Sequence[Layer], positions
         run = stack.enter_context(tap(model, layers, "mbsuy"))
         run(ids, receive, gradients=True)
     for read in reads.values():
-        read.paths = _paths(read.h, zeros[: read.layer.index + 1])
+        both = read.layer.index in loaded.anatomy.of_stream  # what the layer writes is a part of what it reads
+        read.paths = _paths(read.h.detach() if both else read.h, zeros[: read.layer.index + 1])
         read.h = read.h.detach()
         read.routers = {number: own for number, own in read.routers.items() if torch.equal(own.state, read.x)}
     return Pass(embedding[0], states, reads)

@@ -1,8 +1,20 @@
 """What the branch `reconstruction` is made of."""
 
+from typing import Any
+
 from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv_dictionaries.reconstruction import tables
+
+
+def _passes(run: Any) -> int:
+    """Returns how often the model runs: as it is, and twice for each layer with a dictionary. `run`: see `Step.amount`."""
+    from ffkv_dictionaries.choose import count_units  # needs torch, which plans have and rules do not wait for
+
+    asked = run.settings.dictionary.located()
+    cut = asked.layers or range(run.shape.layers)  # if no files say which layers they have
+    return 1 + 2 * len(count_units(asked, run.shape.layers, run.shape.width) if asked.path else cut)
+
 
 BRANCH = Branch(
     name="reconstruction",
@@ -18,8 +30,10 @@ BRANCH = Branch(
             settings=("reconstruction", "seed", "batches/tokens", *MODULES, "model/max_memory"),
             writes=(tables.LAYERS,),
             imports="model",
-            # One pass as the model is, and two more for each layer, of which nobody knows the number before the files are read.
-            amount=lambda run: (3 * run.settings.reconstruction.tokens * (run.shape.body + run.shape.head), 0),
+            amount=lambda run: (
+                _passes(run) * run.settings.reconstruction.tokens * (run.shape.body + run.shape.head),
+                1,
+            ),
         )
     },
     heading="Reconstruction",

@@ -1,4 +1,7 @@
-"""Measures how much of each layer's output its dictionary makes again, on real text."""
+"""Measures how much of each layer's output its dictionary makes again, on real text.
+
+What a dictionary of the residual stream is to make again is the output o of the block, and not y.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +42,7 @@ class Sums:
         }  # at the tokens whose predictions are read [token, d]
 
     def add(self, m: Tensor, y: Tensor, error: Tensor) -> None:
-        """Adds tokens: m [token, unit], y and what is left of it [token, d]."""
+        """Adds tokens: m [token, unit], y, or o of a dictionary of the residual stream, and what is left of it [token, d]."""
         self.tokens += len(y)
         self.left += float(error.double().square().sum())
         self.square += float(y.double().square().sum())
@@ -87,7 +90,12 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
         recovered = (without - only) / (without - loss) if without != loss else np.nan
         told = {"loss": loss, "loss_dictionary": only, "loss_without": without, "recovered": recovered}
         summed = sums[layer.index]
-        found.append({"layer": layer.index, **summed.row(), **told, **_predictions(head, summed, layer)})
+        of_units = _predictions(head, summed, layer)
+        if (
+            layer.index in loaded.anatomy.of_stream
+        ):  # its units are to predict what the block predicts, and not the layer
+            of_units |= {"ffn_dictionary": np.nan, "ffn_error": np.nan}
+        found.append({"layer": layer.index, **summed.row(), **told, **of_units})
     return LAYERS.frame(found)
 
 
@@ -103,7 +111,10 @@ def _losses(
     sums: dict[int, Sums],
     step: int,
 ) -> dict[tuple[int, str], float]:
-    """Returns the summed losses of some sentences by layer and what it does not write: (-1, "") nothing; "e" the error; "y" anything."""
+    """Returns the summed losses of some sentences by layer and what it does not write: (-1, "") nothing; "e" the error; "y" anything.
+
+    A block that is read through a dictionary of the residual stream returns 0 in the place of "y".
+    """
     ids = pad(list(rows), loaded.device)
     counted = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     for row, tokens in enumerate(map(len, rows)):
@@ -125,6 +136,7 @@ def _losses(
         losses = {(-1, ""): loss_of(run(ids, receive).logits)}
     for layer in layers:
         m, u, y, o = (seen[layer.index, quantity] for quantity in "muyo")
+        y = seen[layer.index, "y"] = o if layer.index in loaded.anatomy.of_stream else y
         error = seen[layer.index, "e"] = error_of(loaded.model, layer, u, seen.get((layer.index, "s")))
         own, chosen = sums[layer.index], counted.to(y.device)
         sampled = torch.arange(own.tokens, own.tokens + int(chosen.sum()), device=y.device) % step == 0

@@ -4,7 +4,8 @@ from ffkv.base.files.columns import LAYER, count, number, share, table
 
 LAYERS = table(
     "reconstruction/reconstruction.csv",
-    "A layer that is read through a dictionary: how much of its output the dictionary makes again.",
+    "A layer that is read through a dictionary: how much of its output the dictionary makes again. Of a dictionary of the residual "
+    "stream, the output is that of the block.",
     LAYER,
     count("units", "units of the dictionary"),
     count("tokens", "number of tokens that were read"),
@@ -21,8 +22,9 @@ LAYERS = table(
     number("recovered", "(loss_without - loss_dictionary) / (loss_without - loss); 1 if the loss stays as it is"),
     count("prefixes", "number of tokens at which predictions were read"),
     share(
-        "ffn_dictionary", "share of them at which what the dictionary makes predicts the token that the output predicts"
+        "ffn_dictionary",
+        "share of them at which what the dictionary makes predicts the token that the layer predicts; NaN of the residual stream",
     ),
-    share("ffn_error", "share of them at which what is left predicts that token"),
+    share("ffn_error", "share of them at which what is left predicts that token; NaN of the residual stream"),
     share("output_error", "share of them at which what is left predicts the token that the block output predicts"),
 )
