@@ -31,6 +31,8 @@ CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task
   texts with both labels, and empty ones, are left out: `concept_tasks.csv` names their lines.
 - **Features** of a text, at its last token or the largest over its tokens: coefficients m; coordinates of r; as many random directions of r; all
   coordinates of r at once.
+- **Reading**: tasks that follow each other by name and share texts are read together, each text once. The states of six times `texts` texts are kept at
+  most; those of a task that shares no text are kept until it is measured.
 - **Ranking**, on the train half: the difference of both labels' means, over the mean size of the feature where it is not 0. **Score**: a logistic
   regression on the first k features, of unit variance; AUC, F1 (weighted by label) and accuracy on the test half. Order and scores are those of
   sae-probes on the same features.

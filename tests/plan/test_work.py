@@ -9,6 +9,7 @@ from plan.hand import SHAPE, TEXT, facts
 from torch.utils.flop_counter import FlopCounterMode
 
 import ffkv
+from ffkv.branches.concepts.branch import TOGETHER
 from ffkv.branches.given import Given
 from ffkv.branches.refinement.measure import measure_refinement
 from ffkv.branches.settings import Settings
@@ -83,6 +84,8 @@ def test_what_a_job_holds():
     assert measure_memory(large, "sampled_prefixes", "model") == measure_memory(large, "keys_removal", "model")
     assert measure_memory(run, "keys_removal", "model", on_gpu=True) == run.trigger_bytes
     assert measure_memory(run, "model", "model") == pytest.approx(passing - run.trigger_bytes)  # the proof has none
+    labelled = facts(concepts={name: {"labels": "x.csv", "texts": texts} for name, texts in {"a": 40, "b": 20}.items()})
+    assert measure_memory(labelled, "concepts_measure", "model") == passing + TOGETHER * 40 * (24 + 16) * 4
     assert measure_memory(run, "report", "tables") > measure_memory(run, "composition_summarize", "tables") == 0
 
 

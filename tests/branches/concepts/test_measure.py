@@ -1,5 +1,6 @@
 """From texts to tables: what is read, on models of several kinds; rules; planted memories; the choice of layers."""
 
+import weakref
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ import pytest
 import spacy
 import torch
 
+import ffkv
 from ffkv.activations.trigger_file import NONE
 from ffkv.base.errors import UserError
-from ffkv.branches.concepts.activations import read_task
+from ffkv.branches.concepts.activations import group_tasks, read_tasks
 from ffkv.branches.concepts.draw import Task
 from ffkv.branches.concepts.measure import choose_layers, measure_task, memory_rows
 from ffkv.branches.concepts.null import Best
@@ -26,41 +28,113 @@ from ffkv.model.tap.tap import observe
 TEXTS = 120
 
 
-def task(positive=None, document=None, length=None, rows=None, row=None, span=None):
+def task(positive=None, document=None, length=None, rows=None, counted=None, name="t"):
     """A task; half of its texts are for training."""
-    count = TEXTS if rows is None else len(span)
+    count = TEXTS if rows is None else len(rows)
     positive = np.random.default_rng(0).permutation(count) % 2 > 0 if positive is None else positive
     document = np.arange(count) if document is None else document
     length = np.full(count, 5) if length is None else length
-    train = np.arange(count) % 4 < 2
-    return Task(
-        "t", "yes", rows or [], np.arange(count) if row is None else row, span, positive, document, train, length
-    )
+    counted = np.ones(count, int) if counted is None else np.array(counted)
+    return Task(name, "yes", rows or [], counted, positive, document, np.arange(count) % 4 < 2, length)
 
 
 def its(**options):
     return Concept(labels="x.csv", **{"sizes": [1, 4], "shuffles": 99, "draws": 50, **options})
 
 
+def texts_of(*lengths, seed=1):
+    return [np.random.default_rng((seed, length)).integers(1, 50, length) for length in lengths]
+
+
+def assert_states(loaded, own, found):
+    """States of a task are those that the model has on each of its texts alone."""
+    for text, (row, counted) in enumerate(zip(own.rows, own.counted.tolist(), strict=True)):
+        states = observe(loaded.model, loaded.anatomy.layers, torch.from_numpy(row[None]), "myo")
+        for layer, (m, r, each) in enumerate(zip(*found, states, strict=True)):
+            # float32 in batches of other shapes
+            expected = (each["m"], each["o"] - each["y"])
+            for its, state in zip((m, r), expected, strict=True):
+                largest = state[0, -counted:].amax(0).numpy()
+                np.testing.assert_allclose(its[text], largest, rtol=1e-4, atol=1e-5, err_msg=f"{text} {layer}")
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "gemma2"])
 @pytest.mark.parametrize("largest", [False, True])
 def test_coefficients_and_residuals_are_those_of_the_model(load_kind, kind, largest):
-    """Texts of several lengths in one batch, two of them in one row, give what each gives alone."""
-    loaded, generator = load_kind(kind), np.random.default_rng(1)
-    rows = [generator.integers(1, 50, length) for length in (3, 9, 5, 7)]
-    row = np.array([2, 0, 1, 1, 3])
-    stop = np.array([5, 3, 9, 4, 7])
-    span = np.stack([np.ones(5, int) if largest else stop - 1, stop], 1)
-    m, r = read_task(loaded, task(rows=rows, row=row, span=span), 20)
-    for text, (own, (first, last)) in enumerate(zip(row.tolist(), span.tolist(), strict=True)):
-        ids = np.array(rows[own])[None]
-        states = observe(loaded.model, loaded.anatomy.layers, torch.from_numpy(ids), "myo")
-        for layer, found in enumerate(states):
-            expected_m = found["m"][0, first:last].amax(0).numpy()
-            expected_r = (found["o"] - found["y"])[0, first:last].amax(0).numpy()
-            # float32 in batches of other shapes
-            np.testing.assert_allclose(m[layer][text], expected_m, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(r[layer][text], expected_r, rtol=1e-4, atol=1e-5)
+    """Texts of several lengths in one batch, one of them the beginning of another one, give what each gives alone."""
+    loaded, rows = load_kind(kind), texts_of(3, 9, 5, 7)
+    rows.append(rows[1][:4])
+    own = task(rows=rows, counted=[len(row) - 1 for row in rows] if largest else None)
+    (found,) = read_tasks(loaded, [own], 20)
+    assert_states(loaded, own, found)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_tasks_that_share_texts_are_read_in_one_pass(load_kind, kind, largest):
+    """The model sees each text once. In two tasks, other tokens of the same text may count."""
+    loaded, (a, b, c, d, e) = load_kind(kind), texts_of(5, 6, 7, 8, 9)
+    tasks = [
+        task(rows=[a, b, c, d], counted=[1, 2, 3, 1] if largest else None, name="first"),
+        task(rows=[d, c, e, b[:3], c], counted=[7, 1, 1, 1, 2] if largest else None, name="second"),
+    ]
+    seen = []
+
+    def count(module, args, kwargs):
+        ids = kwargs.get("input_ids", *args[:1])
+        seen.extend(ids.tolist())
+
+    with loaded.model.register_forward_pre_hook(count, with_kwargs=True):
+        together = [*read_tasks(loaded, tasks, 1000)]
+    assert len(seen) == 5 and {tuple(row[:5]) for row in seen} == {tuple(row[:5].tolist()) for row in (a, b, c, d, e)}
+    for own, found in zip(tasks, together, strict=True):
+        assert_states(loaded, own, found)
+        for states, alone in zip(found, *read_tasks(loaded, [own], 1000), strict=True):
+            for one, other in zip(states, alone, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_are_of_neighbours_that_share_texts_and_are_bounded():
+    a, b, c, d, e, f = texts_of(3, 4, 5, 6, 7, 8)
+    rows = {"one": [a, b], "two": [b, c], "begins": [c[:2], d], "other": [e], "same": [e, a], "again": [a, f]}
+    tasks = [task(rows=own, name=name) for name, own in rows.items()]
+
+    def groups(most):
+        return [[own.name for own in group] for group in group_tasks(tasks, most)]
+
+    assert groups(100) == [["one", "two", "begins"], ["other", "same", "again"]]
+    assert groups(5) == [["one", "two"], ["begins"], ["other", "same", "again"]]
+    assert groups(4) == [["one", "two"], ["begins"], ["other", "same"], ["again"]]
+    assert groups(1) == [[name] for name in rows]  # a task alone may have more
+
+
+def test_tables_of_tasks_that_share_texts_are_those_of_each_alone(tiny, tmp_path):
+    """Two labels of the same texts, in files of their own, and texts that no other file has."""
+    run, options = ffkv.open(tiny / "results/tiny"), {"texts": 80, "sizes": [1, 4], "shuffles": 19, "draws": 20}
+    told = {"a": lambda n: n % 2, "b": lambda n: n // 2 % 2, "c": lambda n: n % 2}
+    for name, label in told.items():
+        lines = [f"the name {n + 100 * (name == 'c')} is,{label(n)}" for n in range(80)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
+    together = ffkv.concepts(run, str(tmp_path / "*.csv"), device="cpu", **options)
+    for name in told:
+        alone = ffkv.concepts(run, str(tmp_path / f"{name}.csv"), device="cpu", **options)
+        for table in ("concept_tasks", "concept_layers", "concept_memories"):
+            found, own = together[table], alone[table]
+            found = found[found["task"].str.endswith(f"/{name}")].reset_index(drop=True)
+            left_out = {"task", "concept", "q"}  # names, and what depends on the other tasks
+            columns = [column for column in own if column not in left_out]
+            pd.testing.assert_frame_equal(found[columns], own[columns], check_dtype=False, rtol=1e-3, atol=1e-5)
+
+
+def test_states_of_a_group_are_gone_before_the_next_one_is_read(load_kind):
+    loaded, rows = load_kind("gpt2"), texts_of(3, 4, 5)
+    groups = group_tasks([task(rows=rows[:1]), task(rows=rows[1:2])], 9)
+    states, kept = (each for group in groups for each in read_tasks(loaded, group, 99)), []
+    for m, _ in states:
+        assert not any(each() is not None for each in kept)
+        kept.append(weakref.ref(m[0].base))
+        del m, _
+    assert len(kept) == 2
 
 
 def planted():
@@ -247,5 +321,8 @@ def test_a_task_of_rules_on_a_run(tiny):
     own = found["bracket"]
     assert len(own.positive) <= 60 and own.positive.mean() == 0.5
     assert not {*own.document[own.train].tolist()} & {*own.document[~own.train].tolist()}
-    for text, (row, (first, stop)) in enumerate(zip(own.row.tolist(), own.span.tolist(), strict=True)):
-        assert stop == first + 1 <= len(own.rows[row]) and own.length[text] == stop - len(corpus.bos)
+    for row, length in zip(own.rows, own.length.tolist(), strict=True):
+        assert row[: len(corpus.bos)].tolist() == list(corpus.bos) and len(row) == length + len(corpus.bos)
+    assert (own.counted == 1).all()
+    beginnings = {tuple(corpus.prefix_ids(sentence, 40).tolist()) for sentence in range(len(corpus))}
+    assert all(any(whole[: len(row)] == tuple(row.tolist()) for whole in beginnings) for row in own.rows)

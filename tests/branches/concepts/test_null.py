@@ -12,7 +12,7 @@ TRAIN = np.arange(80) < 40
 
 def shuffles(positive, document, length=None, count=99, seed=0, train=TRAIN):
     length = np.ones(len(positive)) if length is None else length
-    task = Task("", "", [], np.arange(len(positive)), np.zeros((0, 2)), positive, document, train, length)
+    task = Task("", "", [], np.ones(len(positive), int), positive, document, train, length)
     return shuffle(task, count, np.random.default_rng(seed))
 
 

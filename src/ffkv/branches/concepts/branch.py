@@ -6,6 +6,7 @@ from ffkv.base.steps import MODULES, Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.concepts import tables
 
+TOGETHER = 6  # the states of so many times the texts of a task are kept at once, if tasks share texts
 TOKENS = 30  # of a text, for plans
 REGRESSION = 1e8  # operations of matrices that take as long as a regression, for plans: 5 ms
 

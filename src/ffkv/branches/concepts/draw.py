@@ -14,9 +14,8 @@ class Task(NamedTuple):
 
     name: str
     label: str  # the positive label
-    rows: list[np.ndarray]  # token ids, those before every sentence among them [row][token]
-    row: np.ndarray  # the row in which each text is [text]
-    span: np.ndarray  # the first token of the row that counts for a text, and the one behind the last [text, 2]
+    rows: list[np.ndarray]  # token ids up to the last that counts, those before every sentence among them [text][token]
+    counted: np.ndarray  # how many tokens count, the last ones of its row [text]
     positive: np.ndarray  # [text]
     document: np.ndarray  # [text]
     train: np.ndarray  # whether a text is of the train half [text]

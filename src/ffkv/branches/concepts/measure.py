@@ -15,7 +15,8 @@ from ffkv.base.process.progress import progress
 from ffkv.base.process.workers import in_order
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
-from ffkv.branches.concepts.activations import read_task
+from ffkv.branches.concepts.activations import group_tasks, read_tasks
+from ffkv.branches.concepts.branch import TOGETHER
 from ffkv.branches.concepts.draw import Task, draw
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.concepts.null import Best, best_of_layer, p_value, shuffle
@@ -46,6 +47,8 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
         measured = f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured."
         say(f"{measured} Left out: " + " ".join(problems), error=True)
     loaded, processes, offset = given.model(), torch.get_num_threads(), given.anatomy.layer_offset
+    groups = group_tasks([task for _, task in tasks if isinstance(task, Task)], TOGETHER * settings.texts)
+    states = (each for group in groups for each in read_tasks(loaded, group, given.work.batch_tokens))
     made: list[list[dict]] = [[], [], [], []]
     with progress(len(tasks), "tasks", given.name) as bar:
         for name, task in tasks:
@@ -53,7 +56,7 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
             if isinstance(task, str):
                 made[0].append({**row, **EMPTY, "left_out": task})
             else:
-                found = measure_task(task, *read_task(loaded, task, given.work.batch_tokens), settings, seed, processes)
+                found = measure_task(task, *next(states), settings, seed, processes)
                 of_rule = (given.train, given.triggers, rules[name]) if rules else None
                 shares = shares_of_examples(*of_rule) if of_rule else np.full(offset[-1], np.nan)
                 memories = [each | {"examples": shares[offset[each["layer"]] + each["memory"]]} for each in found[2]]
@@ -97,12 +100,10 @@ def _tasks(given: Given, settings: Concept, rules: dict[str, Rule], seed: int) -
         rows = [np.concatenate([np.asarray(beginning, np.int64), each.astype(np.int64)]) for each in ids]
         if unknown := sum(not len(each) or int(each.max()) >= anatomy.vocabulary for each in ids):
             raise UserError(f"{path}: {unknown} texts have no token that the model knows. Leave them out.")
-        stop = np.array([len(row) for row in rows])
-        first = stop - 1 if settings.value == "last" else np.full(len(rows), len(beginning))
-        numbers = np.arange(len(rows))
-        span, length = np.stack([first, stop], 1), stop - len(beginning)
+        length = np.array([len(each) for each in ids])
+        counted = np.ones_like(length) if settings.value == "last" else length
         told = replace_surrogates(labelled.label), replace_surrogates(labelled.left_out)
-        yield name, Task(name, told[0], rows, numbers, span, signs[drawn], documents[drawn], train, length, told[1])
+        yield name, Task(name, told[0], rows, counted, signs[drawn], documents[drawn], train, length, told[1])
 
 
 def measure_task(
@@ -118,7 +119,7 @@ def measure_task(
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
-        return score(x.astype(np.float64), task, weights, settings.regularization, seed)._asdict()
+        return score(x.astype(np.float64), task, weights, settings.regularization)._asdict()
 
     def measure_layer(layer: int) -> tuple[list[dict], dict[tuple[str, str], Best], list[dict]]:
         by_layer, best, memories = list[dict](), dict[tuple[str, str], Best](), list[dict]()
@@ -147,19 +148,11 @@ def describe(task: Task) -> dict[str, object]:
 
     The AUC of the length alone is that on the test half, in the direction that it has on the train half.
     """
-    of_train, of_test = (
-        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
-    )
-    return {
-        "positive": task.label,
-        "train": int(task.train.sum()),
-        "test": int((~task.train).sum()),
-        "positives": int(task.positive.sum()),
-        "documents": len(np.unique(task.document)),
-        "tokens": float(task.length.mean()),
-        "length_auc": 1 - of_test if of_train < 0.5 else of_test,
-        "left_out": task.left_out,
-    }
+    of_train, of_test = (area(task.length[at].astype(float), task.positive[at]) for at in (task.train, ~task.train))
+    found: dict[str, object] = {"positive": task.label, "left_out": task.left_out, "tokens": float(task.length.mean())}
+    found |= {"train": int(task.train.sum()), "test": int((~task.train).sum()), "positives": int(task.positive.sum())}
+    length_auc = 1 - of_test if of_train < 0.5 else of_test
+    return found | {"documents": len(np.unique(task.document)), "length_auc": length_auc}
 
 
 def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:

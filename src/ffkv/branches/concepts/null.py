@@ -31,7 +31,6 @@ def shuffle(task: Task, count: int, generator: np.random.Generator) -> np.ndarra
 
     If each document has one label, documents of the same half and of similar length change labels: then a label that length alone tells
     is told as well by shuffled ones. Else labels are shuffled inside each document.
-
     """
     unit, first, at = np.unique(task.document, return_index=True, return_inverse=True)
     ones, texts = np.bincount(at, task.positive), np.bincount(at)
@@ -69,8 +68,7 @@ def best_of_layer(x: np.ndarray, positive: np.ndarray, train: np.ndarray, shuffl
     difference *= 1 / ones + 1 / zeros  # in place: there are as many numbers as shuffles and features
     difference -= scaled.sum(0) / zeros
     every, top = np.arange(len(labels)), np.abs(difference).argmax(1)
-    ranks = rankdata(x[~train].T, axis=1).astype(np.float32)  # exact for up to 2^23 texts
-    above = areas(ranks, labels[:, ~train])
+    above = areas(rank_texts(x[~train]), labels[:, ~train])
     each = above[0].astype(float).round(6)  # float32 rounds it
     above -= 0.5
     ranked = 0.5 + above[every, top] * np.where(difference[every, top] < 0, -1, 1)
@@ -82,6 +80,16 @@ def best_of_layer(x: np.ndarray, positive: np.ndarray, train: np.ndarray, shuffl
         choice: Best(int(at), tries, round(float(auc[0]), 6), auc[1:], each)
         for choice, (at, tries, auc) in tops.items()
     }
+
+
+def rank_texts(x: np.ndarray) -> np.ndarray:
+    """Ranks the texts by each feature, from 1; equal ones share the mean of theirs. `x`: [text, feature]. Returns [feature, text]."""
+    order = np.argsort(x := np.ascontiguousarray(x.T), 1)
+    ranks, ordered = np.empty(x.shape, np.float32), np.take_along_axis(x, order, 1)  # exact for up to 2^23 texts
+    np.put_along_axis(ranks, order, np.arange(1, x.shape[1] + 1, dtype=np.float32)[None], 1)
+    tied = (ordered[:, 1:] == ordered[:, :-1]).any(1)
+    ranks[tied] = rankdata(x[tied], axis=1)  # five times slower
+    return ranks
 
 
 def p_value(own: float, shuffled: np.ndarray) -> float:

@@ -56,9 +56,6 @@ def tasks_of_rules(
         except UserError as error:
             yield name, str(error)
             continue
-        used, row = np.unique(numbers[drawn], return_inverse=True)
         at = position[drawn]
-        rows = [corpus.prefix_ids(each, at[row == place].max()) for place, each in enumerate(used.tolist())]
-        last = at + len(corpus.bos)
-        span = np.stack([last - 1, last], 1)
-        yield name, Task(name, name, rows, row, span, positive[drawn] > 0, document[drawn], train, at)
+        rows = [corpus.prefix_ids(*each) for each in zip(numbers[drawn].tolist(), at.tolist(), strict=True)]
+        yield name, Task(name, name, rows, np.ones_like(at), positive[drawn] > 0, document[drawn], train, at)
