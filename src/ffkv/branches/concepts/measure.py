@@ -119,7 +119,7 @@ def measure_task(
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
-        return score(x.astype(np.float64), task, weights, settings.regularization)._asdict()
+        return score(x.astype(np.float64), task, weights, settings.regularization, seed)._asdict()
 
     def measure_layer(layer: int) -> tuple[list[dict], dict[tuple[str, str], Best], list[dict]]:
         by_layer, best, memories = list[dict](), dict[tuple[str, str], Best](), list[dict]()

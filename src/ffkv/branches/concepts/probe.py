@@ -4,13 +4,15 @@ After k-sparse probing (Gurnee et al. 2023) as sae-probes does it (Kantamneni et
 unit variance, so that one penalty suits all layers; documents are never split; and each AUC has an interval.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 from scipy.stats import rankdata
+from sklearn import config_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 from ffkv.base.intervals import wilson
 from ffkv.branches.concepts.draw import Task
@@ -103,24 +105,8 @@ def validation_of(document: np.ndarray) -> np.ndarray:
     return np.isin(at, last[:count])
 
 
-def regress(x: np.ndarray, positive: np.ndarray, strength: float) -> np.ndarray:
-    """Fits a logistic regression on features x [text, feature]. Returns their weights, and behind them the intercept [feature + 1].
-
-    Its steps, 1,000 at most, are those of scikit-learn's `LogisticRegression`, which checks its input for longer than it computes.
-    """
-    texts, truth = len(x), positive.astype(float)
-    x, penalty = np.hstack([x, np.ones((texts, 1))]), np.append(np.full(x.shape[1], 1 / (strength * texts)), 0)
-
-    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-        z, pull = x @ w, penalty * w
-        return (np.logaddexp(0, z).sum() - truth @ z) / texts + w @ pull / 2, (expit(z) - truth) / texts @ x + pull
-
-    options = {"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps}
-    return minimize(loss, np.zeros(len(penalty)), method="L-BFGS-B", jac=True, options=options).x
-
-
 def fit(
-    x: np.ndarray, positive: np.ndarray, test: np.ndarray, choosing: np.ndarray, strengths: Sequence[float]
+    x: np.ndarray, positive: np.ndarray, test: np.ndarray, choosing: np.ndarray, strengths: Sequence[float], seed: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Fits a logistic regression on the train half, and applies it to the test half.
 
@@ -130,23 +116,28 @@ def fit(
     """
     mean, deviation = x.mean(0), x.std(0)
     x, test = ((each - mean) / np.where(deviation > 0, deviation, 1) for each in (x, test))
+
+    def model(strength: float, rows: np.ndarray) -> LogisticRegression:
+        return LogisticRegression(C=strength, random_state=seed, max_iter=1000).fit(x[rows], positive[rows])
+
     chosen, best = strengths[0], float("nan")
     if len({*positive[choosing].tolist()}) == len({*positive[~choosing].tolist()}) == 2:
-        fitted = [regress(x[~choosing], positive[~choosing], each) for each in strengths]
-        found = [area(x[choosing] @ w[:-1], positive[choosing]) for w in fitted]
+        found = [area(model(each, ~choosing).decision_function(x[choosing]), positive[choosing]) for each in strengths]
         chosen, best = strengths[int(np.argmax(found))], max(found)
-    w = regress(x, positive, chosen)
-    z = test @ w[:-1] + w[-1]
-    return expit(z), z > 0, best
+    whole = model(chosen, np.ones(len(x), bool))
+    return whole.predict_proba(test)[:, 1], whole.predict(test), best
 
 
-def score(x: np.ndarray, task: Task, weights: np.ndarray, strengths: Sequence[float]) -> Score:
+def score(x: np.ndarray, task: Task, weights: np.ndarray, strengths: Sequence[float], seed: int) -> Score:
     """Fits on the train half of a task, and scores on the test half.
 
-    `x`: some features [text, feature]. `weights`: see `interval`. `strengths`: see `fit`.
+    `x`: some features [text, feature]. `weights`: see `interval`. Others: see `fit`.
     """
     train, truth = task.train, task.positive[~task.train]
-    found, said, best = fit(x[train], task.positive[train], x[~train], validation_of(task.document[train]), strengths)
+    with warnings.catch_warnings(), config_context(assume_finite=True, skip_parameter_validation=True):
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what it has after so many steps is scored as it is
+        choosing = validation_of(task.document[train])
+        found, said, best = fit(x[train], task.positive[train], x[~train], choosing, strengths, seed)
     own = area(found, truth), *interval(found, truth, weights)
     return Score(*own, weighted_f1(said, truth), float((said == truth).mean()), best)
 
