@@ -33,6 +33,7 @@ CONFIGS = {
     "post-norm": OPTConfig(
         **SMALL, word_embed_proj_dim=16, ffn_dim=24, do_layer_norm_before=False, activation_function="relu", **SIZES
     ),
+    "square": OPTConfig(**SMALL, word_embed_proj_dim=16, ffn_dim=16, activation_function="gelu", **SIZES),
     "parallel": GPTNeoXConfig(**SMALL, intermediate_size=24, use_parallel_residual=True, **SIZES),
     "olmo2": Olmo2Config(**SMALL, intermediate_size=24, **SIZES),
     "gpt2": GPT2Config(n_positions=48, n_embd=16, n_layer=2, n_head=2, activation_function="relu", **SIZES),
@@ -58,7 +59,12 @@ CONFIGS = {
     ),
 }
 CLASSES = {"gpt2": GPT2LMHeadModel, "opt": OPTForCausalLM, "gemma2": Gemma2ForCausalLM}
-CLASSES |= {"post-norm": OPTForCausalLM, "parallel": GPTNeoXForCausalLM, "olmo2": Olmo2ForCausalLM}
+CLASSES |= {
+    "post-norm": OPTForCausalLM,
+    "square": OPTForCausalLM,
+    "parallel": GPTNeoXForCausalLM,
+    "olmo2": Olmo2ForCausalLM,
+}
 
 
 def _read(file: Path) -> Dictionary:

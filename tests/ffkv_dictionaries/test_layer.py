@@ -212,6 +212,19 @@ def test_memories_are_cut_to_the_largest(kind, models, tmp_path):
         prove(checkpoint, dictionary=Settings(largest=3, layers=[7]))
 
 
+@pytest.mark.parametrize("largest", [3, 10**6])
+def test_a_layer_of_as_many_memories_as_dimensions_is_cut(largest, models):
+    """There, the second matrix has the shape of a first one."""
+    from ffkv.base.settings import Dictionary as Settings
+    from ffkv.base.settings import Model
+    from ffkv.model.step import prove
+
+    cut = prove(Model(checkpoint=str(models("square")[0])), dictionary=Settings(largest=largest))
+    for layer, place in zip(cut.anatomy.layers, cut.anatomy.dictionaries, strict=True):
+        assert layer.memories == 16 and layer.second_matrices[0].first_matrices[0].endswith("fc1")
+        assert (place.unexplained < 1e-10) == (largest > 16)
+
+
 def test_experts_cannot_be_cut(checkpoints):
     from ffkv.base.settings import Dictionary as Settings
     from ffkv.base.settings import Model

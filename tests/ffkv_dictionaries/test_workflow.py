@@ -170,7 +170,7 @@ def test_the_stream_has_no_figure_8(runs):
     assert "(of the residual stream behind it)" in page
     trace = ffkv.trace(run, "w3 w7 w9 w4")
     assert trace.deviation < 1e-4
-    costs = pd.read_csv(next((runs / "reports/comparisons/units").rglob("costs.csv")))
+    costs = pd.read_csv(next((runs / "results/comparisons").rglob("costs.csv")))
     assert "figure_8" not in {*costs.query("run == 'stream' and layer == 1")["figure"]}
 
 

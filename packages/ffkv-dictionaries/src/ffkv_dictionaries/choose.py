@@ -230,9 +230,7 @@ class _Seen:
     def __init__(self, layer: Layer):
         self.layer, self.read, self.heard = layer, Read(layer), list[tuple[nn.Module, Tensor, Tensor]]()
         self.m = torch.empty(0)  # what the first second matrix read [token, memory]
-        self.outputs: dict[
-            str, Tensor
-        ] = {}  # of the block and the modules that a dictionary may write at, by name [token, d]
+        self.outputs: dict[str, Tensor] = {}  # of the block, and of where a dictionary may write, by name [token, d]
 
     @property
     def places(self) -> dict[str, str]:
