@@ -91,9 +91,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
         told = {"loss": loss, "loss_dictionary": only, "loss_without": without, "recovered": recovered}
         summed = sums[layer.index]
         of_units = _predictions(head, summed, layer)
-        if (
-            layer.index in loaded.anatomy.of_stream
-        ):  # its units are to predict what the block predicts, and not the layer
+        if layer.index in loaded.anatomy.of_stream:  # its units are not to predict what the layer predicts
             of_units |= {"ffn_dictionary": np.nan, "ffn_error": np.nan}
         found.append({"layer": layer.index, **summed.row(), **told, **of_units})
     return LAYERS.frame(found)
