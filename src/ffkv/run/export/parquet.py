@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,11 @@ def units(job: Job) -> list[Unit]:
     for name, table in (("patterns", indexes.trigger_patterns(files)), ("effects", indexes.effects_by_memory(files))):
         if len(own := table[table["row"].isin(chosen)].drop(columns="row")):
             tables[name] = [own]
-    units = [Unit(f"{name}.parquet", everything, partial(_write, frames)) for name, frames in tables.items()]
+
+    def unit(name: str, frames: Iterable[pd.DataFrame]) -> Unit:
+        return Unit(f"{name}.parquet", everything, lambda path, records: _write(path, frames))
+
+    units = [unit(*each) for each in tables.items()]
     if len(job.selection.sentences):
         units.append(Unit("coefficients.parquet", everything, _write_coefficients))
     return units
@@ -86,8 +89,8 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
             )
 
 
-def _write(frames: Iterable[pd.DataFrame], path: Path, records: Iterable[Record]) -> None:
-    """Writes tables of the same columns below each other, one after another. They need no records."""
+def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
+    """Writes tables of the same columns below each other, one after another."""
     schema, frame = None, pd.DataFrame()
     with contextlib.ExitStack() as opened:
         for frame in frames:
