@@ -202,7 +202,9 @@ def test_a_prompt_that_changes_by_a_change_of_nothing_is_left_out_and_named(runn
 
 
 def test_sets_of_writers():
-    named, sets = sets_of_writers(2)
+    named, sets = sets_of_writers(
+        [(-1, "embedding"), (0, "attention"), (0, "memories"), (1, "attention"), (1, "memories")]
+    )
     assert [
         (each["layer"], each["writer"], has.astype(int).tolist()) for each, has in zip(named, sets, strict=True)
     ] == [

@@ -21,6 +21,7 @@ from ffkv.branches.behaviours.words import (
     BY_SCREEN,
     BY_SIZE,
     CHANGES,
+    ERROR,
     FIRST_EXPERTS,
     RANDOM,
     RANDOM_EXPERTS,
@@ -125,7 +126,8 @@ def draw_sets(run: Run, name: str, panel: Axes, control: Run | None) -> None:
 def draw_writers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
     """Draws what attention and memories of each layer carry of a behaviour, beside the control at the last token."""
     styles = {("total", "last"): "last token", ("total", "all"): "all tokens", ("direct", "last"): "direct"}
-    for colour, writer in zip(drawing.colours(2), (ATTENTION, ALL_MEMORIES), strict=True):
+    kinds = [each for each in (ATTENTION, ALL_MEMORIES, ERROR) if each in {*words.writers(run, name)["writer"]}]
+    for colour, writer in zip(drawing.colours(len(kinds)), kinds, strict=True):
         for look, ((reach, positions), where) in zip(("-", "--", ":"), styles.items(), strict=True):
             which = {"writer": writer, "reach": reach, "positions": positions}
             own = rows(words.writers(run, name), **which).query("layer >= 0")

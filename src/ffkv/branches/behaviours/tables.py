@@ -237,7 +237,12 @@ SIDE_EFFECTS = table(
 )
 OF_WRITERS = (
     layer("the layer, from 0; -1: all layers together"),
-    word("writer", "`memories`: y; `attention`: what blocks add beside it; `embedding`, `everything`", *words.WRITERS),
+    word(
+        "writer",
+        "`memories`: y; `attention`: what blocks add beside it; `embedding`; `error`: what a dictionary leaves of y, which then is no part of"
+        " `memories`; `everything`",
+        *words.WRITERS,
+    ),
     REACH,
     word("positions", "at the `last` token, or at `all` tokens of pairs of equal length", "last", "all"),
 )

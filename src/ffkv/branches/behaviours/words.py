@@ -42,7 +42,13 @@ COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
 # What is changed.
 SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = "own", "random_memories", "random_directions", "outside"
 # What writes into the residual stream.
-WRITERS = EMBEDDING, ATTENTION, ALL_MEMORIES, EVERYTHING = "embedding", "attention", "memories", "everything"
+WRITERS = EMBEDDING, ATTENTION, ALL_MEMORIES, ERROR, EVERYTHING = (
+    "embedding",
+    "attention",
+    "memories",
+    "error",
+    "everything",
+)
 # Parts of all memories at which CPR and CMD look (MIB, Mueller et al. 2025).
 SHARES = 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0
 # How an expert leaves.

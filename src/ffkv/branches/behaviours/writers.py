@@ -11,22 +11,21 @@ from torch import nn
 
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.branches.behaviours.words import ALL_MEMORIES, ATTENTION, EMBEDDING, EVERYTHING, WRITERS
+from ffkv.branches.behaviours.words import EVERYTHING, WRITERS
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.rerun import TOLERANCE, Running
-from ffkv.model.effects.writes import norms_before, run_writes
+from ffkv.model.effects.writes import Writer, norms_before, run_writes, writers_of
 from ffkv.model.tap.hooks import relative_error, tried
 
 
-def sets_of_writers(layers: int) -> tuple[list[dict], np.ndarray]:
-    """Returns names of sets of writers, and which writers they have [set, writer], see `Writes`.
+def sets_of_writers(writers: Sequence[Writer]) -> tuple[list[dict], np.ndarray]:
+    """Returns names of sets of writers, and which writers they have [set, writer]. `writers`: see `writers_of`.
 
-    Attention and memories of each layer, then of all layers the embedding, attention, memories, and everything.
+    Each writer of each layer, then of all layers the embedding, attention, memories, errors if there are any, and everything.
     """
-    layer = np.repeat(np.arange(-1, layers), 2)[1:]  # of each writer
-    kind = np.array([EMBEDDING, *[ATTENTION, ALL_MEMORIES] * layers])
-    named = [*zip(layer[1:].tolist(), kind[1:].tolist()), *((-1, each) for each in WRITERS)]
+    layer, kind = map(np.array, zip(*writers, strict=True))
+    named = [*writers[1:], *((-1, each) for each in WRITERS if each in {*kind.tolist(), EVERYTHING})]
     sets = [((layer == n) | (n < 0)) & ((kind == each) | (each == EVERYTHING)) for n, each in named]
     return [{"layer": n, "writer": each} for n, each in named], np.stack(sets)
 
@@ -48,7 +47,7 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
     `norms`: see `find_norms`; without any there are no rows. `prompts`: see `Encoded`.
     """
     loaded, head, rows, unproven = running.loaded, running.head, list[dict](), set[int]()
-    named, sets = sets_of_writers(len(loaded.anatomy.layers))
+    named, sets = sets_of_writers(writers_of(loaded.anatomy))
     patched = torch.from_numpy(np.pad(sets, ((0, 1), (0, 0)))).to(loaded.device)  # a last copy has nothing patched
     for prompt in prompts if norms else ():
         ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))

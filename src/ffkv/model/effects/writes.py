@@ -1,6 +1,7 @@
 """What is written into the residual stream: by the embedding, by attention, by memories. And runs in which some of it is patched.
 
-What the head reads is their sum. Memories write y. Attention is all else that is added between o of two layers, biases too.
+What the head reads is their sum. Memories write y. Attention is all else that is added between o of two layers, biases too. If a
+dictionary is read in the place of memories, its error writes, too: what it leaves of y. Units of the residual stream write all of y.
 """
 
 import contextlib
@@ -12,25 +13,38 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.anatomy import Layer
+from ffkv.model.anatomy import Anatomy, Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.reads import TOLERANCE, observe
+from ffkv.model.keys_and_values import error_of
 from ffkv.model.tap.change import with_input, with_output
 from ffkv.model.tap.tap import tap
+
+READ, EMBEDDING, ATTENTION, MEMORIES, ERROR = "read", "embedding", "attention", "memories", "error"
+Writer = tuple[int, str]  # a layer, and what writes there; -1 and the embedding
 
 
 class Writes(NamedTuple):
     """What is written at each token of a prompt, float32."""
 
-    # By the embedding; then of each layer what it reads of its attention (all, or nothing in a parallel block), what attention
-    # writes, and what memories write [1 + 3 layers, token, d].
-    noted: Tensor
+    # By each writer [token, d]; and by `READ` of each layer what it reads of its attention: all, or nothing in a parallel block.
+    noted: dict[Writer, Tensor]
     end: Tensor  # what the head reads: of the copies of the prompt that ran [copy, token, d]
 
     @property
     def parts(self) -> Tensor:
-        """What each writer writes: the embedding, then attention and memories of each layer [writer, token, d]. Their sum is `end`."""
-        return self.noted[torch.arange(len(self.noted)) % 3 != 1]
+        """What each writer writes, in the order of `writers_of` [writer, token, d]. Their sum is `end`."""
+        return torch.stack([own for (_, what), own in self.noted.items() if what != READ])
+
+
+def writers_of(anatomy: Anatomy) -> list[Writer]:
+    """Returns all that write: the embedding, then of each layer attention, memories, and the error of its dictionary."""
+    errors = {layer.index: [ERROR] for layer in anatomy.layers if layer.is_dictionary}
+    errors = {layer: own for layer, own in errors.items() if layer not in anatomy.of_stream}
+    return [
+        (-1, EMBEDDING),
+        *((n, what) for n in range(len(anatomy.layers)) for what in (ATTENTION, MEMORIES, *errors.get(n, ()))),
+    ]
 
 
 def norms_before(loaded: LoadedModel, ids: Tensor) -> list[nn.Module] | str:
@@ -63,14 +77,16 @@ def run_writes(
         patched: which writers do so in each copy [copy, writer].
     """
     layers, shape = loaded.anatomy.layers, (1 if patched is None else len(patched), ids.shape[1])
-    before, seen, noted = torch.empty(0), dict[str, Tensor](), list[Tensor]()
+    before, seen, noted = torch.empty(0), dict[str, Tensor](), dict[Writer, Tensor]()
+    number = {writer: n for n, writer in enumerate(writers_of(loaded.anatomy))}
 
-    def change(place: int, writer: int, own: Tensor) -> Tensor:
-        """By what a write changes [copy, token, d]: by 0 in the copies in which it is not patched. `place`: among what is noted."""
+    def change(layer: int, what: str, own: Tensor) -> Tensor:
+        """By what a write changes [copy, token, d]: by 0 in the copies in which it is not patched."""
         if to is None or patched is None:
-            noted.append(own[0].float().to(loaded.device, copy=True))
+            noted[layer, what] = own[0].float().to(loaded.device, copy=True)
             return torch.zeros_like(own)
-        return torch.where(patched[:, writer, None, None].to(own.device), to.noted[place, at].to(own) - own, 0)
+        does = patched[:, number[layer, ATTENTION if what == READ else what], None, None]
+        return torch.where(does.to(own.device), to.noted[layer, what][at].to(own) - own, 0)
 
     def changed(of: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
         states = state.reshape(*shape, state.shape[-1]).clone()
@@ -78,16 +94,20 @@ def run_writes(
         return states.reshape(state.shape)
 
     def at_norm(layer: int, h: Tensor) -> Tensor:
-        return change(1 + 3 * layer, 1 + 2 * layer, h - before.to(h.device))
+        return change(layer, READ, h - before.to(h.device))
 
     def at_output(layer: int, o: Tensor) -> Tensor:
         nonlocal before
         if layer < 0:
-            by = change(0, 0, o)
+            by = change(layer, EMBEDDING, o)
         else:
-            y = seen["y"][:, at].to(o.device)
-            by = change(2 + 3 * layer, 1 + 2 * layer, o - before.to(o.device) - y)
-            by = by + change(3 + 3 * layer, 2 + 2 * layer, y)
+            y, s = seen["y"][:, at].to(o.device), seen.pop("s", None)
+            by = change(layer, ATTENTION, o - before.to(o.device) - y)
+            if (layer, ERROR) in number:
+                error = error_of(loaded.model, layers[layer], seen["u"], s)[:, at].to(y)
+                by = by + change(layer, MEMORIES, y - error) + change(layer, ERROR, error)
+            else:
+                by = by + change(layer, MEMORIES, y)
         before = o + by
         return by
 
@@ -99,6 +119,6 @@ def run_writes(
         for n, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
             stack.enter_context(with_input(loaded.model, layer, partial(changed, partial(at_norm, n)), norm))
             stack.enter_context(with_output(loaded.model, layer, partial(changed, partial(at_output, n))))
-        run = stack.enter_context(tap(loaded.model, layers, "yo"))
+        run = stack.enter_context(tap(loaded.model, layers, "yo" if len(number) == 1 + 2 * len(layers) else "suyo"))
         run(ids.expand(shape), receive)
-    return Writes(torch.stack(noted) if noted else torch.empty(0), seen["o"].to(loaded.device))
+    return Writes(noted, seen["o"].to(loaded.device))

@@ -1,0 +1,82 @@
+"""What a dictionary leaves of a layer's output writes into the residual stream, too: beside its units, and patched by itself."""
+
+import pytest
+import torch
+
+from ffkv.branches.behaviours.writers import sets_of_writers
+from ffkv.model.dictionaries import Decoder
+from ffkv.model.effects.writes import norms_before, run_writes, writers_of
+from tests.ffkv_dictionaries.conftest import of_layer
+from tests.ffkv_dictionaries.test_layer import by_hand, noisy
+
+IDS = torch.tensor([[0, 5, 7, 9, 3, 12]])
+OTHER = torch.tensor([[0, 8, 2, 4, 6, 11]])
+
+
+@pytest.fixture
+def made(models, loaded):
+    """A GPT-2 whose layer 1 of two is read through a dictionary that leaves something, and the writes of two prompts."""
+    dictionary = noisy(of_layer(models("gpt2")[1], 1), noise=0.02)
+    found = loaded("gpt2", {1: dictionary})
+    norms = norms_before(found, IDS)
+    return found, dictionary, norms, *(run_writes(found, norms, ids) for ids in (IDS, OTHER))
+
+
+def test_units_and_error_of_a_dictionary_are_two_writers(made, models):
+    found, dictionary, _, own, _ = made
+    writers = writers_of(found.anatomy)
+    assert writers == [(-1, "embedding"), (0, "attention"), (0, "memories")] + [
+        (1, each) for each in ("attention", "memories", "error")
+    ]
+    assert [writer for writer in own.noted if writer[1] != "read"] == writers
+    torch.testing.assert_close(own.parts.sum(0), own.end[0], rtol=1e-5, atol=1e-5)
+    seen = {}
+    block = models("gpt2")[1].eval().transformer.h[1]
+    handle = block.mlp.register_forward_hook(lambda module, args, y: seen.update(x=args[0][0], y=y[0]))
+    with torch.no_grad():
+        models("gpt2")[1](IDS)
+    handle.remove()
+    m, beside = by_hand(dictionary, seen["x"])
+    units = (m @ dictionary.decoder.double() + beside).float()
+    torch.testing.assert_close(own.noted[1, "memories"], units, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(own.noted[1, "error"], seen["y"] - units, rtol=1e-4, atol=1e-4)
+    assert own.noted[1, "error"].abs().max() > 0.01
+
+
+def test_a_patched_error_is_a_plain_change_of_the_output(made, models):
+    """At the last token it becomes that of the other prompt, while all else of the layer stays: a hook without ffkv adds the difference."""
+    found, _, norms, own, other = made
+    named, sets = sets_of_writers(writers_of(found.anatomy))
+    copies = torch.from_numpy(sets)
+    ends = run_writes(found, norms, IDS, other, slice(-1, None), copies).end[:, -1]
+    at = {(each["layer"], each["writer"]): end for each, end in zip(named, ends, strict=True)}
+    by = other.noted[1, "error"][-1] - own.noted[1, "error"][-1]
+
+    def change(module, args, y):
+        y[:, -1] += by
+        return y
+
+    block, seen = models("gpt2")[1].eval().transformer.h[1], []
+    handles = [
+        block.mlp.register_forward_hook(change),
+        block.register_forward_hook(lambda module, args, o: seen.append(o[0] if isinstance(o, tuple) else o)),
+    ]
+    with torch.no_grad():
+        models("gpt2")[1](IDS)
+    for handle in handles:
+        handle.remove()
+    torch.testing.assert_close(at[1, "error"], seen[0].reshape(len(IDS[0]), -1)[-1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(at[-1, "error"], at[1, "error"])  # there is no other one
+    torch.testing.assert_close(at[-1, "everything"], other.end[0, -1], rtol=1e-4, atol=1e-4)
+    assert (at[1, "error"] - own.end[0, -1]).abs().max() > 0.01
+
+
+def test_a_dictionary_of_nothing_leaves_everything(models, loaded):
+    """It would be refused, so its place is that of a layer that explains itself."""
+    dictionary = of_layer(models("gpt2")[1], 1)
+    found = loaded("gpt2", {1: dictionary})
+    decoder = next(module for module in found.model.modules() if isinstance(module, Decoder))
+    decoder.weight.data.zero_(), decoder.bias.data.zero_()
+    own = run_writes(found, norms_before(found, IDS), IDS)
+    assert own.noted[1, "memories"].abs().max() < 1e-5
+    torch.testing.assert_close(own.parts.sum(0), own.end[0], rtol=1e-5, atol=1e-5)
