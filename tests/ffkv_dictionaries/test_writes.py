@@ -26,7 +26,7 @@ def test_units_and_error_of_a_dictionary_are_two_writers(made, models):
     found, dictionary, _, own, _ = made
     writers = writers_of(found.anatomy)
     assert writers == [(-1, "embedding"), (0, "attention"), (0, "memories")] + [
-        (1, each) for each in ("attention", "memories", "error")
+        (1, each) for each in ("attention", "error", "memories")
     ]
     assert [writer for writer in own.noted if writer[1] != "read"] == writers
     torch.testing.assert_close(own.parts.sum(0), own.end[0], rtol=1e-5, atol=1e-5)

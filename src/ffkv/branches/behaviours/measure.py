@@ -245,13 +245,13 @@ def choose_experts(
     if not experts:
         return []
     names = {words.BY_SCREEN: words.FIRST_EXPERTS, words.RANDOM: words.RANDOM_EXPERTS, words.ALL: words.ALL_EXPERTS}
-    summed = [np.array([each[own].sum() for own in experts]) for each in (screen, sizes)]
+    summed, lengths = (np.array([each[own].sum() for own in experts]) for each in (screen, sizes))
     return [
         each._replace(
             choice=names[each.choice],
             memories=np.concatenate([each.memories[:0], *map(experts.__getitem__, each.memories)]),
         )
-        for each in choose_sets(*summed, [count for count in counts if count < len(experts)], draws, generator)
+        for each in choose_sets(summed, lengths, [count for count in counts if count < len(experts)], draws, generator)
         if each.choice in names
     ]
 

@@ -38,12 +38,12 @@ class Writes(NamedTuple):
 
 
 def writers_of(anatomy: Anatomy) -> list[Writer]:
-    """Returns all that write: the embedding, then of each layer attention, memories, and the error of its dictionary."""
+    """Returns all that write: the embedding, then of each layer attention, the error of its dictionary, and memories."""
     errors = {layer.index: [ERROR] for layer in anatomy.layers if layer.is_dictionary}
     errors = {layer: own for layer, own in errors.items() if layer not in anatomy.of_stream}
     return [
         (-1, EMBEDDING),
-        *((n, what) for n in range(len(anatomy.layers)) for what in (ATTENTION, MEMORIES, *errors.get(n, ()))),
+        *((n, what) for n in range(len(anatomy.layers)) for what in (ATTENTION, *errors.get(n, ()), MEMORIES)),
     ]
 
 
@@ -76,22 +76,17 @@ def run_writes(
         to, at: what they write then, at some tokens: what is written on another prompt. Nothing is noted meanwhile.
         patched: which writers do so in each copy [copy, writer].
     """
-    layers, shape = loaded.anatomy.layers, (1 if patched is None else len(patched), ids.shape[1])
+    layers, writers = loaded.anatomy.layers, writers_of(loaded.anatomy)
+    shape = 1 if patched is None else len(patched), ids.shape[1]
     before, seen, noted = torch.empty(0), dict[str, Tensor](), dict[Writer, Tensor]()
-    number = {writer: n for n, writer in enumerate(writers_of(loaded.anatomy))}
 
     def change(layer: int, what: str, own: Tensor) -> Tensor:
         """By what a write changes [copy, token, d]: by 0 in the copies in which it is not patched."""
         if to is None or patched is None:
             noted[layer, what] = own[0].float().to(loaded.device, copy=True)
             return torch.zeros_like(own)
-        does = patched[:, number[layer, ATTENTION if what == READ else what], None, None]
+        does = patched[:, writers.index((layer, ATTENTION if what == READ else what)), None, None]
         return torch.where(does.to(own.device), to.noted[layer, what][at].to(own) - own, 0)
-
-    def changed(of: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
-        states = state.reshape(*shape, state.shape[-1]).clone()
-        states[:, at] += of(states[:, at])
-        return states.reshape(state.shape)
 
     def at_norm(layer: int, h: Tensor) -> Tensor:
         return change(layer, READ, h - before.to(h.device))
@@ -103,13 +98,14 @@ def run_writes(
         else:
             y, s = seen["y"][:, at].to(o.device), seen.pop("s", None)
             by = change(layer, ATTENTION, o - before.to(o.device) - y)
-            if (layer, ERROR) in number:
+            if (layer, ERROR) in writers:
                 error = error_of(loaded.model, layers[layer], seen["u"], s)[:, at].to(y)
-                by = by + change(layer, MEMORIES, y - error) + change(layer, ERROR, error)
-            else:
-                by = by + change(layer, MEMORIES, y)
+                by, y = by + change(layer, ERROR, error), y - error
+            by = by + change(layer, MEMORIES, y)
         before = o + by
         return by
+
+    changed = partial(_changed, shape, at)
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
         seen[quantity] = tensor.float().clone()
@@ -119,6 +115,13 @@ def run_writes(
         for n, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
             stack.enter_context(with_input(loaded.model, layer, partial(changed, partial(at_norm, n)), norm))
             stack.enter_context(with_output(loaded.model, layer, partial(changed, partial(at_output, n))))
-        run = stack.enter_context(tap(loaded.model, layers, "yo" if len(number) == 1 + 2 * len(layers) else "suyo"))
+        run = stack.enter_context(tap(loaded.model, layers, "yo" if len(writers) == 1 + 2 * len(layers) else "suyo"))
         run(ids.expand(shape), receive)
     return Writes(noted, seen["o"].to(loaded.device))
+
+
+def _changed(shape: tuple[int, int], at: slice, by: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
+    """Returns a state with what `by` makes of it added at some tokens. `shape`: copies and tokens."""
+    states = state.reshape(*shape, state.shape[-1]).clone()
+    states[:, at] += by(states[:, at])
+    return states.reshape(state.shape)
