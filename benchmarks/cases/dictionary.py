@@ -22,15 +22,15 @@ from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.step import prove
 
-LAYER, TIMES, LARGEST = 6, 8, 32  # the layer; units per memory of the layer; k of a TopK
+TIMES, LARGEST = 8, 32  # units per memory of the layer, the one in the middle; k of a TopK
 OFF = 2.3  # standard deviations: a unit with a random key is active at one of a hundred tokens
 
 
 def prepare(scratch: Path, shape: list[int], topk: bool) -> tuple[LoadedModel, dict[str, Tensor], Path]:
-    """The model alone, a dictionary of `LAYER`, and the folder of the model that is read through it, made if it is not there."""
+    """The model alone, a dictionary of its layer in the middle, and the folder of the model that is read through it, made if it is not there."""
     model = prepare_model(scratch, shape)
     loaded, folder = load(model, "cpu"), model.parent / f"dictionary{'-topk' * topk}"
-    mlp: Any = loaded.model.get_submodule(f"transformer.h.{LAYER}.mlp")
+    mlp: Any = loaded.model.get_submodule(f"transformer.h.{shape[0] // 2}.mlp")
     units, width = TIMES * shape[2], shape[1]
     torch.manual_seed(0)
     tensors = {
@@ -45,7 +45,9 @@ def prepare(scratch: Path, shape: list[int], topk: bool) -> tuple[LoadedModel, d
         (folder / "model").mkdir(parents=True, exist_ok=True)
         said = f"model_kind: transcoder_set\n{f'activation: topk{chr(10)}k: {LARGEST}' * topk}\n"
         (folder / "config.yaml").write_text(said)
-        save_file({name: each.contiguous() for name, each in tensors.items()}, folder / f"layer_{LAYER}.safetensors")
+        save_file(
+            {name: each.contiguous() for name, each in tensors.items()}, folder / f"layer_{shape[0] // 2}.safetensors"
+        )
         named = Dictionary(path=str(folder), reads="normed")
         prove(Model(checkpoint=str(model.parent / "checkpoint"), device="cpu"), dictionary=named).write(
             folder / "model"
@@ -65,7 +67,7 @@ def forward(scratch: Path, shape: list[int], sentences: int, topk: bool) -> Work
     """The body of the model, with a hook that computes the coefficients of the dictionary, and keeps nothing."""
     loaded, tensors, folder = prepare(scratch, shape, topk)
     corpus, warm = make_corpora(scratch, folder, sentences)
-    mlp: Any = loaded.model.get_submodule(f"transformer.h.{LAYER}.mlp")
+    mlp: Any = loaded.model.get_submodule(f"transformer.h.{shape[0] // 2}.mlp")
     mlp.c_fc.register_forward_pre_hook(partial(_read, tensors, topk))
     body = loaded.model.base_model
 

@@ -9,6 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.concepts.section import SECTION
 from ffkv.branches.concepts.tables import CURVES, MEMORIES, TASKS
+from ffkv.branches.registry import BRANCHES
 from ffkv.run.report.section import arrange, draw_exhibits, summary
 from tests.run.report.conftest import write_results
 
@@ -74,7 +75,7 @@ def test_the_figure_has_a_line_for_each_kind_of_features(run):
 
 
 def test_the_table_has_the_tasks_that_have_texts(run):
-    (section,) = [each for each in arrange(run, {}) if each["branch"].name == "concepts"]
+    section = arrange(run, BRANCHES["concepts"], {})
     (block,) = section["after"]
     ((task, label, memory, texts, auc, *_),) = block.table.rows
     assert (memory.memory, texts, auc) == ("L1.3", "40", "0.93")

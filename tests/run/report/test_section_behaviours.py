@@ -18,6 +18,7 @@ from ffkv.branches.behaviours.told import (
     significant,
     summarize,
 )
+from ffkv.branches.registry import BRANCHES
 from ffkv.run.report.page_tables import pushed
 from ffkv.run.report.section import arrange, summary
 from ffkv.run.results import indexes
@@ -352,7 +353,7 @@ def test_empty_columns_leave_no_nan_on_the_page(having):
         ("effect", "effect_q", "low", "high", "random_memories", "frozen_screen", "frozen_estimate"), np.nan
     )
     its = having(smallest_p=0.5, memories=lambda table: table.assign(**empty), **dict.fromkeys(names, np.nan))
-    (behaviours,) = [section for section in arrange(its, {}) if section["branch"].name == "behaviours"]
+    behaviours = arrange(its, BRANCHES["behaviours"], {})
     cells = [str(cell) for block in behaviours["after"] if block.table for row in block.table.rows for cell in row]
     assert cells and not any(re.search(r"\bnan\b", cell) for cell in cells)
     assert "nan" not in f"{told(its)}{counted(its)}{caption_layers(its)}{caption_sets(its)}".lower()
@@ -366,7 +367,7 @@ def test_memories_are_shown_with_the_end_of_the_value_that_they_push_towards(run
     for rise, end in ((0.3, "top_token"), (-0.3, "bottom_token"), (np.nan, None)):
         nodes = run.table("behaviour_graph_nodes").assign(coefficient=rise)
         its = having(memories=lambda table, rise=rise: table.assign(coefficient=rise), nodes=nodes)
-        (behaviours,) = [section for section in arrange(its, {}) if section["branch"].name == "behaviours"]
+        behaviours = arrange(its, BRANCHES["behaviours"], {})
         tables = [
             block.table for block in behaviours["after"] if block.table and "pushes towards" in block.table.headers
         ]

@@ -134,8 +134,8 @@ def draw_writers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
             panel.plot(own["layer"], own["share"], color=colour, ls=look, label=f"{writer}, {where}", lw=1.3)
             if look == "-":
                 panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
-                if control:
-                    its = rows(words.writers(control, name), **which).query("layer >= 0")
+                its = rows(words.writers(control, name), **which).query("layer >= 0") if control else ()
+                if control and len(its):
                     grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
                     panel.plot(its["layer"], its["share"], **grey, label=f"control: {control.name}, {writer}")
     panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)
@@ -254,7 +254,7 @@ def _experts(run: Run) -> list[TableBlock]:
 def _sets_of_experts(run: Run, name: str) -> PageTable | None:
     """Returns what is lost when sets of experts are patched, and what else changes, beside random sets; None if none was measured."""
     of_sets, aside = (rows(run.table(table), behaviour=name) for table in (SETS, "behaviour_side_effects"))
-    found = of_sets.merge(aside, "left", ["choice", "size"]).set_index(["choice", "size"])
+    found = of_sets.merge(aside, "left", ["choice", "size"]).groupby(["choice", "size"], sort=False).first()
     own = found.loc[found.index.isin([FIRST_EXPERTS, ALL_EXPERTS], "choice")]
     if not len(own):
         return None
