@@ -1,5 +1,7 @@
 """What a dictionary leaves of a layer's output writes into the residual stream, too: beside its units, and patched by itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -72,11 +74,17 @@ def test_a_patched_error_is_a_plain_change_of_the_output(made, models):
 
 
 def test_a_dictionary_of_nothing_leaves_everything(models, loaded):
-    """It would be refused, so its place is that of a layer that explains itself."""
-    dictionary = of_layer(models("gpt2")[1], 1)
-    found = loaded("gpt2", {1: dictionary})
+    """It would be refused, so its place is that of one that explains most."""
+    found = loaded("gpt2", {1: replace(noisy(of_layer(models("gpt2")[1], 1), noise=0.02), skip=None)})
     decoder = next(module for module in found.model.modules() if isinstance(module, Decoder))
     decoder.weight.data.zero_(), decoder.bias.data.zero_()
     own = run_writes(found, norms_before(found, IDS), IDS)
     assert own.noted[1, "memories"].abs().max() < 1e-5
     torch.testing.assert_close(own.parts.sum(0), own.end[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_as_its_own_dictionary_leaves_nothing_and_has_no_writer_more(models, loaded):
+    found = loaded("gpt2", {1: of_layer(models("gpt2")[1], 1)})
+    assert found.anatomy.layers[1].is_dictionary and not [
+        what for _, what in writers_of(found.anatomy) if what == "error"
+    ]

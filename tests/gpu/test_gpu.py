@@ -206,8 +206,7 @@ def too_far(expected: dict, found: dict) -> dict[str, dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.many
 @pytest.mark.parametrize(
-    "kind",
-    [kind for kind in LAYER_KINDS if kind != "fairseq"] if REAL else ["gpt2"] if FULL else ["mixtral"],
+    "kind", [kind for kind in LAYER_KINDS if kind != "fairseq"] if REAL else ["gpt2"] if FULL else ["mixtral"]
 )
 def test_every_step_gives_the_numbers_of_the_cpu(tmp_path, kind):
     inputs = write_inputs(tmp_path / "inputs", random_checkpoint(tmp_path / "checkpoint", kind))

@@ -21,6 +21,7 @@ from ffkv.model.tap.change import with_input, with_output
 from ffkv.model.tap.tap import tap
 
 READ, EMBEDDING, ATTENTION, MEMORIES, ERROR = "read", "embedding", "attention", "memories", "error"
+NOTHING = 1e-8  # of the variance: what rounding leaves, if a dictionary explains a layer entirely, has no row
 Writer = tuple[int, str]  # a layer, and what writes there; -1 and the embedding
 
 
@@ -38,9 +39,9 @@ class Writes(NamedTuple):
 
 
 def writers_of(anatomy: Anatomy) -> list[Writer]:
-    """Returns all that write: the embedding, then of each layer attention, the error of its dictionary, and memories."""
-    errors = {layer.index: [ERROR] for layer in anatomy.layers if layer.is_dictionary}
-    errors = {layer: own for layer, own in errors.items() if layer not in anatomy.of_stream}
+    """Returns all that write: the embedding, then of each layer attention, the error of its dictionary if it leaves any, and memories."""
+    left = {place.layer: place.unexplained for place in anatomy.dictionaries if not place.of_stream}
+    errors = {layer: [ERROR] for layer, share in left.items() if share > NOTHING}
     return [
         (-1, EMBEDDING),
         *((n, what) for n in range(len(anatomy.layers)) for what in (ATTENTION, *errors.get(n, ()), MEMORIES)),
