@@ -12,13 +12,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.inputs import GPT2, ids_of, make_corpora, prepare_model
+from benchmarks.cases.triggers import forward_of
+from benchmarks.inputs import GPT2, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
-from ffkv.activations.batches import batches_of
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.settings import Batches, Dictionary, Model, Triggers
-from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.step import prove
 
@@ -66,18 +64,9 @@ def ffkv(scratch: Path, shape: list[int], sentences: int, topk: bool) -> Work:
 def forward(scratch: Path, shape: list[int], sentences: int, topk: bool) -> Work:
     """The body of the model, with a hook that computes the coefficients of the dictionary, and keeps nothing."""
     loaded, tensors, folder = prepare(scratch, shape, topk)
-    corpus, warm = make_corpora(scratch, folder, sentences)
     mlp: Any = loaded.model.get_submodule(f"transformer.h.{shape[0] // 2}.mlp")
     mlp.c_fc.register_forward_pre_hook(partial(_read, tensors, topk))
-    body = loaded.model.base_model
-
-    def work(corpus: Corpus = corpus) -> None:
-        for rows in batches_of(CompetingPrefixes(corpus, once=True), Batches()):
-            with torch.inference_mode():
-                body(input_ids=ids_of(corpus, rows), use_cache=False)
-
-    work(warm)
-    return work
+    return forward_of(loaded.model.base_model, *make_corpora(scratch, folder, sentences))
 
 
 def _read(tensors: dict[str, Tensor], topk: bool, module: torch.nn.Module, args: tuple[Tensor]) -> None:

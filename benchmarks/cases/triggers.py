@@ -33,7 +33,11 @@ def ffkv(scratch: Path, shape: list[int], sentences: int) -> Work:
 def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     """The body of the model alone, without hooks and without the projection onto the vocabulary."""
     folder = prepare_model(scratch, shape)
-    body, (corpus, warm) = load(folder, "cpu").model.base_model, make_corpora(scratch, folder, sentences)
+    return forward_of(load(folder, "cpu").model.base_model, *make_corpora(scratch, folder, sentences))
+
+
+def forward_of(body: torch.nn.Module, corpus: Corpus, warm: Corpus) -> Work:
+    """The forward pass of a body over a corpus. Before it is measured, it has read a smaller one."""
 
     def work(corpus: Corpus = corpus) -> None:
         for rows in batches_of(CompetingPrefixes(corpus, once=True), Batches()):

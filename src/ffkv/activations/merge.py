@@ -6,9 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ffkv.activations import trigger_file
 from ffkv.activations.prefix_file import KIND, write_linked
-from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers, rough
+from ffkv.activations.trigger_file import (
+    Negative,
+    TriggerExamples,
+    Triggers,
+    read_triggers,
+    rough,
+    row_ranges,
+    write_parts,
+)
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.atomic import link
@@ -48,8 +55,8 @@ def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
         link(shards[0], output)
         return
     prefixes = sum(int(attributes["prefixes"]) for attributes in found)
-    parts = (_merge_rows(shards, found[0], rows) for rows in trigger_file.row_ranges(memories, per_key, absent))
-    trigger_file.write_parts(output, {**found[0], "shard": WHOLE.index, "shards": WHOLE.count}, prefixes, parts)
+    parts = (_merge_rows(shards, found[0], rows) for rows in row_ranges(memories, per_key, absent))
+    write_parts(output, {**found[0], "shard": WHOLE.index, "shards": WHOLE.count}, prefixes, parts)
 
 
 def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: slice) -> Triggers:

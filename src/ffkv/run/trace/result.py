@@ -13,11 +13,22 @@ from markupsafe import Markup
 from ffkv.base.errors import UserError
 from ffkv.base.multiple_tests import tell_floor
 from ffkv.base.terminal import plain
-from ffkv.run.results import text as html
 from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run_files import RunFiles
-from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened, signed, token
+from ffkv.run.results.text import (
+    BLANK,
+    NO_BREAK_SPACE,
+    number,
+    percent,
+    shortened,
+    signed,
+    summary,
+    table,
+    token,
+    tokens_table,
+    visible,
+)
 
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
 
@@ -175,7 +186,7 @@ class Trace:
             Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
             for row in self.tokens.itertuples()
         )
-        facts = [read, html.visible(self.note), f"largest deviation of a sum {self.deviation:.1e}"]
+        facts = [read, visible(self.note), f"largest deviation of a sum {self.deviation:.1e}"]
         effect = []
         if self.effect is not None and self.divergence is not None:
             changes = ", ".join(f"{name} × {factor:g}" for name, factor in self.changes.items())
@@ -185,7 +196,7 @@ class Trace:
                 [token(row.token), percent(row.before), percent(row.after), number(row.change)]
                 for row in self.effect.itertuples()
             ]
-            effect = [html.table(heading, ["token", "before", "after", "change of log p"], rows)]
+            effect = [table(heading, ["token", "before", "after", "change of log p"], rows)]
         layers = [
             [str(row.layer), row.case, *map(token, (row.top_residual, row.top_ffn, row.top_output)), number(row.logit)]
             for row in self.layers.itertuples()
@@ -196,17 +207,17 @@ class Trace:
         ]
         when = f", {self.when}" if self.when else ""
         read_as = f", {self.told_reading}" if self.told_reading else ""
-        return html.summary(
+        return summary(
             f"Trace in {self.run}",
             facts,
             *effect,
-            html.tokens_table(f"The model predicts{when}", self.final),
-            html.table(
+            tokens_table(f"The model predicts{when}", self.final),
+            table(
                 f"Strongest memories{when}{read_as}",
                 ["memory", "coefficient", "size", "logit", "pushes towards"],
                 strongest,
             ),
-            html.table(f"Layers{when}{read_as}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
+            table(f"Layers{when}{read_as}", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
         )
 
 
