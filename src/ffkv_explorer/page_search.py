@@ -19,7 +19,8 @@ from ffkv.run.results import indexes
 from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
 from ffkv.run.results.memory_name import EXPERT, NAME, memory_name
-from ffkv.run.results.search import Found, Search, complete_token, find
+from ffkv.run.results.search import Found, Search, find
+from ffkv.run.results.tokens import complete_token
 from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
 from ffkv_explorer.shelf import Held
 

@@ -319,7 +319,7 @@ def test_what_is_to_be_downloaded_is_said():
 def test_a_plan_without_work_says_so():
     assert text(DONE)[-1] == "Nothing is left to do."
     assert text(DONE, not_estimated=["annotate_agreement"])[-2:] == [
-        "Not estimated: annotate_agreement. They read what the trial has not: finished runs.",
+        "Not estimated: annotate_agreement. They read finished runs.",
         "Nothing else is left to do.",
     ]
 

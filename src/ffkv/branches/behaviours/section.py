@@ -134,8 +134,7 @@ def draw_writers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
             panel.plot(own["layer"], own["share"], color=colour, ls=look, label=f"{writer}, {where}", lw=1.3)
             if look == "-":
                 panel.fill_between(own["layer"], own["share_low"], own["share_high"], color=colour, alpha=0.2, lw=0)
-                its = rows(words.writers(control or run, name), **which).query("layer >= 0")
-                if control and len(its):
+                if control and len(its := rows(words.writers(control, name), **which).query("layer >= 0")):
                     grey = LOOK | {"marker": "x" if writer == ATTENTION else "."}
                     panel.plot(its["layer"], its["share"], **grey, label=f"control: {control.name}, {writer}")
     panel.axhline(0, label="_zero", color="0.6", linewidth=0.8, zorder=0)

@@ -26,13 +26,11 @@ REASONS = MERGED, SAME, UNKNOWN, LONG, EMPTY, UNEQUAL, DOUBLED, UNDRAWN = (
 GROUPED = BY_FIELD, BY_WORDS, BY_PROMPT = "group", "words", "prompt"  # what makes groups of prompts
 BY_CONTRAST, BY_SCREEN, RANDOM, ALL = "contrast", "screen", "random", "all"  # what ranks or chooses memories
 BY_SIZE, SHUFFLED = "size", "shuffled"
-OF_EXPERTS = FIRST_EXPERTS, RANDOM_EXPERTS, ALL_EXPERTS = (
-    "experts",
-    "random_experts",
-    "all_experts",
-)  # sets of whole experts
-CHOICES = BY_SCREEN, BY_SIZE, RANDOM, ALL, *OF_EXPERTS  # of sets that are patched
-RANKINGS = BY_CONTRAST, BY_SCREEN, FIRST_EXPERTS
+# Of all memories of whole experts.
+FIRST_EXPERTS, RANDOM_EXPERTS, ALL_EXPERTS = "experts", "random_experts", "all_experts"
+# Sets that are patched.
+CHOICES = BY_SCREEN, BY_SIZE, RANDOM, ALL, FIRST_EXPERTS, RANDOM_EXPERTS, ALL_EXPERTS
+RANKINGS = BY_CONTRAST, BY_SCREEN, FIRST_EXPERTS  # what is ranked again for the stability
 RANKED = BY_SCREEN, BY_SIZE, SHUFFLED  # memories of which the first ones are kept
 GRAPH, RESAMPLED, NONE = "graph", "resampled", "none"
 BESIDE_GRAPH = GRAPH, RANDOM, RESAMPLED, NONE, ALL  # sets of memories of which a graph is one
@@ -41,7 +39,7 @@ BOOTSTRAPS, HALVES, LABELS = "bootstraps", "halves", "labels"  # prompts that gi
 COMPARED = (BOOTSTRAPS, HALVES, LABELS, RANDOM)
 # What is changed.
 SOURCES = OWN, MEMORIES, DIRECTIONS, OUTSIDE = "own", "random_memories", "random_directions", "outside"
-# What writes into the residual stream.
+# What writes into the residual stream, as `ffkv.model.effects.writes` calls it; and all of it.
 WRITERS = EMBEDDING, ATTENTION, ALL_MEMORIES, ERROR, EVERYTHING = (
     "embedding",
     "attention",

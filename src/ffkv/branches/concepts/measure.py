@@ -148,11 +148,19 @@ def describe(task: Task) -> dict[str, object]:
 
     The AUC of the length alone is that on the test half, in the direction that it has on the train half.
     """
-    of_train, of_test = (area(task.length[at].astype(float), task.positive[at]) for at in (task.train, ~task.train))
-    found: dict[str, object] = {"positive": task.label, "left_out": task.left_out, "tokens": float(task.length.mean())}
-    found |= {"train": int(task.train.sum()), "test": int((~task.train).sum()), "positives": int(task.positive.sum())}
-    length_auc = 1 - of_test if of_train < 0.5 else of_test
-    return found | {"documents": len(np.unique(task.document)), "length_auc": length_auc}
+    of_train, of_test = (
+        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
+    )
+    return {
+        "positive": task.label,
+        "train": int(task.train.sum()),
+        "test": int((~task.train).sum()),
+        "positives": int(task.positive.sum()),
+        "documents": len(np.unique(task.document)),
+        "tokens": float(task.length.mean()),
+        "length_auc": 1 - of_test if of_train < 0.5 else of_test,
+        "left_out": task.left_out,
+    }
 
 
 def memory_rows(layer: int, order: np.ndarray, difference: np.ndarray, best: Best) -> list[dict]:

@@ -16,7 +16,7 @@ from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
 from ffkv.model.effects.rerun import Running
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run
-from ffkv.run.results.search import find_token
+from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.prompt import check_prompt, read_prompt
 from ffkv.run.trace.settings import GraphOptions
 

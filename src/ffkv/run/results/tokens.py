@@ -55,7 +55,7 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
     return ids
 
 
-def complete(files: RunFiles, beginning: str, most: int) -> list[str]:
+def complete_token(files: RunFiles, beginning: str, most: int) -> list[str]:
     """Returns tokens that begin with a text, but for blanks at the two ends and capital letters, the shortest first."""
     wanted = beginning.strip().casefold()
     texts = {text for text in spellings(files) if wanted and text.casefold().startswith(wanted)}

@@ -22,7 +22,7 @@ from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.readings import lens_of
 from ffkv.run.results.run import Run
 from ffkv.run.results.run_model import RunModel
-from ffkv.run.results.search import find_token
+from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.prompt import check_prompt, check_texts, place, read_changes, read_prompt
 from ffkv.run.trace.result import POINTS, Trace, largest
 from ffkv.run.trace.settings import TraceOptions
