@@ -135,8 +135,11 @@ def test_what_is_left_is_told(runs, models):
     assert left["layer"].item() == 1 and left["norm"].item() > 0.01
     shares = trace.contributions.groupby("layer")["share"].sum() + trace.remainders.groupby("layer")["share"].sum()
     assert shares.tolist() == pytest.approx([1, 1], abs=1e-5)
+    found = ffkv.graph(run, "w3 w7 w9 w4", baseline="zero", device="cpu")
+    assert len(found.errors) == 4 and (found.errors["layer"] == 1).all() and "these errors have effects" in found.told
     visitor = Visitor(open_shelf([run.folder]))
     assert "error" in text_of(visitor.get("/r/other/trace?prompt=w3+w7+w9+w4"))
+    assert "error of the dictionary" in text_of(visitor.get("/r/other/trace?prompt=w3+w7+w9+w4&graph=1&baseline=zero"))
     log = (runs / "results/other/logs/model.log").read_text()
     assert "reads the input of the layer, writes the output of the second matrix" in log
 

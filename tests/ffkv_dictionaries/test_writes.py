@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ffkv.branches.behaviours.writers import sets_of_writers
+from ffkv.branches.behaviours.stored import Encoded
+from ffkv.branches.behaviours.writers import measure_errors, sets_of_writers
 from ffkv.model.dictionaries import Decoder
+from ffkv.model.effects.rerun import Running
 from ffkv.model.effects.writes import norms_before, run_writes, writers_of
+from ffkv.model.head.head_file import load_head
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import by_hand, noisy
 
@@ -71,6 +74,41 @@ def test_a_patched_error_is_a_plain_change_of_the_output(made, models):
     torch.testing.assert_close(at[-1, "error"], at[1, "error"])  # there is no other one
     torch.testing.assert_close(at[-1, "everything"], other.end[0, -1], rtol=1e-4, atol=1e-4)
     assert (at[1, "error"] - own.end[0, -1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("to_other", [True, False])
+def test_errors_of_a_graph_are_plain_changes_at_one_token(models, loaded, tmp_path, to_other):
+    """Answer 3 and not 4, at the last 4 tokens: the error becomes that of the other prompt, or 0. Hooks without ffkv do the same."""
+    found = loaded("gpt2", {0: noisy(of_layer(models("gpt2")[1], 0), noise=0.1)})
+    own, other = (run_writes(found, norms_before(found, IDS), ids) for ids in (IDS, OTHER))
+    prompt = Encoded(IDS[0].numpy(), (OTHER if to_other else IDS[:, :0])[0].numpy(), 3, 4, "", tokens=4)
+    errors = measure_errors(Running(found, load_head(tmp_path / "model", "cpu"), False, (), 12), prompt).set_index(
+        "position"
+    )
+    assert (errors["layer"] == 0).all() and sorted(errors.index) == [2, 3, 4, 5]
+    assert errors["effect"].abs().is_monotonic_decreasing and (errors["effect"].abs() > 1e-3).sum() > 1
+    model = models("gpt2")[1].eval()
+
+    def difference(position, by):
+        def change(module, args, y):
+            y[:, position] += by
+            return y
+
+        handle = model.transformer.h[0].mlp.register_forward_hook(change)
+        with torch.no_grad():
+            logits = model(IDS).logits[0, -1]
+        handle.remove()
+        return float(logits[3] - logits[4])
+
+    for position, row in errors.iterrows():
+        by = -own.noted[0, "error"][position] + (other.noted[0, "error"][position] if to_other else 0)
+        assert row["effect"] == pytest.approx(difference(0, 0) - difference(position, by), abs=1e-4)
+
+
+def test_without_an_error_a_graph_has_none(models, loaded, tmp_path):
+    found = loaded("gpt2", {1: of_layer(models("gpt2")[1], 1)})
+    prompt = Encoded(IDS[0].numpy(), IDS[0, :0].numpy(), 3, 4, "", tokens=4)
+    assert measure_errors(Running(found, load_head(tmp_path / "model", "cpu"), False, (), 12), prompt).empty
 
 
 def test_a_dictionary_of_nothing_leaves_everything(models, loaded):

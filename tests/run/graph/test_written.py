@@ -17,7 +17,7 @@ import ffkv
 from ffkv.cli import ffkv as ffkv_command
 from ffkv.run import commands
 from ffkv.run.commands import GRAPH_FORMATS
-from ffkv.run.graph.drawing import label
+from ffkv.run.graph.drawing import draw, label
 from ffkv.run.graph.exchange import as_exchange, name_for_viewer, plain_told, written
 from ffkv.run.graph.result import named
 from ffkv.run.results import indexes
@@ -177,6 +177,28 @@ def test_neuronpedia_opens_no_graph_of_layer_0_and_that_is_said(chain, without_p
     assert set(found.nodes["layer"]) == {0} and seen_in_neuronpedia(as_exchange(found, chain)) is None
     command = ["graph", str(chain.folder), "d c a", *options, "--output", str(tmp_path / "g.json")]
     assert "Neuronpedia opens no graph" in CliRunner().invoke(ffkv_command, command, catch_exceptions=False).output
+
+
+def test_errors_of_dictionaries_are_nodes_of_their_own(chain, without_patterns):
+    found = asked(chain)
+    assert found.errors.empty and "dictionaries" not in found.told
+    at = int(found.tokens["position"].iloc[-1])
+    errors = pd.DataFrame(
+        {"name": ["L2.error@1", f"L1.error@{at}"], "layer": [2, 1], "position": [1, at], "effect": [-0.5, 0.25]}
+    )
+    found = replace(found, errors=errors)
+    assert found.told.endswith("these errors have effects that add up to −0.2500 logits.")
+    assert found.to_networkx().nodes["L2.error@1"]["effect"] == -0.5
+    exchanged = as_exchange(found, chain)
+    nodes = {node["node_id"]: node for node in exchanged["nodes"]}
+    assert nodes["L2.error@1"]["feature_type"] == "mlp reconstruction error" and nodes["L2.error@1"]["ctx_idx"] == 1
+    assert seen_in_circuit_tracer(exchanged) == {*nodes} == seen_in_neuronpedia(exchanged)
+    drawn = draw(found, alone=True, address=lambda layer, memory: f"{layer}.{memory}")
+    assert drawn.count("data-node=") == len(found.nodes) + 2 and ".-1" not in drawn
+    assert "L2.error@1: error of the dictionary. Effect -0.5000 logits." in drawn.replace("−", "-")
+    assert "L2.error@1" in written(found, chain, "text")
+    unknown = replace(found, errors=errors.assign(effect=np.nan))
+    assert "What these errors do is not known" in unknown.told and "nan" not in unknown.to_svg()
 
 
 SET = {"graph": 2.0, "none": -4.0, "all": 4.0, "random": -4.0}

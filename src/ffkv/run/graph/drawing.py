@@ -47,8 +47,8 @@ def draw(graph: "Drawn", alone: bool = False, address: Callable[[int, int], str]
         alone: whether it stands on no page of ours, whose colours it takes else.
         address: from layer and memory to the page of the memory, to which its node links.
     """
-    nodes = graph.nodes
-    at, labels = _columns(graph)
+    nodes = graph._shown
+    at, labels = _columns(graph, nodes)
     columns = [WIDE if column in {*at.tolist()} else NARROW for column in range(len(labels))]
     lefts = LEFT + np.concatenate([[0], np.cumsum(columns)])
     rows, heights, bottom = _rows(nodes, at)
@@ -68,7 +68,9 @@ def draw(graph: "Drawn", alone: bool = False, address: Callable[[int, int], str]
         parts.append(_edge(graph, row, (x[row.source], y[row.source]), place, largest))
     strongest = nodes["effect"].abs().max() if len(nodes) else 0.0
     for row, across, up in zip(nodes.itertuples(), x, y, strict=True):
-        parts.append(_node(row, across, up, strongest, address(row.layer, row.memory) if address else ""))
+        parts.append(
+            _node(row, across, up, strongest, address(row.layer, row.memory) if address and row.memory >= 0 else "")
+        )
     parts.append(_mark(*end, 6, "more" if graph.reached else "soft"))
     parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph._words.end))
     if graph.note:
@@ -109,11 +111,11 @@ def label(row: Any, longest: int | None = None, write: Callable[[str], str] = sh
     return f"{reads} → {write(row.pushes)}" if row.pushes else reads
 
 
-def _columns(graph: "Drawn") -> tuple[np.ndarray, list[str]]:
+def _columns(graph: "Drawn", nodes: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
     """Returns in which column each node stands, and what stands below each column."""
-    if "position" in graph.nodes:
-        return graph.nodes["position"].to_numpy(int), [*graph._words.below]
-    at = graph.nodes.groupby("layer").cumcount().to_numpy(int) % ACROSS
+    if "position" in nodes:
+        return nodes["position"].to_numpy(int), [*graph._words.below]
+    at = nodes.groupby("layer").cumcount().to_numpy(int) % ACROSS
     return at, [""] * (1 + int(at.max(initial=1)))
 
 

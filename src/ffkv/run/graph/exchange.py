@@ -21,7 +21,7 @@ from ffkv.base.terminal import plain
 from ffkv.base.version import version
 from ffkv.branches.behaviours.words import ANSWER
 from ffkv.run.graph.drawing import label
-from ffkv.run.graph.result import Drawn, Graph
+from ffkv.run.graph.result import ERRORS, Drawn, Graph
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import NO_BREAK_SPACE, number, shortened
 from ffkv.run.trace.result import as_plain, fill, plain_token
@@ -60,6 +60,8 @@ def _as_text(graph: Drawn) -> str:
         "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
         f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
     }
+    if isinstance(graph, Graph):
+        tables["Errors of dictionaries"] = graph.errors.head(ERRORS)[["name", "effect"]]
     subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
     return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)
 
@@ -74,7 +76,7 @@ def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
 
     Weights of links are effects in logits. The influence of a node is, as there, what it and the stronger ones have together of the
     sizes of all effects. There is no `node_threshold`: viewers hide the nodes whose influence is above it, and here all are kept. The
-    embeddings of tokens are nodes without links: what they do to memories is not measured.
+    embeddings of tokens and the errors of dictionaries are nodes without links: what they do to memories is not measured.
 
     `slug`: name of the graph; by default a name of small letters, digits and hyphens: the end of the prompt, and a hash of what was
     asked. Raises UserError if the prompt has one token: the viewer leaves out what is at more than two thirds of all tokens, so all
@@ -91,6 +93,17 @@ def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
         _node(f"E_{row.token_id}_{row.position}", "E", row.position, "embedding", row.position, clerp=row.token)
         for row in graph.tokens.itertuples()
     ]
+    errors = [
+        _node(
+            row.name,
+            str(row.layer),
+            row.position,
+            "mlp reconstruction error",
+            -1,
+            f"error, effect {number(row.effect)}",
+        )
+        for row in graph.errors.itertuples()
+    ]
     asked = json.dumps([graph.text, graph.answer_id, graph.wrong_id, graph.baseline, graph.other, graph.share])
     words = [*re.findall("[a-z0-9]+", graph.text.lower())[-5:], hashlib.sha256(asked.encode()).hexdigest()[:8]]
     metadata: dict[str, Any] = {"slug": slug or "-".join(words), "scan": "ffkv", "transcoder_list": []}
@@ -100,7 +113,7 @@ def as_exchange(graph: Graph, run: Run, slug: str = "") -> dict[str, Any]:
     return {
         "metadata": metadata,
         "qParams": {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""},
-        "nodes": [*embeddings, *memories, answer],
+        "nodes": [*embeddings, *memories, *errors, answer],
         "links": [
             {"source": names[row.source], "target": names[row.target], "weight": float(row.effect)}
             for row in graph.edges.itertuples()

@@ -13,7 +13,9 @@ from ffkv.branches.behaviours.graph import describe_graph
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
+from ffkv.branches.behaviours.writers import measure_errors
 from ffkv.model.effects.rerun import Running
+from ffkv.model.placement import running_in_float32
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run
 from ffkv.run.results.tokens import find_token
@@ -75,6 +77,9 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     (subject,) = read_prompts(its, [encoded], mean, baseline)
     subject, probability = _with_answers(subject, **given)
     answer, wrong = subject.prompt.answer, subject.prompt.wrong
+    with running_in_float32(model.model):
+        errors = measure_errors(its, subject.prompt)
+    names = [f"L{row.layer}.error@{row.position}" for row in errors.itertuples()]
     return Graph(
         run=run.name,
         text=prompt.text,
@@ -87,6 +92,7 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
         other="" if other is None else other.text,
         share=asked.share,
         tokens=prompt.tokens,
+        errors=errors.assign(name=names)[["name", *errors]],
         **_make(run, subject, asked, first),
     )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TABLES = tuple(f"behaviour_graph_{kind}" for kind in ("sets", "nodes", "edges", "paths"))
 # Nodes whose effects have a sum of sizes below this share of what they keep, in logits, do next to nothing alone.
 ALONE = 0.1
+ERRORS, NO_MEMORY = 8, -1  # most errors of dictionaries that are drawn, and the memory of their nodes
 # Why there are no nodes.
 NOTHING = "No set that was tried keeps more of the logit difference than none."
 NOT_RAISED = (
@@ -63,6 +64,11 @@ class Drawn(ABC):
         """What is said of it."""
 
     @property
+    def _shown(self) -> pd.DataFrame:
+        """The nodes of the drawing, those of `nodes` first."""
+        return self.nodes
+
+    @property
     def told(self) -> str:
         """What was found, in sentences."""
         return " ".join(fill("graph/told.txt", graph=self, sets=self.sets.set_index("choice")).split("\n"))
@@ -77,12 +83,13 @@ class Drawn(ABC):
         return f"<Graph of {self._words.of} in {self.run}: {self.told}>"
 
     def to_networkx(self) -> "networkx.DiGraph":
-        """Returns a graph of networkx. Nodes are called as in `nodes`, and "answer"; they and the edges have the columns as
+        """Returns a graph of networkx. Nodes are called as in `nodes` and `errors`, and "answer"; they and the edges have the columns as
         attributes."""
         import networkx
 
         graph = networkx.DiGraph()
-        graph.add_nodes_from((row["name"], row) for row in self.nodes.to_dict("records"))
+        for own in (self.nodes, getattr(self, "errors", self.nodes[:0])):
+            graph.add_nodes_from((row["name"], row) for row in own.to_dict("records"))
         graph.add_node("answer", **self._words.answers)
         names = {**self.nodes["name"], ANSWER: "answer"}
         for row in self.edges.to_dict("records"):
@@ -129,6 +136,8 @@ class Graph(Drawn):
             coefficient of the target falls when the source is patched and all others are held), effect (in logits).
         sets: what sets of memories keep. Columns: choice ("graph", "random", "none", "all"), draw, memories, difference (logit
             difference when all but the set are patched), kept (share), patched (logit difference when the set is patched).
+        errors: through dictionaries, what they leave of their layers, which no set patches; the largest effect first. Columns: name
+            ("L3.error@4"), layer, position, effect (by how much the logit difference falls if it alone is patched).
     Examples:
         >>> graph = ffkv.graph(ffkv.open("results/tiny"), "The function returns", share=0.5)
         >>> graph.nodes.columns.tolist()[:4]
@@ -154,8 +163,15 @@ class Graph(Drawn):
     nodes: pd.DataFrame
     edges: pd.DataFrame
     sets: pd.DataFrame
+    errors: pd.DataFrame
 
     _cells = (*NUMBERS, ("loss", "loss", number), *WORDS)
+
+    @property
+    def _shown(self) -> pd.DataFrame:
+        unknown = {"memory": NO_MEMORY, "coefficient": np.nan, "pattern": "error of the dictionary", "pushes": ""}
+        errors = self.errors.dropna().head(ERRORS).assign(**unknown)
+        return pd.concat([self.nodes, errors], ignore_index=True) if len(errors) else self.nodes
 
     @property
     def _words(self) -> Words:
