@@ -27,8 +27,8 @@ from ffkv.run.export.records import (
     shortest,
 )
 from ffkv.run.export.selection import Selection
-from ffkv.run.graph.exchange import feature_number
 from ffkv_formats import circuit_tracer, neuronpedia, saedashboard, transluce
+from ffkv_formats.circuit_tracer_graphs import feature_number
 from ffkv_formats.delphi import WINDOW, split, windows
 from ffkv_formats.notebook import harmless
 from ffkv_formats.shared import EMPTY, NUL, batch_units, by_interval

@@ -12,7 +12,7 @@ import ffkv
 import ffkv_formats
 from ffkv.run.export.settings import Export
 from ffkv.run.export.step import export
-from ffkv.run.graph.exchange import written
+from ffkv_formats.circuit_tracer_graphs import FORMAT
 from tests.run.export.conftest import CHOSEN, MEMORIES
 
 PEERS = Path(os.environ.get("FFKV_PEERS", ROOT / ".venv-peers")) / "bin/python"
@@ -81,7 +81,7 @@ def test_graph(run, read, tmp_path, monkeypatch):
     monkeypatch.setattr("ffkv.run.results.memory.Memory.pattern", "ends with “w1”")  # the run has no branch of keys
     found = ffkv.graph(run, "w1 w2 w3", share=0.2, device="cpu")
     (tmp_path / "graph").mkdir()
-    (tmp_path / "graph/graph.json").write_text(written(found, run, "graph"))
+    (tmp_path / "graph/graph.json").write_text(FORMAT.write(found, run, None))
     nodes, links = read("graph", tmp_path / "graph")
     last = len(found.tokens) - 1
     wanted = [f"{row.layer}_{row.memory}_{row.position}" for row in found.nodes.itertuples()]

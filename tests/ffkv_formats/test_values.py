@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import ffkv
 import ffkv_formats
 from ffkv.base.errors import UserError
-from ffkv.run.graph.exchange import feature_number
+from ffkv_formats.circuit_tracer_graphs import feature_number
 from ffkv_formats.delphi import WINDOW
 from tests.run.export.conftest import CHOSEN, MEMORIES
 

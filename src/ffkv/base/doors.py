@@ -8,6 +8,7 @@ An entry point of an installed package stands behind a door by its name.
 | `ffkv.commands` | a `Command`; that of the name `annotate.machine` is a subcommand of the group `annotate` |
 | `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
 | `ffkv.formats` | a `ffkv.run.export.job.Format` |
+| `ffkv.graph_formats` | a `ffkv.run.graph.result.GraphFormat` |
 | `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
 | `ffkv.dictionaries` | a `ffkv.model.dictionaries.Dictionaries`: reads layers through dictionaries |
 | `ffkv.dictionary_forms` | a `ffkv_dictionaries.forms.Form` of their files |
@@ -46,6 +47,7 @@ DOORS = {
     "commands": "ffkv.base.doors:Command",
     "rules": "builtins:dict",
     "formats": "ffkv.run.export.job:Format",
+    "graph_formats": "ffkv.run.graph.result:GraphFormat",
     "readers": "ffkv.model.checkpoint.readers:Reader",
     "files": "ffkv.model.checkpoint.readers:FileReader",
     "corpora": "collections.abc:Callable",

@@ -1,6 +1,5 @@
 """The commands about a finished run: `ffkv check`, `collect`, `collections`, `export`, `causes`, `report`, `trace`, `generate`, `graph`."""
 
-import json
 import os
 import re
 import shlex
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ffkv.base.doors import entries, load
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import read_bytes
 from ffkv.base.options import (
@@ -302,7 +302,8 @@ def _read_lines(path: Path) -> list[str]:
         raise UserError(f"{path} cannot be read as text in UTF-8: {error}.") from error
 
 
-GRAPH_FORMATS = ("text", "json", "svg", "graph")
+OWN_GRAPHS = ("text", "json", "svg")
+GRAPH_FORMATS = (*OWN_GRAPHS, *entries("graph_formats"))
 
 
 @click.command()
@@ -313,10 +314,10 @@ GRAPH_FORMATS = ("text", "json", "svg", "graph")
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice(GRAPH_FORMATS),
+    type=_Format(GRAPH_FORMATS),
     default="text",
     show_default=True,
-    help="text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.",
+    help=f"text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.{ELSEWHERE}",
 )
 @click.option(
     "--output",
@@ -341,36 +342,33 @@ def graph(
     """
     if (text is None) == (behaviour is None):
         raise UserError("Write a prompt, or name a behaviour of the run by --behaviour.")
-    if behaviour is not None and format_name == "graph":
+    if behaviour is not None and format_name not in OWN_GRAPHS:
         raise UserError(
-            "The viewer of circuit-tracer shows graphs of one prompt alone. Choose --format text, json or svg for a behaviour."
+            f"The format {format_name} is for graphs of one prompt alone. Choose --format text, json or svg for a behaviour."
         )
     if behaviour is not None and options != GraphOptions():
         raise UserError("The options of a behaviour's graph are settings of the run. Leave out those of a prompt.")
     from ffkv.base.files.atomic import write_text
-    from ffkv.run.graph.exchange import add_to_list, name_for_viewer, plain_told, written
+    from ffkv.run.graph.result import behaviour_graph, plain_told, written
     from ffkv.run.results.run import open
 
-    for_viewer = format_name == "graph"
-    slug = name_for_viewer(output) if for_viewer and output is not None else ""
+    other = None if format_name in OWN_GRAPHS else load("graph_formats", format_name)
+    if other and output is not None:
+        other.check(output)
     found: Drawn
     if behaviour is not None:
-        from ffkv.run.graph.result import behaviour_graph
-
-        run = open(results, **allowed)
-        found = behaviour_graph(run, behaviour)
+        found = behaviour_graph(open(results, **allowed), behaviour)
+        content = written(found, format_name)
     else:
         run = open_with_model(results, threads, allowed)
         from ffkv.run.graph import of_prompt
 
         found = of_prompt.graph(run, str(text), device=device, **options.model_dump())
-    content = written(found, run, format_name, slug)
+        content = other.write(found, run, output) if other else written(found, format_name)
     if output is None:
         (say if format_name == "text" else emit)(content)
         return
     write_text(output, content + "\n")
-    if for_viewer:
-        add_to_list(json.loads(content)["metadata"], output.parent)
     say(f"{output}: {plain_told(found)}")
-    if for_viewer and not found.nodes["layer"].any():
-        say("Neuronpedia opens no graph without a memory above layer 0. The viewer of circuit-tracer does.", error=True)
+    if other and (more := other.finish(found, content, output)):
+        say(more, error=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ffkv.run.export.job import Format, Job, Unit, definitions, folder_unit
 from ffkv.run.export.records import Example, Record, number, numbers
-from ffkv.run.graph.exchange import feature_number
+from ffkv_formats.circuit_tracer_graphs import feature_number
 from ffkv_formats.shared import by_interval
 
 LOGITS = 10

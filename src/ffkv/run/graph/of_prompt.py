@@ -77,9 +77,6 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     (subject,) = read_prompts(its, [encoded], mean, baseline)
     subject, probability = _with_answers(subject, **given)
     answer, wrong = subject.prompt.answer, subject.prompt.wrong
-    with running_in_float32(model.model):
-        errors = measure_errors(its, subject.prompt)
-    names = [f"L{row.layer}.error@{row.position}" for row in errors.itertuples()]
     return Graph(
         run=run.name,
         text=prompt.text,
@@ -92,8 +89,7 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
         other="" if other is None else other.text,
         share=asked.share,
         tokens=prompt.tokens,
-        errors=errors.assign(name=names)[["name", *errors]],
-        **_make(run, subject, asked, first),
+        **_make(run, its, subject, asked, first),
     )
 
 
@@ -110,8 +106,8 @@ def _with_answers(subject: Subject, answer: int | None = None, wrong: int | None
     return subject._replace(prompt=prompt, difference=difference), float(logits.softmax(0)[answer])
 
 
-def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[str, Any]:
-    """Returns the attributes of `Graph` that are about memories. `first`: position of the first token whose memories are patched."""
+def _make(run: Run, its: Running, subject: Subject, asked: GraphOptions, first: int) -> dict[str, Any]:
+    """Returns the attributes of `Graph` that are about memories, and errors of dictionaries. `first`: position of the first token whose memories are patched."""
     one, note = Subjects([subject], np.zeros(1), of_places=True), ""
     rises, how = one.rises(), (asked.share, asked.maximum)
     raised = one.whole[0] > one.without[0]
@@ -128,11 +124,15 @@ def _make(run: Run, subject: Subject, asked: GraphOptions, first: int) -> dict[s
     nodes["position"] = first + one.at(chosen.members)[0]
     for name, coefficients in (("coefficient", subject.m), ("baseline", subject.base)):
         nodes[name] = coefficients.ravel()[chosen.members].numpy()
+    with running_in_float32(its.loaded.model):
+        errors = measure_errors(its, subject.prompt)
+    errors.insert(0, "name", [f"L{row.layer}.error@{row.position}" for row in errors.itertuples()])
     return {
         "kept": chosen.kept,
         "reached": chosen.reached,
         "note": note,
         "nodes": named(run, nodes)[[*NODES]],
+        "errors": errors,
         "edges": edges.loc[edges["shown"], [*EDGES]].reset_index(drop=True),
         "sets": sets[[*SETS]],
     }

@@ -1,8 +1,10 @@
 """What a graph is, of a prediction or of a behaviour: tables of its memories, and all that they can be turned into."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,13 +12,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv.base.errors import UserError
+from ffkv.base.terminal import plain
 from ffkv.branches.behaviours.words import ANSWER, GRAPH, NONE
 from ffkv.run.graph.drawing import ANSWERED, draw, short
 from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
-from ffkv.run.results.text import number, percent, summary, table, token, visible
-from ffkv.run.trace.result import as_plain, fill
+from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, shortened, summary, table, token, visible
+from ffkv.run.trace.result import as_plain, fill, plain_token
 
 if TYPE_CHECKING:
     import networkx
@@ -30,6 +33,9 @@ NOTHING = "No set that was tried keeps more of the logit difference than none."
 NOT_RAISED = (
     "All memories together do not raise the logit difference on the prompts that choose, so there is nothing to keep."
 )
+# What a terminal shows: edges, numbers of a node or an edge, and characters of a pattern.
+SHOWN, LONGEST = 20, 40
+PRINTED = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")
 # What a notebook shows of a node: heads, columns, and what writes their cells.
 Cells = tuple[tuple[str, str, Callable[[Any], Any]], ...]
 NUMBERS: Cells = (("memory", "name", str), ("coefficient", "coefficient", number), ("effect", "effect", number))
@@ -183,6 +189,15 @@ class Graph(Drawn):
         return Words(repr(self.text), f"Graph in {self.run}", end, answers, [*self.tokens["token"]], [fact])
 
 
+@dataclass(frozen=True)
+class GraphFormat:
+    """A form of another tool for the graph of a prompt, behind the door `ffkv.graph_formats`."""
+
+    write: Callable[[Graph, Run, Path | None], str]  # what a file of this path is to hold; None if it is printed
+    check: Callable[[Path], None]  # raises UserError if the tool could not open a file of this path
+    finish: Callable[[Graph, str, Path], str]  # is called when the file holds that; returns what is to be said, or ""
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class BehaviourGraph(Drawn):
     """The memories that keep a share of a behaviour, chosen on one half of its prompts and measured on the other (docs/graphs.md).
@@ -280,3 +295,35 @@ def named(run: Run, nodes: pd.DataFrame) -> pd.DataFrame:
         names = [f"{name}@{position}" for name, position in zip(names, nodes["position"], strict=True)]
     nodes.insert(0, "name", names)
     return nodes
+
+
+def written(graph: Drawn, format_name: str) -> str:
+    """Returns a graph as "text", "json" or "svg"."""
+    match format_name:
+        case "json":
+            return json.dumps(graph.to_dict(), allow_nan=False)
+        case "svg":
+            return graph.to_svg()
+    return _as_text(graph)
+
+
+def plain_told(graph: Drawn) -> str:
+    """What was found, in one sentence for a terminal."""
+    return graph.told.replace(NO_BREAK_SPACE, " ")
+
+
+def _as_text(graph: Drawn) -> str:
+    names = {**graph.nodes["name"], ANSWER: "answer"}
+    edges = graph.edges.head(SHOWN)
+    nodes, ends = graph.nodes, {end: edges[end].map(names) for end in ("source", "target")}
+    of_nodes, of_edges = ({name: own[name].map(number) for name in PRINTED if name in own} for own in (nodes, edges))
+    patterns = [plain(shortened(text, LONGEST)) for text in nodes["pattern"]]
+    said = {"pattern": patterns, "pushes": nodes["pushes"].map(plain_token)}
+    tables = {
+        "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
+        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
+    }
+    if isinstance(graph, Graph):
+        tables["Errors of dictionaries"] = graph.errors.head(ERRORS)[["name", "effect"]]
+    subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
+    return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)

@@ -1,5 +1,4 @@
-"""A graph as text: for a terminal, and as the JSON that the viewer of circuit-tracer reads. Neuronpedia takes the same form; no
-upload was tried.
+"""The graph of a prompt as the JSON that the viewer of circuit-tracer reads. Neuronpedia takes the same form; no upload was tried.
 
 Fields: `circuit_tracer/frontend/graph_models.py` and `utils/create_graph_files.py` of decoderesearch/circuit-tracer 0.5.0. What a viewer
 does with them: `frontend/assets/index.html` and `attribution_graph/util-cg.js` there, and `graph/utils.ts` of hijohnnylin/neuronpedia.
@@ -12,58 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import exists, read_json
-from ffkv.base.terminal import plain
 from ffkv.base.version import version
 from ffkv.branches.behaviours.words import ANSWER
 from ffkv.run.graph.drawing import label
-from ffkv.run.graph.result import ERRORS, Drawn, Graph
+from ffkv.run.graph.result import Graph, GraphFormat
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import NO_BREAK_SPACE, number, shortened
-from ffkv.run.trace.result import as_plain, fill, plain_token
+from ffkv.run.results.text import number
+from ffkv.run.trace.result import as_plain
 
-SHOWN = 20  # edges
-NUMBERS = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")
-LONGEST = 40  # characters of a pattern
 LIST = "graph-metadata.json"
-
-
-def written(graph: Drawn, run: Run, format_name: str, slug: str = "") -> str:
-    """Returns a graph as "text", "json", "svg" or, of a prompt, "graph" (`as_exchange`)."""
-    match format_name:
-        case "json":
-            return json.dumps(graph.to_dict(), allow_nan=False)
-        case "svg":
-            return graph.to_svg()
-        case "graph" if isinstance(graph, Graph):
-            return json.dumps(as_exchange(graph, run, slug), allow_nan=False)
-    return _as_text(graph)
-
-
-def plain_told(graph: Drawn) -> str:
-    """What was found, in one sentence for a terminal."""
-    return graph.told.replace(NO_BREAK_SPACE, " ")
-
-
-def _as_text(graph: Drawn) -> str:
-    names = {**graph.nodes["name"], ANSWER: "answer"}
-    edges = graph.edges.head(SHOWN)
-    nodes, ends = graph.nodes, {end: edges[end].map(names) for end in ("source", "target")}
-    of_nodes, of_edges = ({name: own[name].map(number) for name in NUMBERS if name in own} for own in (nodes, edges))
-    patterns = [plain(shortened(text, LONGEST)) for text in nodes["pattern"]]
-    said = {"pattern": patterns, "pushes": nodes["pushes"].map(plain_token)}
-    tables = {
-        "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
-        f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
-    }
-    if isinstance(graph, Graph):
-        tables["Errors of dictionaries"] = graph.errors.head(ERRORS)[["name", "effect"]]
-    subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
-    return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)
 
 
 def feature_number(layer: int, memory: int) -> int:
@@ -144,18 +104,14 @@ def _answer(graph: Graph, layer: int) -> dict[str, Any]:
     return _node(*place, "logit", graph.answer_id, told, token_prob=graph.probability, is_target_logit=True)
 
 
-def name_for_viewer(file: Path) -> str:
-    """Returns the name by which the viewer of circuit-tracer asks for the graph of a file.
-
-    Raises UserError if the viewer can ask for no file of this name, or what lists the graphs of the folder is no such list.
-    """
+def check_name(file: Path) -> None:
+    """Raises UserError if the viewer can ask for no file of this name, or what lists the graphs of the folder is no such list."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+\.json", file.name) or file.name == LIST:
         raise UserError(
             f"The viewer of circuit-tracer asks for a graph by the name of its file, and cannot ask for {file.name!r}. Name it with letters,"
             f" digits, - and _, and .json at the end; {LIST} lists the graphs."
         )
     _listed(file.parent)
-    return file.stem
 
 
 def add_to_list(metadata: dict[str, Any], folder: Path) -> None:
@@ -180,3 +136,18 @@ def _node(name: str, layer: str, position: int, kind: str, feature: int, clerp: 
     node |= {"feature_type": kind, "token_prob": 0.0, "is_target_logit": False, "run_idx": 0, "reverse_ctx_idx": 0}
     node |= {"jsNodeId": name, "clerp": clerp.replace("<", "‹")}  # viewers write it into their pages as HTML
     return node | {"influence": None, "activation": None, **others}
+
+
+def _write(graph: Graph, run: Run, file: Path | None) -> str:
+    return json.dumps(as_exchange(graph, run, file.stem if file else ""), allow_nan=False)
+
+
+def _finish(graph: Graph, content: str, file: Path) -> str:
+    add_to_list(json.loads(content)["metadata"], file.parent)
+    above = bool(graph.nodes["layer"].any())
+    return (
+        "" if above else "Neuronpedia opens no graph without a memory above layer 0. The viewer of circuit-tracer does."
+    )
+
+
+FORMAT = GraphFormat(write=_write, check=check_name, finish=_finish)
