@@ -59,6 +59,13 @@ SHOWN = (
         memories="step-400",
         figure=("formation", "training.png", 576),
     ),
+    Shown(
+        "comparisons/dictionary",
+        "gallery/dictionary.png",
+        "A transcoder of one layer, trained for minutes, beside the layer's memories",
+        "configs/dictionary.yaml",  # its transcoder is trained by `make dictionary`
+        memories="transcoder",
+    ),
 )
 
 
@@ -87,7 +94,11 @@ def make_reports(max_threads: int, call: Callable[[Sequence[str]], object]) -> N
         for run in new:
             call(["ffkv", "explore", "--export", f"reports/{run}/memories", f"results/{run}"])
         if new:
-            forced = ["--forcerun", "report", *(["comparison_report"] if "training" in settings else [])]
+            forced = [
+                "--forcerun",
+                "report",
+                *(["comparison_report"] if any("/" in shown.name for shown in own) else []),
+            ]
             call([*snakemake[:-1], *forced, "--", *pages])
     for shown in SHOWN:
         if shown.asked and not page_of(shown.name).exists():

@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with a small page for each report."""
     monkeypatch.chdir(tmp_path)
     GALLERY.parent.mkdir(parents=True)
-    for name in {"step-400", *(shown.name for shown in SHOWN)}:
+    for name in {*(name for shown in SHOWN for name in (shown.name, shown.memories) if name)}:
         page_of(name).parent.mkdir(parents=True)
         page_of(name).write_text(PAGE)
         os.utime(page_of(name), (1.7e9, 1.7e9))  # 14 November 2023
@@ -52,9 +52,11 @@ def calls(folder: Path) -> list[list[str]]:
 def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(folder):
     first = calls(folder)
     exports = [command for command in first if command[0] == "ffkv"]
-    assert [command[-1] for command in exports] == ["results/demo", "results/demo-untrained", "results/step-400"]
+    assert [command[-1] for command in exports] == [
+        f"results/{run}" for run in ("demo", "demo-untrained", "step-400", "transcoder")
+    ]
     forced = [command for command in first if "--forcerun" in command]
-    assert [command[2] for command in forced] == ["config.yaml", "configs/training.yaml"]
+    assert [command[2] for command in forced] == ["config.yaml", "configs/training.yaml", "configs/dictionary.yaml"]
     assert forced[1][-4:] == ["report", "comparison_report", "--", "reports/comparisons/training/index.html"]
     for command in exports:
         Path(command[3]).mkdir(parents=True)
@@ -64,7 +66,7 @@ def test_pages_of_memories_are_made_once_and_then_the_report_that_leads_to_them(
         str(page_of(shown.name)) for shown in SHOWN if not shown.asked
     }
     threads = {command[2]: command[4] for command in again}
-    assert threads == {"config.yaml": "3", "configs/training.yaml": "1"}
+    assert threads == {"config.yaml": "3", "configs/training.yaml": "1", "configs/dictionary.yaml": "3"}
 
 
 def test_a_behaviour_is_asked_of_a_run_that_is_there_and_once(folder):
