@@ -10,11 +10,14 @@ from safetensors.torch import save_file
 from support import make_run, random_sentences, settings_file
 
 import ffkv
+from ffkv.run.export.settings import Export
+from ffkv.run.export.step import export
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
 from tests.ffkv_dictionaries.test_stream import autoencoder
 from tests.ffkv_explorer.conftest import Visitor, text_of
+from tests.ffkv_formats.test_peers import read_by_peer
 
 pytestmark = [pytest.mark.workflow, pytest.mark.large]
 CLOSE = (
@@ -142,6 +145,16 @@ def test_what_is_left_is_told(runs, models):
     assert "error of the dictionary" in text_of(visitor.get("/r/other/trace?prompt=w3+w7+w9+w4&graph=1&baseline=zero"))
     log = (runs / "results/other/logs/model.log").read_text()
     assert "reads the input of the layer, writes the output of the second matrix" in log
+
+
+@pytest.mark.parametrize("format_name", ["neuron-record", "saedashboard", "circuit-tracer", "delphi"])
+def test_exported_units_are_opened_by_the_tools_that_they_are_for(runs, models, format_name, tmp_path):
+    run, units = ffkv.open(runs / "results/other"), [3, 7]
+    wanted = Export(memories=[f"L1.{unit}" for unit in units], examples=4, sentences=8)
+    export(run, format_name, tmp_path / "export", wanted, "cpu")
+    found = read_by_peer(format_name, tmp_path / "export", str(models("opt")[0]))
+    number = 0 if format_name == "circuit-tracer" else 1
+    assert {each[number] for each in found} == {*units}
 
 
 def test_the_largest_memories_are_few(runs):

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from ffkv.branches.behaviours.stored import Encoded
-from ffkv.branches.behaviours.writers import measure_errors, sets_of_writers
+from ffkv.branches.behaviours.writers import sets_of_writers
 from ffkv.model.dictionaries import Decoder
 from ffkv.model.effects.rerun import Running
 from ffkv.model.effects.writes import norms_before, run_writes, writers_of
 from ffkv.model.head.head_file import load_head
+from ffkv.run.graph.of_prompt import measure_errors
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import by_hand, noisy
 

@@ -51,6 +51,8 @@ def graph(folder: Path, checkpoint: str) -> list:
             made = Node.token_node(position, int(node.node_id.split("_")[1]))
         elif node.feature_type == "logit":
             made = Node.logit_node(position, node.feature, "", last, node.is_target_logit, node.token_prob)
+        elif node.feature_type == "mlp reconstruction error":
+            made = Node.error_node(int(node.layer), position).model_copy(update={"node_id": node.node_id})
         else:
             made = Node.feature_node(
                 int(node.layer), position, int(node.node_id.split("_")[1]), node.influence, node.activation

@@ -3,8 +3,10 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support import ROOT
 
@@ -26,24 +28,24 @@ MODULES = {
 }
 
 
+def read_by_peer(format_name: str, folder: Path, checkpoint: str) -> list:
+    """Reads an export in the environment of the peers, in a process that starts in this folder."""
+    if not PEERS.exists():
+        pytest.skip(f"{PEERS} does not exist: make peers")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["HF_HUB_OFFLINE"] = "1"
+    options = {"capture_output": True, "text": True, "env": environment, "cwd": folder}
+    if subprocess.run([PEERS, "-c", f"import {MODULES[format_name]}"], **options).returncode:
+        pytest.skip(f"{MODULES[format_name]} cannot be imported by {PEERS}")
+    script = Path(__file__).with_name("read_by_peers.py")
+    done = subprocess.run([PEERS, script, format_name, folder, checkpoint], **options)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.fixture
-def read(run, tmp_path):
-    """Reads an export in the environment of the peers."""
-
-    def by_peer(format_name: str, folder: Path) -> list:
-        if not PEERS.exists():
-            pytest.skip(f"{PEERS} does not exist: make peers")
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment["HF_HUB_OFFLINE"] = "1"
-        options = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}
-        if subprocess.run([PEERS, "-c", f"import {MODULES[format_name]}"], **options).returncode:
-            pytest.skip(f"{MODULES[format_name]} cannot be imported by {PEERS}")
-        script = Path(__file__).with_name("read_by_peers.py")
-        done = subprocess.run([PEERS, script, format_name, folder, run.anatomy.checkpoint], **options)
-        assert done.returncode == 0, done.stderr[-5000:]
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return by_peer
+def read(run):
+    return lambda format_name, folder: read_by_peer(format_name, folder, run.anatomy.checkpoint)
 
 
 def coefficient(run, layer, memory, column) -> float:
@@ -80,12 +82,14 @@ def test_circuit_tracer(run, read, exported):
 def test_graph(run, read, tmp_path, monkeypatch):
     monkeypatch.setattr("ffkv.run.results.memory.Memory.pattern", "ends with “w1”")  # the run has no branch of keys
     found = ffkv.graph(run, "w1 w2 w3", share=0.2, device="cpu")
+    errors = pd.DataFrame({"name": ["L1.error@2"], "layer": [1], "position": [2], "effect": [0.5]})
+    found = replace(found, errors=errors)
     (tmp_path / "graph").mkdir()
     (tmp_path / "graph/graph.json").write_text(FORMAT.write(found, run, None))
     nodes, links = read("graph", tmp_path / "graph")
     last = len(found.tokens) - 1
     wanted = [f"{row.layer}_{row.memory}_{row.position}" for row in found.nodes.itertuples()]
-    assert nodes == [*wanted, f"{len(run.anatomy.layers) + 1}_{found.answer_id}_{last}"]
+    assert nodes == [*wanted, "L1.error@2", f"{len(run.anatomy.layers) + 1}_{found.answer_id}_{last}"]
     assert links == len(found.edges)
 
 

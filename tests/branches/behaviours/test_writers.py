@@ -186,16 +186,14 @@ def test_a_prompt_that_is_its_own_other_prompt_has_no_effects(running):
 
 def test_a_prompt_that_changes_by_a_change_of_nothing_is_left_out_and_named(running, monkeypatch, capsys):
     """The others are told."""
-    way = writers.run_writes
+    way = writers.patched_writes
 
     def nonsense(*given):
-        found = way(*given)
-        of_first = given[2].tolist() == [PAIRS[0].clean.tolist()]
-        return found._replace(end=found.end + 0.1 * (len(given) > 3 and of_first))
+        return way(*given) + 0.1 * (given[2].tolist() == [PAIRS[0].clean.tolist()])
 
     its = running("gpt2")
     whole = measured(its, PAIRS)
-    monkeypatch.setattr(writers, "run_writes", nonsense)
+    monkeypatch.setattr(writers, "patched_writes", nonsense)
     rows = measured(its, PAIRS)
     assert rows == [row for row in whole if row["prompt"] != PAIRS[0].number] and 0 < len(rows) < len(whole)
     assert f"write on prompt {PAIRS[0].number} is not told" in capsys.readouterr().err

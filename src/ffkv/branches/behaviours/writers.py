@@ -3,13 +3,11 @@
 Direct: what they write into the last residual. Total: the prompt runs again, and they write what they do on the other prompt of the pair.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours.stored import Encoded
@@ -17,7 +15,7 @@ from ffkv.branches.behaviours.words import EVERYTHING, WRITERS
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.gradient import Frozen
 from ffkv.model.effects.rerun import TOLERANCE, Running
-from ffkv.model.effects.writes import ERROR, Writer, Writes, norms_before, run_writes, writers_of
+from ffkv.model.effects.writes import Writer, norms_before, patched_writes, run_writes, writers_of
 from ffkv.model.tap.hooks import relative_error, tried
 
 
@@ -61,7 +59,7 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
         found = {("direct", "last"): sets @ (changes @ slope[0].to(changes)).cpu().numpy()}
         stop, last = -prompt.after or None, -1 - prompt.after
         for positions, start in (("last", last), ("all", None))[: 1 + (ids.shape == other.shape)]:
-            made = _ends(running, norms, ids, patch, slice(start, stop), patched)
+            made = patched_writes(loaded, norms, ids, patch, slice(start, stop), patched, running.batch_tokens)
             proof, ends = made[:, [last, -1]].unbind(1)
             if not relative_error(proof[-2:], torch.cat([patch.end[:, last], clean.end[:, last]])) < TOLERANCE:
                 unproven.add(prompt.number)
@@ -77,37 +75,3 @@ def measure_writers(running: Running, norms: Sequence[nn.Module], prompts: Seque
         why = "a change of nothing, or of all that is written, gives another prediction than it, or the other prompt, has."
         say(f"What attention and memories write on prompt {number} is not told: {why}", error=True)
     return [row for row in rows if row["prompt"] not in unproven]
-
-
-def _ends(running: Running, norms: Sequence[nn.Module], ids: Tensor, to: Writes, at: slice, patched: Tensor) -> Tensor:
-    """Returns what the head reads of copies of a prompt, see `run_writes` [copy, token, d]."""
-    at_once = patched.split(max(1, running.batch_tokens // ids.shape[1]))
-    return torch.cat([run_writes(running.loaded, norms, ids, to, at, each).end for each in at_once])
-
-
-def measure_errors(running: Running, prompt: Encoded) -> pd.DataFrame:
-    """Returns by how much the logit difference falls if what a dictionary leaves of y is patched at one token, and nothing else.
-
-    It becomes what it is on the other prompt of a pair; else 0. The model computes in float32. Columns: layer, position (of a token that
-    is patched), effect (NaN if what is written cannot be told apart), the largest first. No rows if dictionaries leave nothing.
-    """
-    loaded, count = running.loaded, len(prompt.clean)
-    errors = [n for n, (_, what) in enumerate(writers_of(loaded.anatomy)) if what == ERROR]
-    places = [*itertools.product(errors, range(count - prompt.tokens, count))]
-    found = pd.DataFrame(places, columns=["writer", "position"], dtype=int).assign(effect=np.nan)
-    ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))
-    norms = tried(norms_before, loaded, ids) if errors else ""
-    if isinstance(norms, list):
-        clean = run_writes(loaded, norms, ids)
-        nothing = Writes({writer: torch.zeros_like(own) for writer, own in clean.noted.items()}, clean.end)
-        to = run_writes(loaded, norms, other) if len(prompt.patch) else nothing
-        for position, own in found.groupby("position"):
-            patched = np.arange(len(clean.parts)) == np.append(own["writer"], -1)[:, None]  # nothing in the last copy
-            at = slice(position, position + 1)
-            ends = _ends(running, norms, ids, to, at, torch.from_numpy(patched).to(loaded.device))[:, -1]
-            if relative_error(ends[-1], clean.end[0, -1]) < TOLERANCE:
-                pair = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(ends), -1)
-                differences = running.head.differences(ends, pair, loaded.anatomy.read_as).double().cpu()
-                found.loc[own.index, "effect"] = (differences[-1] - differences[:-1]).numpy()
-    found.insert(0, "layer", [writers_of(loaded.anatomy)[n][0] for n in found.pop("writer")])
-    return found.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)

@@ -121,6 +121,14 @@ def run_writes(
     return Writes(noted, seen["o"].to(loaded.device))
 
 
+def patched_writes(
+    loaded: LoadedModel, norms: Sequence[nn.Module], ids: Tensor, to: Writes, at: slice, patched: Tensor, room: int
+) -> Tensor:
+    """Returns what the head reads of copies of a prompt, see `run_writes` [copy, token, d]. `room`: most tokens of a pass."""
+    at_once = patched.split(max(1, room // ids.shape[1]))
+    return torch.cat([run_writes(loaded, norms, ids, to, at, each).end for each in at_once])
+
+
 def _changed(shape: tuple[int, int], at: slice, by: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
     """Returns a state with what `by` makes of it added at some tokens. `shape`: copies and tokens."""
     states = state.reshape(*shape, state.shape[-1]).clone()

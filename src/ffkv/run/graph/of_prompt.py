@@ -1,8 +1,11 @@
 """The graph of a prediction: what a prompt says is asked of the model, and the graph is put together."""
 
+import itertools
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.errors import UserError
@@ -13,9 +16,10 @@ from ffkv.branches.behaviours.graph import describe_graph
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.branches.behaviours.subjects import Subject, read_prompts
 from ffkv.branches.behaviours.words import ALL, GRAPH, NONE, RANDOM
-from ffkv.branches.behaviours.writers import measure_errors
-from ffkv.model.effects.rerun import Running
+from ffkv.model.effects.rerun import TOLERANCE, Running
+from ffkv.model.effects.writes import ERROR, Writes, norms_before, patched_writes, run_writes, writers_of
 from ffkv.model.placement import running_in_float32
+from ffkv.model.tap.hooks import relative_error, tried
 from ffkv.run.graph.result import NOTHING, Graph, named
 from ffkv.run.results.run import Run
 from ffkv.run.results.tokens import find_token
@@ -136,6 +140,35 @@ def _make(run: Run, its: Running, subject: Subject, asked: GraphOptions, first: 
         "edges": edges.loc[edges["shown"], [*EDGES]].reset_index(drop=True),
         "sets": sets[[*SETS]],
     }
+
+
+def measure_errors(running: Running, prompt: Encoded) -> pd.DataFrame:
+    """Returns by how much the logit difference falls if what a dictionary leaves of y is patched at one token, and nothing else.
+
+    It becomes what it is on the other prompt of a pair; else 0. The model computes in float32. Columns: layer, position (of a token that
+    is patched), effect (NaN if what is written cannot be told apart), the largest first. No rows if dictionaries leave nothing.
+    """
+    loaded, count = running.loaded, len(prompt.clean)
+    errors = [n for n, (_, what) in enumerate(writers_of(loaded.anatomy)) if what == ERROR]
+    places = [*itertools.product(errors, range(count - prompt.tokens, count))]
+    found = pd.DataFrame(places, columns=["writer", "position"], dtype=int).assign(effect=np.nan)
+    ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))
+    norms = tried(norms_before, loaded, ids) if errors else ""
+    if isinstance(norms, list):
+        clean = run_writes(loaded, norms, ids)
+        nothing = Writes({writer: torch.zeros_like(own) for writer, own in clean.noted.items()}, clean.end)
+        to = run_writes(loaded, norms, other) if len(prompt.patch) else nothing
+        for position, own in found.groupby("position"):
+            patched = np.arange(len(clean.parts)) == np.append(own["writer"], -1)[:, None]  # nothing in the last copy
+            at = slice(position, position + 1)
+            copies = torch.from_numpy(patched).to(loaded.device)
+            ends = patched_writes(loaded, norms, ids, to, at, copies, running.batch_tokens)[:, -1]
+            if relative_error(ends[-1], clean.end[0, -1]) < TOLERANCE:
+                pair = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(ends), -1)
+                differences = running.head.differences(ends, pair, loaded.anatomy.read_as).double().cpu()
+                found.loc[own.index, "effect"] = (differences[-1] - differences[:-1]).numpy()
+    found.insert(0, "layer", [writers_of(loaded.anatomy)[n][0] for n in found.pop("writer")])
+    return found.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
 def _grow(one: Subjects, rises: np.ndarray, share: float, maximum: int) -> Chosen:
