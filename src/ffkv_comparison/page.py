@@ -24,7 +24,7 @@ from ffkv.run.results.text import column, decimals, number, percent, percents, p
 from ffkv_comparison import drawings
 from ffkv_comparison.comparison_file import FILES, Measured
 from ffkv_comparison.same_memories import FEWEST, TIED
-from ffkv_comparison.tables import APART, ENDS
+from ffkv_comparison.tables import APART, COMPARED, ENDS
 
 
 def describe_differences(measured: Measured, name: str) -> str:
@@ -191,8 +191,9 @@ def _exhibit(
 
 def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
     """Returns a table of each layer that a run reads through a dictionary, with headings: its figures at the cost of each run."""
-    writes: dict[str, Callable[[float], str]] = {"units": number, "active": decimals, "explained": percent}
+    writes: dict[str, Callable[[float], str]] = {"units": number, "active": number, "explained": percent}
     made, labels = [], measured.labels
+    shares = {(name, curve.label) for name in COMPARED for curve in load_figure(name).curves if curve.share}
     for layer, own in measured.costs.groupby("layer") if len(measured.costs) else ():
         curves = [*dict.fromkeys(own["curve"])]
         columns: dict[str, Iterable[page_tables.Cell]] = {
@@ -200,7 +201,9 @@ def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
         }
         for run, of_run in own.groupby("run", sort=False):
             said = {
-                row.curve: decimals(row.value) if isnan(row.per_thousand) else f"{decimals(row.per_thousand)} per 1,000"
+                row.curve: (percent if (row.figure, row.curve) in shares else number)(row.value)
+                if isnan(row.per_thousand)
+                else f"{number(row.per_thousand)} per 1,000"
                 for row in of_run.itertuples()
             }
             told = [write(of_run[name].iloc[0]) for name, write in writes.items()]

@@ -12,6 +12,8 @@ from support import make_run, random_sentences, settings_file
 import ffkv
 from ffkv.run.export.settings import Export
 from ffkv.run.export.step import export
+from ffkv_comparison.comparison_file import read_comparison
+from ffkv_comparison.page import cost_tables
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
@@ -194,3 +196,11 @@ def test_the_stream_has_no_figure_8(runs):
 def test_runs_are_compared(runs):
     page = (runs / "reports/comparisons/units/index.html").read_text()
     assert "other" in page and "largest" in page
+    (table,) = (
+        each
+        for name, each in cost_tables(read_comparison(runs / "results/comparisons/units/tables"))
+        if name == "Layer 1"
+    )
+    of_other = {row[0]: str(row[2]) for row in table.rows}
+    assert of_other["units"] == "24" and of_other["agreement rate"].endswith("per 1,000")
+    assert all(of_other[share].endswith("%") for share in ("variance explained", "shallow", "no memory agrees"))
