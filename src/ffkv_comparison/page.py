@@ -20,7 +20,7 @@ from ffkv.run.report.registry import FIGURES, load_figure
 from ffkv.run.report.section import Caption, Exhibit, heading_of
 from ffkv.run.report.wording import make_environment, note, rows
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.text import column, decimals, number, percent, percents, points, visible
+from ffkv.run.results.text import column, decimals, number, percent, percents, points, rounded, visible
 from ffkv_comparison import drawings
 from ffkv_comparison.comparison_file import FILES, Measured
 from ffkv_comparison.same_memories import FEWEST, TIED
@@ -191,7 +191,7 @@ def _exhibit(
 
 def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
     """Returns a table of each layer that a run reads through a dictionary, with headings: its figures at the cost of each run."""
-    writes: dict[str, Callable[[float], str]] = {"units": number, "active": number, "explained": percent}
+    writes: dict[str, Callable[[float], str]] = {"units": number, "active": rounded, "explained": percent}
     made, labels = [], measured.labels
     shares = {(name, curve.label) for name in COMPARED for curve in load_figure(name).curves if curve.share}
     for layer, own in measured.costs.groupby("layer") if len(measured.costs) else ():
@@ -201,9 +201,9 @@ def cost_tables(measured: Measured) -> list[tuple[str, page_tables.PageTable]]:
         }
         for run, of_run in own.groupby("run", sort=False):
             said = {
-                row.curve: (percent if (row.figure, row.curve) in shares else number)(row.value)
+                row.curve: (percent if (row.figure, row.curve) in shares else rounded)(row.value)
                 if isnan(row.per_thousand)
-                else f"{number(row.per_thousand)} per 1,000"
+                else f"{rounded(row.per_thousand)} per 1,000"
                 for row in of_run.itertuples()
             }
             told = [write(of_run[name].iloc[0]) for name, write in writes.items()]
