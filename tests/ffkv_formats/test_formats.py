@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,6 +132,23 @@ def test_tokens_are_kept_where_the_format_can_hold_them():
     visible = [EMPTY, NUL, *HOSTILE[2:]]
     assert saedashboard.feature(HOSTILE_RECORD, {}, random())["activations"][0]["tokens"] == visible
     assert neuronpedia.feature(HOSTILE_RECORD, random())["activations"][0]["tokens"] == visible
+
+
+def test_a_memory_without_negative_examples_has_no_negative_record(tmp_path):
+    """The tool takes the largest of the examples. A unit of a dictionary has none below 0, where another layer's memories have."""
+    groups = [SimpleNamespace(layer=2, places=range(2))]
+    selection = SimpleNamespace(sentence={"negative": np.zeros((2, 1))}, groups=lambda: groups)
+    below, above = (
+        replace(HOSTILE_RECORD, memory=n, negative=own) for n, own in ((3, HOSTILE_RECORD.negative), (4, []))
+    )
+    for unit in neuron_record.units(SimpleNamespace(selection=selection, random=lambda record: random())):
+        (tmp_path / unit.path).parent.mkdir()
+        unit.write(tmp_path / unit.path, [below, above])
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == {
+        "positive/2/3.json",
+        "positive/2/4.json",
+        "negative/2/3.json",
+    }
 
 
 def test_the_negative_record_is_flipped():

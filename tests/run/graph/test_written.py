@@ -86,7 +86,9 @@ def test_errors_of_dictionaries_are_nodes_of_their_own(chain, without_patterns):
         {"name": ["L2.error@1", f"L1.error@{at}"], "layer": [2, 1], "position": [1, at], "effect": [-0.5, 0.25]}
     )
     found = replace(found, errors=errors)
-    assert found.told.endswith("these errors have effects that add up to −0.2500 logits.")
+    end = "No set patches what dictionaries leave of their layers. Patched at one token of one layer at a time, these errors have effects"
+    for each in (found, replace(found, note="There is nothing to keep.")):
+        assert each.told.endswith(f". {end} that add up to −0.2500 logits.") and "  " not in each.told
     assert found.to_networkx().nodes["L2.error@1"]["effect"] == -0.5
     drawn = draw(found, alone=True, address=lambda layer, memory: f"{layer}.{memory}")
     assert drawn.count("data-node=") == len(found.nodes) + 2 and ".-1" not in drawn

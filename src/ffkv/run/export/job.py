@@ -76,12 +76,13 @@ def folder_unit(
     content: Callable[[Record], Any],
     name: Callable[[Record], int] = lambda record: record.memory,
 ) -> Unit:
-    """Makes a folder with a JSON file per memory, `<name>.json`; `content` is what the file holds."""
+    """Makes a folder with a JSON file per memory, `<name>.json`; `content` is what the file holds, None if there is none."""
 
     def write(folder: Path, records: Iterable[Record]) -> None:
         folder.mkdir()
         for record in records:
-            write_json(folder / f"{name(record)}.json", content(record))
+            if (made := content(record)) is not None:
+                write_json(folder / f"{name(record)}.json", made)
 
     return Unit(path, places, write)
 

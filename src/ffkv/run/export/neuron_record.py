@@ -46,11 +46,13 @@ def _activation_record(example: Example, sign: int = 1) -> dict[str, Any]:
 
 
 def units(job: Job) -> list[Unit]:
-    """Makes a folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
+    """Makes a folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only of memories with a negative example."""
 
     def unit(side: str, group: Group) -> Unit:
-        path = f"{side}/{group.layer}"
-        return folder_unit(path, group.places, lambda record: neuron_record(record, side, job.random(record)))
+        def content(record: Record) -> dict[str, Any] | None:
+            return neuron_record(record, side, job.random(record)) if side == "positive" or record.negative else None
+
+        return folder_unit(f"{side}/{group.layer}", group.places, content)
 
     sides = [side for side in SIDES if side == "positive" or job.selection.sentence[side].shape[1]]
     return [unit(side, group) for side in sides for group in job.selection.groups()]
