@@ -176,7 +176,7 @@ class Graph(Drawn):
     @property
     def _shown(self) -> pd.DataFrame:
         unknown = {"memory": NO_MEMORY, "coefficient": np.nan, "pattern": "error of the dictionary", "pushes": ""}
-        errors = self.errors.dropna().head(ERRORS).assign(**unknown)
+        errors = self.errors[self.errors["effect"].abs() > 0].head(ERRORS).assign(**unknown)
         return pd.concat([self.nodes, errors], ignore_index=True) if len(errors) else self.nodes
 
     @property
