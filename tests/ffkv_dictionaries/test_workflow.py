@@ -152,7 +152,7 @@ def test_what_is_left_is_told(runs, models):
 @pytest.mark.parametrize("format_name", ["neuron-record", "saedashboard", "circuit-tracer", "delphi"])
 def test_exported_units_are_opened_by_the_tools_that_they_are_for(runs, models, format_name, tmp_path):
     run = ffkv.open(runs / "results/other")
-    units = run.memories.query("layer == 1").nlargest(2, "firing_rate")["memory"].tolist()  # examples enough for all
+    units = run.memories(layer=1).nlargest(2, "firing_rate")["memory"].tolist()  # examples enough for all
     wanted = Export(memories=[f"L1.{unit}" for unit in units], examples=4, sentences=8)
     export(run, format_name, tmp_path / "export", wanted, "cpu")
     found = read_by_peer(format_name, tmp_path / "export", str(models("opt")[0]))
