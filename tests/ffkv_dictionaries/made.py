@@ -154,14 +154,14 @@ def gemma(folder: Path, lower: bool = False, dtype=None) -> Case:
     return Case(folder, 3, *given(t, jumps(t["threshold"])))
 
 
-def gemma_2(folder: Path, skip: bool = False, config: bool = True, **said) -> Case:
-    """A dictionary of Gemma Scope 2; with `skip` a transcoder with an affine skip connection [from, to]."""
+def gemma_2(folder: Path, skip: bool = False, config: bool = True, upper: bool = False, **said) -> Case:
+    """A dictionary of Gemma Scope 2; with `skip` a transcoder with an affine skip connection [from, to]. `upper`: "W_enc"."""
     t = tensors(jump=True, skip=skip)
     place = folder / "layer_3_width_16_l0_small"
     hooks = {
         f"hf_hook_point_{side}": f"model.layers.3.{name}" for side, name in (("in", "a.output"), ("out", "b.output"))
     }
-    names = {"W_enc": "w_enc", "W_dec": "w_dec", "W_skip": "affine_skip_connection"}
+    names = {"W_skip": "affine_skip_connection"} | ({} if upper else {"W_enc": "w_enc", "W_dec": "w_dec"})
     saved = {names.get(name, name): tensor.T if name == "W_skip" else tensor for name, tensor in t.items()}
     told = {"architecture": "jump_relu", "affine_connection": skip, "model_name": "gemma-v3-270m", **hooks, **said}
     write(place, "config.json" if config else "", told, "params.safetensors", saved)
@@ -169,9 +169,9 @@ def gemma_2(folder: Path, skip: bool = False, config: bool = True, **said) -> Ca
 
 
 def llama(
-    folder: Path, act_fn="jumprelu", jump=0.3, norms=(5.0, 2.0), has_bias=True, shift=False, unit=True, **said
+    folder: Path, act_fn="jumprelu", jump=0.3, norms=(5.0, 2.0), has_bias=True, shift=False, unit=True, drop=(), **said
 ) -> Case:
-    """A dictionary of Llama Scope: states have the mean norm √d in its training, so they are scaled there."""
+    """A dictionary of Llama Scope: states have the mean norm √d in its training, so they are scaled there. `drop`: keys it lacks."""
     t = tensors()
     t = t if has_bias else t | {"b_dec": torch.zeros(D)}
     saved = {"encoder.weight": t["W_enc"].T, "encoder.bias": t["b_enc"], "decoder.weight": t["W_dec"].T}
@@ -190,7 +190,8 @@ def llama(
         "hook_point_in": "blocks.3.ln2.hook_normalized",
         "hook_point_out": "blocks.3.hook_mlp_out",
     }
-    write(folder, "hyperparams.json", config | said, "checkpoints/final.safetensors", saved)
+    config = {name: value for name, value in (config | said).items() if name not in drop}
+    write(folder, "hyperparams.json", config, "checkpoints/final.safetensors", saved)
     t = {name: tensor.double() for name, tensor in t.items()}
     f, g = (math.sqrt(D) / norm for norm in norms) if norms else (1.0, 1.0)
     # In training: h = W_enc (f x) + b_enc; ŷ = (act(h) W_dec + b_dec) / g. Then h / f is what is held against the threshold,
@@ -206,10 +207,41 @@ def llama(
     return Case(folder, 3, m, m / lengths @ values + t["b_dec"] / g)
 
 
+def llama_later(folder: Path, names: str = "linear", unit: bool = True, **said) -> Case:
+    """As later versions of OpenMOSS's code save one. `names`: of the tensors, "linear" or "plain"."""
+    t = tensors()
+    t["logs"] = drawn(UNITS, seed=7) / 2 - 1
+    hooks = {"in": "blocks.3.ln2.hook_normalized", "out": "blocks.3.hook_mlp_out"}
+    if names == "plain":
+        saved = {"W_E": t["W_enc"], "b_E": t["b_enc"], "W_D": t["W_dec"], "b_D": t["b_dec"]}
+        saved["activation_function.log_jumprelu_threshold"] = t["logs"]
+    else:
+        saved = {"encoder.weight": t["W_enc"].T, "encoder.bias": t["b_enc"], "decoder.weight": t["W_dec"].T}
+        saved |= {"decoder.bias": t["b_dec"], "log_jumprelu_threshold": t["logs"]}
+    norms = {"in": 5.0, "out": 2.0}
+    saved |= {f"dataset_average_activation_norm.{hooks[side]}": torch.tensor(norms[side]) for side in norms}
+    config = {
+        "sae_type": "sae",
+        "d_model": D,
+        "expansion_factor": 3,
+        "act_fn": "jumprelu",
+        "norm_activation": "dataset-wise",
+    }
+    config |= {"hook_point_in": hooks["in"], "hook_point_out": hooks["out"], "sparsity_include_decoder_norm": unit}
+    write(folder, "config.json", config | {"jump_relu_threshold": 0.0} | said, "sae_weights.safetensors", saved)
+    t = {name: tensor.double() for name, tensor in t.items()}
+    f, g = (math.sqrt(D) / norm for norm in norms.values())
+    # In training: h = W_enc (f x) + b_enc, and of h, or of h times the norm of its value there, it is asked whether it is above.
+    h = f * STATES @ t["W_enc"] + t["b_enc"]
+    on = h * (t["W_dec"].norm(dim=1) if unit else 1) > t["logs"].exp()
+    lengths = t["W_dec"].norm(dim=1) * f / g if unit else torch.ones(UNITS, dtype=torch.float64)
+    return Case(folder, 3, h * on / f * lengths, (h * on @ t["W_dec"] + t["b_dec"]) / g)
+
+
 def circuit_tracer(
-    folder: Path, jump: bool = False, skip: bool = False, layer: int = 3, config: bool = True, **said
+    folder: Path, jump: bool = False, skip: bool = False, layer: int = 3, config: bool = True, k: int = 0, **said
 ) -> Case:
-    """A set of circuit-tracer with one layer."""
+    """A set of circuit-tracer with one layer. `k`: of a TopK, saved as a tensor, and not told by the config."""
     t = tensors(jump=jump, skip=skip)
     names = {"threshold": "activation_function.threshold"}
     saved = {names.get(name, name): tensor.T if name == "W_enc" else tensor for name, tensor in t.items()}
@@ -218,8 +250,9 @@ def circuit_tracer(
         t["threshold"] = saved["activation_function.threshold"]
     told = {"model_kind": "transcoder_set", "model_name": "m", "scan": "s", "feature_input_hook": "mlp.hook_in"}
     told |= {"feature_output_hook": "hook_mlp_out", **said}
+    saved |= {"k": torch.tensor(k)} if k else {}
     write(folder, "config.yaml" if config else "", told, f"layer_{layer}.safetensors", saved)
-    act = (lambda h: largest_of(h, K)) if said.get("activation") == "topk" else torch.relu
+    act = (lambda h: largest_of(h, K)) if k or said.get("activation") == "topk" else torch.relu
     act = (lambda h: h * (h > t["threshold"])) if jump else act
     return Case(folder, layer, *given(t, act))
 

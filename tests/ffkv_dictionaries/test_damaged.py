@@ -210,7 +210,9 @@ class Touches:
         return Path.mkdir, (self.path,)
 
 
-@pytest.mark.parametrize("name", ["ae.pt", "sae.pth", "pytorch_model.bin", "trainer_0/ae.ckpt", "checkpoints/final.pt"])
+@pytest.mark.parametrize(
+    "name", ["ae.pt", "sae.pth", "pytorch_model.bin", "trainer_0/ae.ckpt", "sae.pkl.gz", "checkpoints/final.pt"]
+)
 def test_a_pickle_is_named_and_not_opened(name, tmp_path):
     path = tmp_path / "made" / name
     path.parent.mkdir(parents=True)

@@ -39,15 +39,36 @@ CASES = {
     "jumprelu transcoder": lambda folder: made.saelens(folder, "jumprelu_transcoder"),
     "jumprelu skip transcoder": lambda folder: made.saelens(folder, "jumprelu_skip_transcoder"),
     "old": lambda folder: made.saelens_old(folder),
-    "old, topk": lambda folder: made.saelens_old(folder, topk=True),
+    "old, topk": lambda folder: made.saelens_old(folder, topk=True, k=None),
     "oldest": lambda folder: made.saelens_old(folder, number="hook_point_layer", normalize_activations=False),
+    "old, with nulls": lambda folder: made.saelens_old(
+        folder,
+        architecture=None,
+        activation_fn_kwargs=None,
+        normalize_activations=None,
+        apply_b_dec_to_input=None,
+        d_sae=None,
+    ),
     "Gemma Scope": lambda folder: made.gemma(folder),
     "Gemma Scope, lower case": lambda folder: made.gemma(folder, lower=True),
     "Gemma Scope, float16": lambda folder: made.gemma(folder, dtype=HALF),
     "Gemma Scope 2": lambda folder: made.gemma_2(folder),
     "Gemma Scope 2, skip": lambda folder: made.gemma_2(folder, skip=True),
     "Gemma Scope 2, no config": lambda folder: made.gemma_2(folder, skip=True, config=False),
+    "Gemma Scope 2, upper case": lambda folder: made.gemma_2(folder, skip=True, upper=True),
     "Llama Scope": lambda folder: made.llama(folder),
+    "Llama Scope, short": lambda folder: made.llama(
+        folder, drop=("act_fn", "norm_activation", "apply_decoder_bias_to_pre_encoder", "top_k")
+    ),
+    "Llama Scope, short, of one hook": lambda folder: made.llama(
+        folder, norms=(5.0, 5.0), drop=("hook_point_out", "act_fn"), dataset_average_activation_norm={"in": 5.0}
+    ),
+    "Llama Scope, norms by hooks": lambda folder: made.llama(
+        folder, dataset_average_activation_norm={"blocks.3.ln2.hook_normalized": 5.0, "blocks.3.hook_mlp_out": 2.0}
+    ),
+    "Llama Scope, later": lambda folder: made.llama_later(folder),
+    "Llama Scope, later, no unit norm": lambda folder: made.llama_later(folder, unit=False),
+    "Llama Scope, later, other names": lambda folder: made.llama_later(folder, names="plain"),
     "Llama Scope, autoencoder": lambda folder: made.llama(folder, norms=(5.0, 5.0), shift=True),
     "Llama Scope, transcoder, shift": lambda folder: made.llama(folder, shift=True),
     "Llama Scope, no unit norm": lambda folder: made.llama(folder, unit=False),
@@ -60,12 +81,15 @@ CASES = {
     "circuit-tracer, threshold": lambda folder: made.circuit_tracer(folder, jump=True),
     "circuit-tracer, skip": lambda folder: made.circuit_tracer(folder, skip=True),
     "circuit-tracer, topk": lambda folder: made.circuit_tracer(folder, activation="topk", k=made.K),
+    "circuit-tracer, k in a tensor": lambda folder: made.circuit_tracer(folder, k=made.K),
+    "circuit-tracer, nulls": lambda folder: made.circuit_tracer(folder, activation=None, transcoders=None),
     "circuit-tracer, no config": lambda folder: made.circuit_tracer(folder, config=False),
     "sparsify transcoder": lambda folder: made.sparsify(folder),
     "sparsify transcoder, skip": lambda folder: made.sparsify(folder, skip=True),
     "sparsify autoencoder": lambda folder: made.sparsify(folder, transcode=False),
     "sparsify, signed": lambda folder: made.sparsify(folder, transcode=False, signed=True),
     "sparsify, GPT-2": lambda folder: made.sparsify(folder, "transformer.h.3.mlp"),
+    "sparsify, a seed": lambda folder: made.sparsify(folder, "layers.3.mlp/seed0"),
 }
 
 
@@ -137,6 +161,7 @@ def test_files_that_a_set_names(tmp_path):
     for name in names:
         (tmp_path / "set" / name).parent.mkdir(parents=True)
         (tmp_path / name).rename(tmp_path / "set" / name)
+    assert form_of(tmp_path / "set") == door.CIRCUIT_TRACER
     places = door.CIRCUIT_TRACER.layers(tmp_path / "set")
     assert places == {layer: tmp_path / "set" / name for layer, name in enumerate(names)}
     for place in places.values():
@@ -166,15 +191,41 @@ def test_what_the_files_tell_of_the_place(tmp_path):
         assert form.load(*form.layers(folder).values()).told == wanted[name]
 
 
-def test_a_scaling_of_versions_before_6_is_the_decoders(tmp_path):
+@pytest.mark.parametrize("name", ["scaling_factor", "finetuning_scaling_factor"])
+def test_a_scaling_of_versions_before_6_is_the_decoders(name, tmp_path):
     case = made.saelens_old(tmp_path)
     factors = torch.rand(UNITS) + 0.5
-    t = made.tensors() | {"scaling_factor": factors}
+    t = made.tensors() | {name: factors}
     made.write(tmp_path, "", {}, "sae_weights.safetensors", t)
     m, y = made.computed(door.SAELENS.load(tmp_path))
     assert_same(m, case.coefficients)
     expected = (case.coefficients * factors) @ t["W_dec"].double() + t["b_dec"].double()
     assert_same(y, expected)
+
+
+def test_a_checkpoint_of_saelens_has_the_logarithm_of_the_threshold(tmp_path):
+    made.saelens(tmp_path, "jumprelu")
+    t = made.tensors(jump=True)
+    t["threshold"] = t["threshold"].abs()
+    m, y = made.given(t, made.jumps(t["threshold"].double()), shift=True)
+    t["log_threshold"] = t.pop("threshold").log()
+    made.write(tmp_path, "", {}, "sae_weights.safetensors", t)
+    found = made.computed(door.SAELENS.load(tmp_path))
+    assert_same(found[0], m)
+    assert_same(found[1], y)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_single_threshold_is_that_of_each_unit(shape, tmp_path):
+    t = made.tensors() | {"threshold": torch.full(shape, 0.4)}
+    m, _ = made.given(t, made.jumps(0.4))
+    made.write(tmp_path / "layer_3", "", {}, "params.npz", t)
+    t["activation_function.threshold"] = t.pop("threshold")
+    made.write(tmp_path, "", {}, "layer_3.safetensors", t | {"W_enc": t["W_enc"].T})
+    for form, path in ((door.GEMMA_SCOPE, "layer_3/params.npz"), (door.CIRCUIT_TRACER, "layer_3.safetensors")):
+        found = form.load(tmp_path / path)
+        assert found.threshold.shape == (UNITS,)
+        assert_same(made.computed(found)[0], m)
 
 
 def test_at_the_threshold_a_unit_is_not_active(tmp_path):

@@ -47,6 +47,12 @@ SETTINGS = {
     ),
     "one unit after the other": (sae("matching_pursuit"), "'matching_pursuit' is not read: it chooses"),
     "unknown architecture": (sae("crossed"), "'crossed' is not read: standard, topk"),
+    "cross-layer": (
+        sae("jumprelu_clt"),
+        "'jumprelu_clt' is not read: it is of a cross-layer transcoder: a unit of it writes",
+    ),
+    "crosscoder": (sae("crosscoder"), "'crosscoder' is not read: its units read and write several layers"),
+    "the embeddings": (old(hook_name="hook_embed", hook_layer=0), "reads hook_embed, the embeddings: no feed-forward"),
     "architecture of another type": (old(architecture=3), "architecture is 3, and must be a word"),
     "norm by token": (sae(normalize_activations="layer_norm"), "layer_norm.* its own spread"),
     "length by token": (sae(normalize_activations="constant_norm_rescale"), "constant_norm_rescale.* its own norm"),
@@ -94,6 +100,18 @@ SETTINGS = {
     "unknown in sparsify": (of("sparsify", activation="binary"), "'binary' is not read: only topk is"),
     "k above sparsify's units": (of("sparsify", k=99), "has 16 units, and its config says that the 99 largest"),
     "units of sparsify": (of("sparsify", num_latents=0), r"encoder\.bias has the shape 16\. Expected is units \(192"),
+    "sparsify, several layers": (
+        of("sparsify", n_targets=3),
+        r"cfg\.json is of a cross-layer transcoder: a unit of it",
+    ),
+    "sparsify, the embeddings beside": (
+        of("sparsify", embed_skip=True),
+        "embed_skip is true: .* more than what it reads",
+    ),
+    "sparsify, the tokens before": (
+        of("sparsify", gram_lookup=True),
+        "gram_lookup is true: .* more than what it reads",
+    ),
     "several layers": (of("circuit_tracer", model_kind="cross_layer_transcoder"), "config.yaml is of a cross-layer"),
     "another kind": (of("circuit_tracer", model_kind="steering"), "model_kind is 'steering', and only transcoder_set"),
     "an activation of a set": (of("circuit_tracer", activation="gelu"), "'gelu' is not read: relu, jump_relu and topk"),
@@ -119,8 +137,24 @@ SETTINGS = {
         "'token-wise': states are scaled each by its own norm",
     ),
     "Llama Scope of two keys": (of("llama", use_glu_encoder=True), "use_glu_encoder is true: a unit has two keys"),
+    "OpenMOSS, several layers": (
+        of("llama_later", sae_type="clt"),
+        r"config\.json: sae_type is 'clt', and only sae is read\. It is of a cross-layer transcoder: a unit of it",
+    ),
+    "OpenMOSS, attention": (of("llama_later", sae_type="lorsa"), r"sae_type is 'lorsa', and only sae is read\.$"),
+    "Llama Scope of many units": (
+        of("llama", d_sae=HUGE),
+        r"Expected is units \(1,099,511,627,776, says d_sae of hyper",
+    ),
+    "Llama Scope without a threshold": (
+        of("llama", drop=("jump_relu_threshold",)),
+        "jump_relu_threshold is None, and must be a number",
+    ),
     "Llama Scope of a batch": (of("llama", act_fn="batchtopk"), "'batchtopk' is not read"),
-    "Llama Scope without norms": (of("llama", dataset_average_activation_norm={}), "in is None, and must be a number"),
+    "Llama Scope without norms": (
+        of("llama", dataset_average_activation_norm={}),
+        "norm.in is None, and must be a number",
+    ),
     "Llama Scope of norm 0": (
         of("llama", dataset_average_activation_norm={"in": 0.0}),
         "in is 0.0, and must be a number of at least 1e-06",
@@ -164,6 +198,7 @@ FORMS: dict[str, tuple[Make, str, dict[str, str]]] = {  # and a matrix, the thre
     ),
     "sparsify": (of("sparsify"), SPARSE, {"matrix": "encoder.weight", "bias": "b_dec"}),
     "llama": (of("llama"), LLAMA, {"matrix": "decoder.weight", "bias": "encoder.bias"}),
+    "llama later": (of("llama_later"), SAELENS, {"matrix": "encoder.weight", "bias": "decoder.bias"}),
 }
 TENSORS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "transposed": ("matrix", lambda each: each.T, r"{name} has the shape .*It is transposed: (units|dimensions) × "),
@@ -289,6 +324,23 @@ def test_one_of_several_does_not_tell_its_layer(tmp_path):
     made.sparsify(tmp_path, "embed_tokens")
     with refused("embed_tokens does not tell its layer, and others lie beside it"):
         read(tmp_path)
+
+
+def test_two_forms_in_one_folder(tmp_path):
+    """Which of them is meant is not known, in one folder or in folders beside each other."""
+    made.saelens(tmp_path / "one")
+    made.gemma(tmp_path / "one")
+    made.sparsify(tmp_path / "beside")
+    made.llama(tmp_path / "beside/L2")
+    for name, forms in (("one", r"Gemma Scope.*SAELens"), ("beside", r"Llama Scope.*sparsify")):
+        with refused(rf"{name} holds dictionaries of several forms: .*{forms}\)\. Name the folder of one"):
+            form_of(tmp_path / name)
+
+
+def test_one_file_of_a_dictionary(tmp_path):
+    made.saelens(tmp_path)
+    with refused(r"of no form that ffkv reads\. .* It is one file: name the folder that holds it and its config"):
+        form_of(tmp_path / SAELENS)
 
 
 def test_nothing_that_is_read(tmp_path):

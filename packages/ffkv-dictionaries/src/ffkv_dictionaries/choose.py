@@ -110,9 +110,9 @@ def install(model: nn.Module, places: Sequence[DictionaryPlace], folder: str) ->
 
     Raises UserError if one of them cannot be read.
     """
-    digest = hashlib.sha256()
+    digest, form = hashlib.sha256(), form_of(Path(folder)) if folder else None
     for place in places:
-        dictionary = None if place.largest else form_of(Path(folder)).load(Path(folder) / place.file)
+        dictionary = form.load(Path(folder) / place.file) if form is not None else None
         put(model, place, dictionary)
         digest.update(str(place).encode())
         if dictionary is not None:

@@ -10,13 +10,14 @@ import yaml
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import find, is_dir, is_file, parse_json, read_bytes
 
-PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pkl.gz", ".pickle", ".ckpt")
 AGAIN = "Fetch it again, or save it again with the code that trained it."
 LARGEST = 2**20  # bytes of a config
-DEEPEST = 3  # folders between a path and a dictionary: layer_5/width_16k/average_l0_71/params.npz
+DEEPEST = 4  # folders between a path and a dictionary: transcoder/layer_5/width_16k/average_l0_71/params.npz
 LARGEST_NUMBER = 2**62  # in a config
 NESTED = 20  # mappings and lists in each other in a config of YAML
 LAYER = re.compile(r"(?:^|[./_-])(?:layers?|blocks?|h)[._](\d{1,6})(?=$|[./_-])")
+SET_CONFIG = "config.yaml"  # of a set of circuit-tracer
 SEVERAL_LAYERS = (
     "is of a cross-layer transcoder: a unit of it writes into several layers, and a memory of ffkv has one value, which"
     " it adds in its own layer. Take a set with one transcoder per layer."
@@ -45,11 +46,9 @@ def layer_at(place: Path, block: int | None, hook: Any) -> int | None:
             f"{place} reads {hook[:80]}, the residual stream behind attention and before the feed-forward layer, which no"
             " feed-forward layer writes. Take a dictionary of resid_post, or of resid_pre."
         )
-    if "resid_pre" not in hook or block is None:
-        return block
-    if block == 0:
+    if "hook_embed" in hook or ("resid_pre" in hook and block == 0):
         raise UserError(f"{place} reads {hook[:80]}, the embeddings: no feed-forward layer is before them.")
-    return block - 1
+    return block if block is None or "resid_pre" not in hook else block - 1
 
 
 def by_layer(places: Iterable[Path], layer_of: Callable[[Path], int | None]) -> dict[int | None, Path]:
@@ -92,8 +91,8 @@ def refuse_pickles(path: Path, before: str = "") -> None:
 def pickles_at(path: Path) -> list[Path]:
     """The path itself if it has the name of a pickle, or those in the folder and in its folder of checkpoints."""
     if not is_dir(path):
-        return [path] if path.suffix in PICKLES else []
-    return [file for pattern in ("*", "checkpoints/*") for file in find(path, pattern) if file.suffix in PICKLES]
+        return [path] if path.name.endswith(PICKLES) else []
+    return [file for pattern in ("*", "checkpoints/*") for file in find(path, pattern) if file.name.endswith(PICKLES)]
 
 
 def read_config(path: Path, optional: bool = False) -> dict[str, Any]:
@@ -127,14 +126,24 @@ def _parse_yaml(text: bytes) -> Any:
     return yaml.safe_load(text)
 
 
+def names_files(folder: Path) -> bool:
+    """Whether a folder is a set of circuit-tracer whose config names the files. They may be of other forms."""
+    try:
+        return read_config(folder / SET_CONFIG, optional=True).get("transcoders") is not None
+    except UserError:  # of others, who may have aliases
+        return False
+
+
 def value_of(
     path: Path, said: dict[str, Any], key: str, kind: type, default: Any = None, lowest: float | None = None
 ) -> Any:
     """A value of a config. `kind`: bool, int, float or str; an int is a float, too. `default`: None if it must be there.
 
+    Configs say null where the code that wrote them takes its default.
+
     Raises UserError if it is missing, of another kind, not finite, too large, or below `lowest`.
     """
-    value = said.get(key, default)
+    value = default if said.get(key) is None else said[key]
     right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if right and kind in (int, float):
         right = abs(value) < LARGEST_NUMBER and (lowest is None or value >= lowest)

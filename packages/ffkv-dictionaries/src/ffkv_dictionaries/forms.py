@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ffkv.base.doors import load_all
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import exists
+from ffkv.base.lookup import exists, is_dir
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,23 @@ class Form:
 
 
 def form_of(path: Path) -> Form:
-    """Returns what reads the dictionaries in a folder. Raises UserError if nothing is there, or no package reads it."""
+    """Returns what reads the dictionaries in a folder.
+
+    Raises UserError if nothing is there, no package reads it, or it holds dictionaries of several forms.
+    """
     if not exists(path):
         raise UserError(f"dictionary.path: there is no {path}.")
     forms, broken = load_all("dictionary_forms")
-    if (found := next((form for form in forms.values() if form.reads(path)), None)) is not None:
-        return found
+    found = [form for form in forms.values() if form.reads(path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"dictionary.path: {path} holds dictionaries of several forms: {'; '.join(form.files for form in found)}. Name"
+            " the folder of one of them, without the files of the others."
+        )
     if broken:
         raise next(iter(broken.values()))
     known = "; ".join(form.files for form in forms.values())
-    raise UserError(f"dictionary.path: {path} is of no form that ffkv reads. It reads: {known}.")
+    alone = "" if is_dir(path) else " It is one file: name the folder that holds it and its config."
+    raise UserError(f"dictionary.path: {path} is of no form that ffkv reads. It reads: {known}.{alone}")

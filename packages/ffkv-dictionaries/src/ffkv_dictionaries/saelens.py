@@ -17,6 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv_dictionaries.files import (
     AGAIN,
+    SEVERAL_LAYERS,
     by_layer,
     file_in,
     find_below,
@@ -28,6 +29,7 @@ from ffkv_dictionaries.files import (
 )
 from ffkv_dictionaries.folding import fold, of_jumprelu
 from ffkv_dictionaries.forms import Dictionary
+from ffkv_dictionaries.scopes import llama_config
 from ffkv_dictionaries.tensors import read, stored_in
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
@@ -51,6 +53,8 @@ ARCHITECTURES = {
 OTHERS = {
     "temporal": "its units depend on the tokens before",
     "matching_pursuit": "it chooses one unit after the other, each by what those before left",
+    "crosscoder": "its units read and write several layers",
+    **dict.fromkeys(("clt", "jumprelu_clt", "cross_layer_transcoder"), f"it {SEVERAL_LAYERS.rstrip('.')}"),
 }
 NORMS = {
     "layer_norm": "it divides each state by its own spread, so that a unit has no fixed key",
@@ -80,9 +84,16 @@ def layers(path: Path) -> dict[int | None, Path]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Folders with the weights, or with a config alone that tells a hook, a size or an architecture, as that of sparsify does not."""
+    """Folders with the weights, or with a config alone that tells a hook, a size or an architecture, as that of sparsify does not.
+
+    OpenMOSS's code calls the weights so, too, beside a config of its own.
+    """
     found = dict.fromkeys(file.parent for file in find_below(path, CONFIG, WEIGHTS))
-    return [each for each in found if is_file(each / WEIGHTS) or (is_file(each / CONFIG) and _has_sizes(each))]
+    return [
+        each
+        for each in found
+        if (_has_sizes(each) or is_file(each / WEIGHTS) if is_file(each / CONFIG) else llama_config(each) is None)
+    ]
 
 
 def _has_sizes(folder: Path) -> bool:
@@ -111,16 +122,19 @@ def load(folder: Path) -> Dictionary:
     architecture, largest = _architecture(path, said)
     weights = file_in(folder, WEIGHTS)
     roles, stored = dict(ARCHITECTURES[architecture]), stored_in(weights)
-    if "threshold" in roles and "threshold" not in stored and "topk_threshold" in stored:
-        roles["threshold"] = "topk_threshold"
-    if "scaling_factor" in stored:  # of versions before 6
-        roles["scaling"] = "scaling_factor n"
+    if "threshold" in roles and "threshold" not in stored:  # of a training's checkpoint
+        if "topk_threshold" in stored:
+            roles["threshold"] = "topk_threshold n"
+        elif "log_threshold" in stored:
+            roles["log_threshold"] = roles.pop("threshold").replace("threshold", "log_threshold")
+    for name in {"scaling_factor", "finetuning_scaling_factor"} & stored.keys():  # of versions before 6
+        roles["scaling"] = f"{name} n"
     known = {
         letter: (value_of(path, said, key, int, lowest=1), f"{key} of {CONFIG}")
         for letter, key in (("n", "d_sae"), ("d", "d_in"))
-        if key in said
+        if said.get(key) is not None
     }
-    if said.get("d_out", said.get("d_in")) != said.get("d_in"):
+    if None not in (said.get("d_in"), said.get("d_out")) and said["d_in"] != said["d_out"]:
         raise UserError(
             f"{path}: it reads {said.get('d_in')!r:.40} dimensions and writes {said['d_out']!r:.40}. The feed-forward layers that"
             " ffkv reads have one number of dimensions."
@@ -152,23 +166,25 @@ def _architecture(path: Path, said: dict[str, Any]) -> tuple[str, int]:
             f"{path}: it reads {hook[:80]} with reshape_activations {shape!r:.80}: the outputs of heads of attention. Only a"
             " dictionary of states of the model can stand in the place of a feed-forward layer."
         )
-    if "transcoder" in architecture and said.get("apply_b_dec_to_input", False) is not False:
+    if "transcoder" in architecture and value_of(path, said, "apply_b_dec_to_input", bool, False):
         raise UserError(f"{path}: apply_b_dec_to_input is true, and a transcoder has none. {AGAIN}")
     if architecture not in ("topk", "abstopk"):
         return architecture, 0
     inner = arguments if isinstance(arguments, dict) else {}
-    return architecture, value_of(path, {"k": inner.get("k"), **said}, "k", int, lowest=1)
+    return architecture, value_of(path, said, "k", int, inner.get("k"), lowest=1)
 
 
 def _fold(path: Path, said: dict[str, Any], architecture: str, largest: int, tensors: dict[str, Any]) -> Dictionary:
     """Makes a dictionary of its tensors. `path`: their file. `largest`: k of a TopK, or 0."""
-    config, units = path.with_name(CONFIG), len(tensors["encoder"])
+    config = path.with_name(CONFIG)
     if architecture == "gated":
         growth = tensors.pop("growth").exp()
         tensors["encoder"] *= growth[:, None]
         tensors["threshold"] = tensors["encoder_bias"] - growth * tensors.pop("gate")
+    if "log_threshold" in tensors:
+        tensors["threshold"] = tensors.pop("log_threshold").exp()
     if "threshold" in tensors:
-        tensors["threshold"] = of_jumprelu(tensors["threshold"]).expand(units).contiguous()
+        tensors["threshold"] = of_jumprelu(tensors["threshold"])
     if "scaling" in tensors:  # the decoder multiplied m by it
         tensors["decoder"] *= tensors.pop("scaling")[:, None]
     unit_norm = value_of(config, said, "rescale_acts_by_decoder_norm", bool, "batchtopk" in architecture)

@@ -16,6 +16,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_dir, is_file
 from ffkv_dictionaries import scopes
 from ffkv_dictionaries.files import (
+    SET_CONFIG,
     SEVERAL_LAYERS,
     by_layer,
     file_in,
@@ -29,7 +30,7 @@ from ffkv_dictionaries.folding import fold
 from ffkv_dictionaries.forms import Dictionary
 from ffkv_dictionaries.tensors import read, stored_in
 
-SET_CONFIG, LAYER_FILE = "config.yaml", re.compile(r"layer_(\d{1,6})\.safetensors")
+LAYER_FILE = re.compile(r"layer_(\d{1,6})\.safetensors")
 CROSS_LAYER = ("W_enc_*.safetensors", "W_dec_*.safetensors")
 ROLES = {"encoder": "W_enc nd", "encoder_bias": "b_enc n", "decoder": "W_dec nd", "decoder_bias": "b_dec d"}
 JUMP = "activation_function.threshold"
@@ -103,12 +104,16 @@ def load_set(path: Path) -> Dictionary:
     if "w_enc" in stored:
         return scopes.load_gemma_2(path)
     config, said = path.parent / SET_CONFIG, read_config(path.parent / SET_CONFIG, optional=True)
-    activation = value_of(config, said, "activation", str, "jump_relu" if JUMP in stored else "relu").lower()
+    usual = "topk" if "k" in stored else "jump_relu" if JUMP in stored else "relu"
+    activation = value_of(config, said, "activation", str, usual).lower()
     if activation not in ("relu", "topk", "jump_relu", "jumprelu"):
         raise UserError(f"{config}: the activation {activation[:80]!r} is not read: relu, jump_relu and topk are.")
     roles = ROLES | ({"skip": "W_skip dd"} if "W_skip" in stored else {})
-    tensors: dict[str, Any] = read(path, roles | ({"threshold": f"{JUMP} n"} if "jump" in activation else {}))
-    largest = value_of(config, said, "k", int, lowest=1) if activation == "topk" else 0
+    roles |= {"threshold": f"{JUMP} n"} if "jump" in activation else {}
+    roles |= {"k": "k"} if activation == "topk" and "k" in stored else {}
+    tensors: dict[str, Any] = read(path, roles)
+    saved = int(tensors.pop("k")) if "k" in roles else None
+    largest = value_of(config, said, "k", int, saved, lowest=1) if activation == "topk" else 0
     told = told_by(said.get("feature_input_hook"), said.get("feature_output_hook"))
     return fold(path, Dictionary(**tensors, largest=largest, told=told))
 
@@ -134,7 +139,13 @@ def _has_latents(folder: Path) -> bool:
 
 def sparse_layers(path: Path) -> dict[int | None, Path]:
     """Returns the folder of each layer's dictionary; its name is that of the module. Raises: see `by_layer`."""
-    return by_layer(_sparse_folders(path), lambda folder: layer_in(folder.absolute().name))
+    return by_layer(_sparse_folders(path), lambda folder: layer_in(_module_of(folder)))
+
+
+def _module_of(folder: Path) -> str:
+    """The name of a dictionary's folder, or of the one around it if it was trained with several seeds: "layers.5.mlp/seed0"."""
+    folder = folder.absolute()
+    return folder.parent.name if re.fullmatch(r"seed_?\d+", folder.name) else folder.name
 
 
 def load_sparse(folder: Path) -> Dictionary:
@@ -148,6 +159,11 @@ def load_sparse(folder: Path) -> Dictionary:
     transcodes, skips, signed = (
         value_of(config, said, key, bool, False) for key in ("transcode", "skip_connection", "signed")
     )
+    if value_of(config, said, "n_targets", int, 0) > 1:
+        raise UserError(f"{config} {SEVERAL_LAYERS}")
+    for key in ("embed_skip", "gram_lookup"):
+        if value_of(config, said, key, bool, False):
+            raise UserError(f"{config}: {key} is true: what it makes depends on more than what it reads.")
     d = value_of(config, said, "d_in", int, lowest=1)
     times = value_of(config, said, "expansion_factor", int, 32, lowest=1)
     units = value_of(config, said, "num_latents", int, 0, lowest=0) or d * times
@@ -155,7 +171,7 @@ def load_sparse(folder: Path) -> Dictionary:
     roles = ROLES | {"encoder": "encoder.weight nd", "encoder_bias": "encoder.bias n"}
     tensors: dict[str, Any] = read(weights, roles | ({"skip": "W_skip dd"} if skips else {}), known)
     largest = value_of(config, said, "k", int, 32, lowest=1)
-    module = f"of the module {folder.absolute().name}"
+    module = f"of the module {_module_of(folder)}"
     told = told_by(f"the {'input' if transcodes else 'output'} {module}", f"the output {module}")
     made = Dictionary(**tensors, largest=largest, either_sign=signed, told=told)
     return fold(weights, made, None if transcodes else made.decoder_bias)

@@ -20,6 +20,7 @@ from ffkv.base.lookup import open_file, parse_json
 from ffkv_dictionaries.files import AGAIN, SEVERAL_LAYERS
 
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of a number, of each type that is read
+WHOLE = ("I64", "I32")  # types of a single number that counts
 LARGEST_HEADER = 10**8  # bytes, as safetensors has it
 LARGEST_NPY_HEADER = 10_000  # bytes, as numpy has it
 DEFLATED = 1032  # bytes at most that one byte of a zip becomes
@@ -110,6 +111,7 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
         known: sizes "n" and "d" that another file says, each with who says it.
     Returns:
         The tensors by what they are called here: finite float32 on the CPU. Those of "dn" are transposed: a row is a unit's.
+        A "threshold" that is a single number is that of each unit.
     Raises:
         UserError: a tensor is missing, unknown, transposed, has another shape, integers, or numbers that are not finite;
             they need more memory than is free.
@@ -126,9 +128,11 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
     # Vectors tell sizes without doubt.
     for name, _, wanted in sorted((role.partition(" ") for role in roles.values()), key=lambda each: len(each[2])):
         shape, kind = stored[name]
-        if kind not in WIDTHS:
+        if kind not in WIDTHS and (wanted or kind not in WHOLE):
             raise UserError(f"{path}: the tensor {name} is of type {kind[:80]}. {', '.join(WIDTHS)} are read. {AGAIN}")
-        if len(shape) == 3 and len(wanted) == 2:
+        if name == names.get("threshold") and shape in ((), (1,)):
+            continue
+        if len(shape) > 2 and len(wanted) == 2:
             raise UserError(f"{path}: the tensor {name} has the shape {_shown(shape)}: it {SEVERAL_LAYERS}")
         if len(shape) == len(wanted):
             for letter, size in zip(wanted, shape):
@@ -141,6 +145,8 @@ def read(path: Path, roles: Mapping[str, str], known: Mapping[str, tuple[int, st
             " with more, or a dictionary of fewer units."
         )
     found = {key: _numbers(path, name) for key, name in names.items()}
+    if "threshold" in found:
+        found["threshold"] = found["threshold"].expand(sizes["n"][0]).contiguous()
     return {key: each.T.contiguous() if roles[key].endswith(" dn") else each for key, each in found.items()}
 
 
