@@ -37,7 +37,7 @@ from ffkv.run.report.curve import lines
 from ffkv.run.report.registry import has_figure, load_figure
 from ffkv.run.results.expected import TABLES
 from ffkv.run.results.run import Run
-from tools.architectures.tiny import tiny_model
+from tools.architectures.tiny import VARIANTS, tiny_model
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}  # the environment of commands that ask nothing of the hub
@@ -142,10 +142,12 @@ def random_model(config) -> torch.nn.Module:
 def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
     """A tiny model of a family with random weights, biases included, and a word tokenizer of 60 words.
 
-    kind: one of CONFIGS, or any model type of transformers.
+    kind: one of CONFIGS, any model type of transformers, or one of VARIANTS.
     """
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind]) if kind in CONFIGS else tiny_model(kind, seed)
+    its = VARIANTS.get(kind, {"type": kind, "settings": None})
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind]) if kind in CONFIGS else None
+    model = model or tiny_model(its["type"], seed, its["settings"])
     for parameter in model.parameters() if kind in CONFIGS else ():
         parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.5) + (
             parameter.data if parameter.ndim == 1 else 0

@@ -7,7 +7,16 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import edit_json, known_words, prove_into, random_checkpoint, word_tokenizer
+from support import (
+    CONFIGS,
+    edit_json,
+    known_words,
+    prove_into,
+    random_checkpoint,
+    random_model,
+    some_ids,
+    word_tokenizer,
+)
 from transformers import AutoModelForCausalLM, BertConfig, MambaConfig
 
 from ffkv.base.errors import UserError
@@ -16,6 +25,7 @@ from ffkv.base.settings import Model
 from ffkv.model.checkpoint import weights
 from ffkv.model.checkpoint.checks import words_of
 from ffkv.model.checkpoint.load import load, load_checkpoint
+from ffkv.model.discover.prove import prove_layers
 from ffkv.model.step import prove
 
 REFUSED = {
@@ -42,6 +52,32 @@ def test_models_that_cannot_be_read_are_refused_with_the_reason(tmp_path, kind):
     with pytest.raises(UserError, match=reason):
         prove_into(tmp_path / "stage", tmp_path / "checkpoint")
     assert not (tmp_path / "stage" / "values.h5").exists()
+
+
+class ListOfExperts(torch.nn.Module):
+    """Experts that are modules of their own, each run on its tokens, as code of checkpoints has them."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.gate = torch.nn.Linear(width, 2)
+        self.experts = torch.nn.ModuleList(
+            torch.nn.ModuleDict({"up_proj": torch.nn.Linear(width, 24), "down_proj": torch.nn.Linear(24, width)})
+            for _ in range(2)
+        )
+
+    def forward(self, x):
+        own, y = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            y[own == number] = expert["down_proj"](expert["up_proj"](x[own == number]).relu())
+        return y
+
+
+def test_a_list_of_experts_is_refused_by_this_name():
+    model = random_model(CONFIGS["llama"])
+    for layer in model.model.layers:
+        layer.mlp = ListOfExperts(16)
+    with pytest.raises(UserError, match=r"experts\.[01]\.down_proj sees .*: tokens pass it by: a list of experts\?"):
+        prove_layers(model, some_ids(5), some_ids(6))
 
 
 WEIGHT = "transformer.h.1.mlp.c_fc.weight"

@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.experts import BankCall, last_calls
+from ffkv.model.experts import BankCall, coefficients, last_calls
 from ffkv.model.keys_and_values import in_residual
 from ffkv.model.tap import hooks
 from ffkv.model.tap.change import with_output
-from ffkv.model.tap.tap import scale_of, tap
+from ffkv.model.tap.tap import scale_of, tap, token_weights
 
 Banks = list[tuple[Layer, SecondMatrix]]  # layers with a bank of experts, and their banks
 PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm"}  # names of torch's functions that a router's map may be
@@ -31,8 +31,8 @@ class Routed(NamedTuple):
 
     expert: Tensor  # number of the expert; -1 in an empty slot [token, slot]
     weight: Tensor  # the router's weight; NaN where it acts inside the expert [token, slot]
-    written: Tensor  # what the expert adds to the residual, without the factor of a norm behind [token, slot, d]
-    factor: Tensor | float  # that factor [token, 1, 1]; 1 without a norm
+    written: Tensor  # what the expert adds to the residual, without the factors of norms behind [token, slot, d]
+    factor: Tensor | float  # of a norm behind the layer, times that of one behind the bank [token, 1, 1]; 1 without
     o: Tensor  # o of the layer at all tokens [sentence, token, d]
 
 
@@ -52,18 +52,27 @@ def route(
     `chosen`: the numbers of these tokens in `ids` laid out flat. `inside`: the pass runs inside this `with` statement.
     """
     layers, banks, seen = loaded.anatomy.layers, banks_of(loaded.anatomy.layers), dict[tuple[int, str], Tensor]()
-    calls = dict[int, tuple[Tensor, Tensor, Tensor]]()
-    quantities = "so" if any(layer.output_kind == "norm" for layer in layers) else "o"
+    calls, unweighted = dict[int, tuple[Tensor, Tensor, Tensor]](), dict[int, Tensor]()
+    quantities = "o" + "s" * any(layer.output_kind == "norm" for layer in layers)
+    quantities += "m" * any(bank.per_token_weight for _, bank in banks)
 
     def read(layer: Layer, bank: SecondMatrix, *_: Any) -> None:
         module = loaded.model.get_submodule(bank.module)
-        # If the tap reads factors, it drops the record itself.
-        call = last_calls[module] if "s" in quantities else last_calls.pop(module)
-        calls[layer.index] = _routed(call, bank, chosen.to(call.written.device))
+        call = last_calls.pop(module) if quantities == "o" else last_calls[module]  # else the tap drops it itself
+        own = chosen.to(call.written.device)
+        if bank.per_token_weight:  # a norm behind the bank alone: m has its factor
+            unweighted[layer.index] = coefficients(module, own)[own]
+        calls[layer.index] = _routed(call, bank, own)
 
     def receive(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        of_token = tensor.flatten(0, 1)[chosen.to(tensor.device), None].float()
-        seen[layer.index, quantity] = tensor.clone() if quantity == "o" else of_token
+        if quantity == "o":
+            seen[layer.index, quantity] = tensor.clone()
+        elif quantity == "s" or layer.index in unweighted:
+            its = tensor.flatten(0, 1)[chosen.to(tensor.device)].float()
+            if quantity == "m":
+                of_bank = its[:, layer.experts[0].start : layer.experts[-1].stop]
+                its = token_weights(unweighted[layer.index][None], of_bank).T.float()
+            seen[layer.index, quantity] = its[:, None]
 
     with inside, after_banks(loaded.model, banks, read), tap(loaded.model, layers, quantities) as run:
         run(ids, receive)
@@ -71,8 +80,8 @@ def route(
     for layer, _ in banks:  # behind the pass: a norm that is asked for its gain is no part of it
         expert, weight, raw = calls[layer.index]
         written = in_residual(loaded.model, layer, raw.flatten(0, 1), directions=True).float().reshape(raw.shape)
-        more = seen.get((layer.index, "s"), 1.0), seen[layer.index, "o"]
-        found[layer.index] = Routed(expert, weight, written, *more)
+        factor = seen.get((layer.index, "s"), 1.0) * seen.get((layer.index, "m"), 1.0)
+        found[layer.index] = Routed(expert, weight, written, factor, seen[layer.index, "o"])
     return found
 
 
@@ -108,9 +117,8 @@ def _routed(call: BankCall, bank: SecondMatrix, chosen: Tensor) -> tuple[Tensor,
         return found
 
     written = dense((each.written for each in call.experts), 0)
-    weight = dense((each.weight for each in call.experts), 0)
     expert = dense((torch.full_like(each.tokens, each.expert) for each in call.experts), -1)
-    return expert, weight.float(), scale_of(bank, written) * written
+    return expert, dense((each.weight for each in call.experts), 0).float(), scale_of(bank, written) * written
 
 
 class _LeavingOut(TorchFunctionMode):

@@ -1,6 +1,7 @@
 """Experts on prompts: routing, and effects in three ways, against the library's own model in float64; and experts set by hand."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.stored import Encoded
 from ffkv.model.effects.rerun import Running, rerunning
 from ffkv.model.head.head_file import load_head
-from ffkv.model.routing import banks_of
+from ffkv.model.routing import banks_of, route
 from tests.branches.behaviours.conftest import make
 from tests.branches.intervention.conftest import write_inputs
+from tools.architectures.tiny import VARIANTS, save_tiny
 
 FLIPS = 1000
 
@@ -37,7 +39,9 @@ def groups(prompts) -> np.ndarray:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("kind", ["mixtral", "qwen2-moe", "llama4_text", "deepseek_v3", "dbrx", "jetmoe"])
+@pytest.mark.parametrize(
+    "kind", ["mixtral", "qwen2-moe", "llama4_text", "deepseek_v3", "dbrx", "jetmoe", "gemma4: experts"]
+)
 def test_a_removed_expert_is_the_set_of_all_its_memories_patched_to_0(running, kind, whole):
     """Two ways through the code: a change of o, and coefficients that are patched while the model runs. Float32: 1e-6 of logits below 10."""
     model, prompts = running(kind, whole), drawn_prompts(5, whole=whole)
@@ -164,7 +168,45 @@ def test_a_router_that_leaves_no_expert_out_is_told(running, capsys):
     assert sent.query("change == 'replaced'")["effect"].isna().all()
     assert sent.query("change == 'removed'")["effect"].notna().all() and len(sent)
     said = " ".join(capsys.readouterr().out.split())
-    assert "their routers cannot be made to leave an expert out, so `replaced` is empty" in said
+    assert "no other expert can be made to take the place of one, so `replaced` is empty" in said
+
+
+def test_a_router_that_is_not_found_is_told(tmp_path, capsys):
+    """As many experts as attention has keys, in one block: what leaves an expert out breaks attention, and no number is made of that."""
+    from support import prove_into
+
+    from ffkv.model.checkpoint.load import load
+
+    settings = VARIANTS["gemma4: experts"]["settings"] | {"num_experts": 16}
+    save_tiny(tmp_path / "checkpoint", "gemma4_text", settings)
+    stage = prove_into(tmp_path / "stage", tmp_path / "checkpoint")
+    loaded, prompts = load(stage, "cpu"), drawn_prompts(4)
+    ids, chosen = experts.side_by_side_at([each.clean for each in prompts], [each.tokens for each in prompts], "cpu")
+    unproven = set[int]()
+    changes = experts.read_changes(SimpleNamespace(loaded=loaded), ids, chosen, unproven)
+    assert unproven
+    for layer, (_, of_layer) in changes.items():
+        assert of_layer[:, :, :2].isfinite().all()
+        assert of_layer[:, :, 2].isnan().all() == (layer in unproven)
+    reruns = [rerunning(loaded, layer, 64, False) for layer in loaded.anatomy.layers]
+    running = Running(loaded, load_head(stage, "cpu"), False, reruns, 64)
+    experts.measure_effects(running, prompts, groups(prompts), FLIPS, 0)
+    assert f"Layers {sorted(unproven)}: no other expert can be made" in " ".join(capsys.readouterr().out.split())
+
+
+def test_others_grow_by_what_a_router_that_is_sure_leaves_them(running):
+    """A weight of 1 - 1e-9 leaves 1e-9: what the other writes grows by 1e9. A sum of 1, less the weight, would be 0 in float32."""
+    model, prompts = running("mixtral"), drawn_prompts(5)
+    ids, chosen = experts.side_by_side_at([each.clean for each in prompts], [each.tokens for each in prompts], "cpu")
+    for layer in model.loaded.model.model.layers:
+        layer.mlp.gate.weight.data *= 20
+    routed, changes = route(model.loaded, ids, chosen), experts.read_changes(model, ids, chosen, set())
+    weights = torch.cat([own.weight for own in routed.values()])
+    assert (weights.max(1).values == 1).any() and (weights > 0).all()
+    for layer, own in routed.items():
+        c, weight = own.written.double(), own.weight.double()[..., None]
+        grown = weight.sum(1, keepdim=True) * (c / weight).flip(1) - c.sum(1, keepdim=True)
+        torch.testing.assert_close(changes[layer][1][:, :, 1].double(), grown, rtol=1e-4, atol=1e-4)
 
 
 def test_answers_that_say_nothing_give_few_small_p_values(running):

@@ -135,8 +135,9 @@ def read_changes(running: Running, ids: Tensor, chosen: Tensor, unproven: set[in
                 instead[layer][:, slot] = made[layer].written.sum(1)
     for layer, own in plain.items():
         c, weight = own.factor * own.written, own.weight[..., None]
-        total, grow = c.sum(1, keepdim=True), weight / (weight.sum(1, keepdim=True) - weight)
-        found[layer] = own.expert, torch.stack([-c, grow * (total - c) - c, own.factor * instead[layer] - total], 2)
+        total, others = c.sum(1, keepdim=True), 1 - torch.eye(c.shape[1], device=c.device)  # sums without one's own
+        grown = weight / (others @ weight) * (others @ c)
+        found[layer] = own.expert, torch.stack([-c, grown - c, own.factor * instead[layer] - total], 2)
     return found
 
 
@@ -145,7 +146,7 @@ def _proves(new: Routed, own: Routed, slot: int) -> bool:
     if slot < 0:
         return relative_error(new.written.sum(1), own.written.sum(1)) < TOLERANCE
     old, counts = own.expert[:, slot, None], ((its.expert >= 0).sum(1) for its in (new, own))
-    return bool(((new.expert != old) | (old < 0)).all()) and torch.equal(*counts)
+    return bool(((new.expert != old) | (old < 0)).all() & new.written.isfinite().all()) and torch.equal(*counts)
 
 
 def changes_beside(expert: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +192,7 @@ def measure_effects(
                     of_layer[owner[row]][2:, :, experts] = found[2:]
             bar.update(len(rows))
     if unproven:
-        say(f"Layers {sorted(unproven)}: their routers cannot be made to leave an expert out, so `replaced` is empty.")
+        say(f"Layers {sorted(unproven)}: no other expert can be made to take the place of one, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
     for layer, its in zip(layers, made, strict=True):
         its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0

@@ -147,8 +147,9 @@ def _check(block: str, name: str, names: list[str], shapes: Shapes, modules: Mod
             f"{block} ({kind}) passes on {shapes[block]} for {tokens} tokens, {name} writes vectors of {shapes[name][-1]}: the residual stream is not one vector per token"
         )
     if shapes[block][:-1] != tokens or torch.Size(shapes[name][:-1]).numel() != ids.numel():
+        why = "positions are not tokens" if shapes[block][:-1] != tokens else "tokens pass it by: a list of experts?"
         raise UserError(
-            f"{block} ({kind}) passes on {shapes[block][:-1]} positions, {name} sees {shapes[name][:-1]}, for {tokens} tokens: positions are not tokens"
+            f"{block} ({kind}) passes on {shapes[block][:-1]} positions, {name} sees {shapes[name][:-1]}, for {tokens} tokens: {why}"
         )
 
 

@@ -64,9 +64,7 @@ def tap(
         the model's own memory: use or copy it before `on_tensor` returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
-    has_factor = layers[-1].output_kind == "norm"
-    # Of the last layer.
-    has = {Quantity.FACTOR: has_factor, Quantity.ERROR: layers[-1].is_dictionary}
+    has = {Quantity.FACTOR: layers[-1].output_kind == "norm", Quantity.ERROR: layers[-1].is_dictionary}
     last = next((q for q in reversed(wanted) if has.get(q, True)), None)
     # Of the pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities.
     shape: tuple[int, ...]
@@ -188,8 +186,7 @@ class _Assembly:
 
     def __init__(self, model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor):
         self.layer, self.wanted, self.emit = layer, wanted, emit
-        self.traces: dict[str, _Trace] = {}
-        self.gates: dict[str, Tensor] = {}
+        self.traces, self.gates = dict[str, _Trace](), dict[str, Tensor]()
         # What each second matrix returns for zero [1, d].
         self.biases = {own.module: bias_of(model.get_submodule(own.module), own) for own in layer.second_matrices}
         self.gain: Tensor | None = None
@@ -199,11 +196,8 @@ class _Assembly:
     def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         call = last_calls.get(module)
         bias = self.biases[matrix.module] if call is None else call.bias
-        m, z, error = (
-            coefficients(module, hooks.hidden_input(args, kwargs)),
-            written(module, output),
-            bias.new_zeros(1, 1),
-        )
+        m, z = coefficients(module, hooks.hidden_input(args, kwargs)), written(module, output)
+        error = bias.new_zeros(1, 1)
         if isinstance(module, Decoder):
             bias, error = module.rest(m, args[1])
         # Copies, because the model may add to its own memory in place before the layer is finished.
@@ -230,8 +224,7 @@ class _Assembly:
             for matrix, own in zip(matrices, traces, strict=True)
             if layer.gated and Quantity.GATE in self.wanted
         ]
-        self.traces.clear()
-        self.gates.clear()
+        self.traces, self.gates = {}, {}
         m, y, bias, error = _assemble(layer, traces, outcome)
         del traces  # they are as large as m, y and bias
         if gates:
@@ -297,8 +290,7 @@ def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
     """Returns what a second matrix returns for zero [1, d]; zeros for a bank, whose biases depend on the router."""
     with torch.no_grad(), resident(module):
         if (layout := layout_of(module)) is not None:
-            values = layout.values(0)
-            return values.new_zeros(1, values.shape[-1])
+            return torch.zeros_like(layout.values(0)[:1])
         like: Any = module.weight
         return flat(module(like.new_zeros(1, matrix.memories)))
 
