@@ -148,26 +148,26 @@ def measure_errors(running: Running, prompt: Encoded) -> pd.DataFrame:
     It becomes what it is on the other prompt of a pair; else 0. The model computes in float32. Columns: layer, position (of a token that
     is patched), effect (NaN if what is written cannot be told apart), the largest first. No rows if dictionaries leave nothing.
     """
-    loaded, count = running.loaded, len(prompt.clean)
-    errors = [n for n, (_, what) in enumerate(writers_of(loaded.anatomy)) if what == ERROR]
+    loaded, count, writers = running.loaded, len(prompt.clean), writers_of(running.loaded.anatomy)
+    errors = [n for n, (_, what) in enumerate(writers) if what == ERROR]
     places = [*itertools.product(errors, range(count - prompt.tokens, count))]
     found = pd.DataFrame(places, columns=["writer", "position"], dtype=int).assign(effect=np.nan)
-    ids, other = (torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch))
-    norms = tried(norms_before, loaded, ids) if errors else ""
+    texts = [torch.tensor(own)[None].to(loaded.device) for own in (prompt.clean, prompt.patch) if errors]
+    norms = tried(norms_before, loaded, texts[0]) if errors else ""
     if isinstance(norms, list):
-        clean = run_writes(loaded, norms, ids)
+        clean = run_writes(loaded, norms, texts[0])
         nothing = Writes({writer: torch.zeros_like(own) for writer, own in clean.noted.items()}, clean.end)
-        to = run_writes(loaded, norms, other) if len(prompt.patch) else nothing
+        to = run_writes(loaded, norms, texts[1]) if len(prompt.patch) else nothing
         for position, own in found.groupby("position"):
             patched = np.arange(len(clean.parts)) == np.append(own["writer"], -1)[:, None]  # nothing in the last copy
             at = slice(position, position + 1)
             copies = torch.from_numpy(patched).to(loaded.device)
-            ends = patched_writes(loaded, norms, ids, to, at, copies, running.batch_tokens)[:, -1]
+            ends = patched_writes(loaded, norms, texts[0], to, at, copies, running.batch_tokens)[:, -1]
             if relative_error(ends[-1], clean.end[0, -1]) < TOLERANCE:
                 pair = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(ends), -1)
                 differences = running.head.differences(ends, pair, loaded.anatomy.read_as).double().cpu()
                 found.loc[own.index, "effect"] = (differences[-1] - differences[:-1]).numpy()
-    found.insert(0, "layer", [writers_of(loaded.anatomy)[n][0] for n in found.pop("writer")])
+    found.insert(0, "layer", [writers[n][0] for n in found.pop("writer")])
     return found.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
