@@ -19,7 +19,7 @@ from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
 from tests.ffkv_dictionaries.test_stream import autoencoder
 from tests.ffkv_explorer.conftest import Visitor, text_of
-from tests.ffkv_formats.test_peers import read_by_peer
+from tests.ffkv_formats.test_peers import PEERS, read_by_peer
 
 pytestmark = [pytest.mark.workflow, pytest.mark.large]
 CLOSE = (
@@ -149,6 +149,7 @@ def test_what_is_left_is_told(runs, models):
     assert "reads the input of the layer, writes the output of the second matrix" in log
 
 
+@pytest.mark.skipif(not PEERS.exists(), reason=f"{PEERS} does not exist: make peers")
 @pytest.mark.parametrize("format_name", ["neuron-record", "saedashboard", "circuit-tracer", "delphi"])
 def test_exported_units_are_opened_by_the_tools_that_they_are_for(runs, models, format_name, tmp_path):
     run = ffkv.open(runs / "results/other")
