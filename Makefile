@@ -37,7 +37,7 @@ dictionary: install $(VENV)-dictionary/installed ## Train a transcoder of one la
 	test -d dictionaries/smollm2-layer-12 || $(VENV)-dictionary/bin/python tools/train_transcoder.py build/transcoder/pairs.safetensors dictionaries/smollm2-layer-12 --layer 12
 	snakemake --max-threads $(HALF) --configfile configs/dictionary.yaml
 
-gallery: install dictionary ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Takes up to five times as long as `make report`.
+gallery: dictionary ## The reports of docs/gallery that are missing, with pages of their memories, and pictures of all. Beside `make dictionary`, takes up to three times as long as `make report`.
 	python -m tools.gallery --max-threads $(HALF)
 
 explore: ## Open the run of `make report` in a browser.

@@ -58,7 +58,7 @@ CASES = {
     "Gemma Scope 2, upper case": lambda folder: made.gemma_2(folder, skip=True, upper=True),
     "Llama Scope": lambda folder: made.llama(folder),
     "Llama Scope, short": lambda folder: made.llama(
-        folder, drop=("act_fn", "norm_activation", "apply_decoder_bias_to_pre_encoder", "top_k")
+        folder, shift=True, drop=("act_fn", "norm_activation", "apply_decoder_bias_to_pre_encoder", "top_k")
     ),
     "Llama Scope, short, of one hook": lambda folder: made.llama(
         folder, norms=(5.0, 5.0), drop=("hook_point_out", "act_fn"), dataset_average_activation_norm={"in": 5.0}

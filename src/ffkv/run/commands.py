@@ -303,7 +303,6 @@ def _read_lines(path: Path) -> list[str]:
 
 
 OWN_GRAPHS = ("text", "json", "svg")
-GRAPH_FORMATS = (*OWN_GRAPHS, *entries("graph_formats"))
 
 
 @click.command()
@@ -314,7 +313,7 @@ GRAPH_FORMATS = (*OWN_GRAPHS, *entries("graph_formats"))
 @click.option(
     "--format",
     "format_name",
-    type=_Format(GRAPH_FORMATS),
+    type=_Format([*OWN_GRAPHS, *entries("graph_formats")]),
     default="text",
     show_default=True,
     help=f"text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.{ELSEWHERE}",

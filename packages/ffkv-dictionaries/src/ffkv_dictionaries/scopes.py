@@ -189,7 +189,8 @@ def load_llama(folder: Path) -> Dictionary:
         else:  # their code reads a TopK with a threshold as a JumpReLU
             tensors["threshold"] = torch.full((len(tensors["encoder"]),), float(jump))
     made = Dictionary(**tensors, largest=largest, told=told_by(hooks["in"], hooks["out"]))
-    shifts = has_bias and value_of(config, said, "apply_decoder_bias_to_pre_encoder", bool, False)
+    usual = config.name == LLAMA_CONFIG  # what the code of its time takes where a config does not say it
+    shifts = has_bias and value_of(config, said, "apply_decoder_bias_to_pre_encoder", bool, usual)
     return fold(weights, made, made.decoder_bias if shifts else None, unit_norm)
 
 

@@ -68,9 +68,8 @@ def draw(graph: "Drawn", alone: bool = False, address: Callable[[int, int], str]
         parts.append(_edge(graph, row, (x[row.source], y[row.source]), place, largest))
     strongest = nodes["effect"].abs().max() if len(nodes) else 0.0
     for row, across, up in zip(nodes.itertuples(), x, y, strict=True):
-        parts.append(
-            _node(row, across, up, strongest, address(row.layer, row.memory) if address and row.memory >= 0 else "")
-        )
+        link = address(row.layer, row.memory) if address and row.memory >= 0 else ""
+        parts.append(_node(row, across, up, strongest, link))
     parts.append(_mark(*end, 6, "more" if graph.reached else "soft"))
     parts.append(TEXT.format(end[0] + 11, end[1] + 4, "text", 13, "start", graph._words.end))
     if graph.note:

@@ -160,8 +160,7 @@ def measure_errors(running: Running, prompt: Encoded) -> pd.DataFrame:
         to = run_writes(loaded, norms, texts[1]) if len(prompt.patch) else nothing
         for position, own in found.groupby("position"):
             patched = np.arange(len(clean.parts)) == np.append(own["writer"], -1)[:, None]  # nothing in the last copy
-            at = slice(position, position + 1)
-            copies = torch.from_numpy(patched).to(loaded.device)
+            at, copies = slice(position, position + 1), torch.from_numpy(patched).to(loaded.device)
             ends = patched_writes(loaded, norms, texts[0], to, at, copies, running.batch_tokens)[:, -1]
             if relative_error(ends[-1], clean.end[0, -1]) < TOLERANCE:
                 pair = torch.tensor([[prompt.answer, prompt.wrong]]).expand(len(ends), -1)

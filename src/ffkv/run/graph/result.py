@@ -33,9 +33,16 @@ NOTHING = "No set that was tried keeps more of the logit difference than none."
 NOT_RAISED = (
     "All memories together do not raise the logit difference on the prompts that choose, so there is nothing to keep."
 )
-# What a terminal shows: edges, numbers of a node or an edge, and characters of a pattern.
-SHOWN, LONGEST = 20, 40
-PRINTED = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")
+SHOWN, LONGEST = 20, 40  # edges, and characters of a pattern, in a terminal
+PRINTED = (
+    "coefficient",
+    "baseline",
+    "effect",
+    "low",
+    "high",
+    "loss",
+    "stability",
+)  # numbers of a node or an edge there
 # What a notebook shows of a node: heads, columns, and what writes their cells.
 Cells = tuple[tuple[str, str, Callable[[Any], Any]], ...]
 NUMBERS: Cells = (("memory", "name", str), ("coefficient", "coefficient", number), ("effect", "effect", number))
@@ -70,9 +77,16 @@ class Drawn(ABC):
         """What is said of it."""
 
     @property
+    def _errors(self) -> pd.DataFrame:
+        """What dictionaries leave, as `Graph.errors` has it; without rows where nothing is measured of it."""
+        return pd.DataFrame(columns=["name", "layer", "effect"])
+
+    @property
     def _shown(self) -> pd.DataFrame:
         """The nodes of the drawing, those of `nodes` first."""
-        return self.nodes
+        unknown = {"memory": NO_MEMORY, "coefficient": np.nan, "pattern": "error of the dictionary", "pushes": ""}
+        errors = self._errors[self._errors["effect"].abs() > 0].head(ERRORS).assign(**unknown)
+        return pd.concat([self.nodes, errors], ignore_index=True) if len(errors) else self.nodes
 
     @property
     def told(self) -> str:
@@ -94,7 +108,7 @@ class Drawn(ABC):
         import networkx
 
         graph = networkx.DiGraph()
-        for own in (self.nodes, getattr(self, "errors", self.nodes[:0])):
+        for own in (self.nodes, self._errors):
             graph.add_nodes_from((row["name"], row) for row in own.to_dict("records"))
         graph.add_node("answer", **self._words.answers)
         names = {**self.nodes["name"], ANSWER: "answer"}
@@ -143,7 +157,7 @@ class Graph(Drawn):
         sets: what sets of memories keep. Columns: choice ("graph", "random", "none", "all"), draw, memories, difference (logit
             difference when all but the set are patched), kept (share), patched (logit difference when the set is patched).
         errors: through dictionaries, what they leave of their layers, which no set patches; the largest effect first. Columns: name
-            ("L3.error@4"), layer, position, effect (by how much the logit difference falls if it alone is patched).
+            ("L3.error@4"), layer, position, effect (fall of the logit difference if it alone becomes that of the other prompt; else 0).
     Examples:
         >>> graph = ffkv.graph(ffkv.open("results/tiny"), "The function returns", share=0.5)
         >>> graph.nodes.columns.tolist()[:4]
@@ -174,10 +188,8 @@ class Graph(Drawn):
     _cells = (*NUMBERS, ("loss", "loss", number), *WORDS)
 
     @property
-    def _shown(self) -> pd.DataFrame:
-        unknown = {"memory": NO_MEMORY, "coefficient": np.nan, "pattern": "error of the dictionary", "pushes": ""}
-        errors = self.errors[self.errors["effect"].abs() > 0].head(ERRORS).assign(**unknown)
-        return pd.concat([self.nodes, errors], ignore_index=True) if len(errors) else self.nodes
+    def _errors(self) -> pd.DataFrame:
+        return self.errors
 
     @property
     def _words(self) -> Words:
@@ -322,8 +334,7 @@ def _as_text(graph: Drawn) -> str:
     tables = {
         "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
         f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
+        "Errors of dictionaries": graph._errors.head(ERRORS)[["name", "effect"]],
     }
-    if isinstance(graph, Graph):
-        tables["Errors of dictionaries"] = graph.errors.head(ERRORS)[["name", "effect"]]
     subject = " rather than ".join(map(plain_token, graph._words.answers.values()))
     return fill("graph/graph.txt", subject=subject, told=plain_told(graph), tables=tables)
