@@ -34,15 +34,7 @@ NOT_RAISED = (
     "All memories together do not raise the logit difference on the prompts that choose, so there is nothing to keep."
 )
 SHOWN, LONGEST = 20, 40  # edges, and characters of a pattern, in a terminal
-PRINTED = (
-    "coefficient",
-    "baseline",
-    "effect",
-    "low",
-    "high",
-    "loss",
-    "stability",
-)  # numbers of a node or an edge there
+PRINTED = ("coefficient", "baseline", "effect", "low", "high", "loss", "stability")  # numbers there
 # What a notebook shows of a node: heads, columns, and what writes their cells.
 Cells = tuple[tuple[str, str, Callable[[Any], Any]], ...]
 NUMBERS: Cells = (("memory", "name", str), ("coefficient", "coefficient", number), ("effect", "effect", number))
@@ -157,7 +149,8 @@ class Graph(Drawn):
         sets: what sets of memories keep. Columns: choice ("graph", "random", "none", "all"), draw, memories, difference (logit
             difference when all but the set are patched), kept (share), patched (logit difference when the set is patched).
         errors: through dictionaries, what they leave of their layers, which no set patches; the largest effect first. Columns: name
-            ("L3.error@4"), layer, position, effect (fall of the logit difference if it alone becomes that of the other prompt; else 0).
+            ("L3.error@4"), layer, position, effect (by how much the logit difference falls if it alone becomes that
+            of the other prompt, or 0 without one).
     Examples:
         >>> graph = ffkv.graph(ffkv.open("results/tiny"), "The function returns", share=0.5)
         >>> graph.nodes.columns.tolist()[:4]
@@ -311,12 +304,9 @@ def named(run: Run, nodes: pd.DataFrame) -> pd.DataFrame:
 
 def written(graph: Drawn, format_name: str) -> str:
     """Returns a graph as "text", "json" or "svg"."""
-    match format_name:
-        case "json":
-            return json.dumps(graph.to_dict(), allow_nan=False)
-        case "svg":
-            return graph.to_svg()
-    return _as_text(graph)
+    if format_name == "json":
+        return json.dumps(graph.to_dict(), allow_nan=False)
+    return graph.to_svg() if format_name == "svg" else _as_text(graph)
 
 
 def plain_told(graph: Drawn) -> str:
