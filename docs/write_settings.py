@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -120,6 +120,8 @@ def _allowed(field: FieldInfo) -> str:
             return "a mapping of devices to sizes" if field.metadata else "a mapping of names to names"
         return "a mapping of columns to values"
     if choices := get_args(field.annotation):
+        if get_origin(field.annotation) is Union:
+            return ", ".join(_allowed(FieldInfo.from_annotation(choice)) for choice in choices)
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)
         if get_origin(choices[0]) is Literal:

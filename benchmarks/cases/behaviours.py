@@ -8,8 +8,8 @@ from torch import Tensor
 
 from benchmarks.cases.smollm2 import prepare
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
+from ffkv.activations.batches import Batching
 from ffkv.base.batching import batches, pad
-from ffkv.base.settings import Batches
 from ffkv.branches.behaviours.states import AtTokens, read_states
 from ffkv.branches.behaviours.stored import BLOCK, Encoded
 from ffkv.model.checkpoint.load import LoadedModel
@@ -37,7 +37,7 @@ def groups(prompts: list[Encoded]) -> list[list[Encoded]]:
     for start in range(0, len(prompts), BLOCK):
         block = prompts[start : start + BLOCK]
         lengths = np.array([len(each.clean) for each in block])
-        found += [[block[n] for n in batch] for batch in batches(lengths, Batches().tokens)]
+        found += [[block[n] for n in batch] for batch in batches(lengths, Batching().tokens)]
     return found
 
 
@@ -101,7 +101,7 @@ def everything(scratch: Path) -> Work:
 
     def work(count: int | None = None) -> None:
         prompts = [each for group in found[:count] for each in group]
-        read_states(loaded, head, prompts, mean, "patch", Batches().tokens, {})
+        read_states(loaded, head, prompts, mean, "patch", Batching().tokens, {})
 
     work(1)
     return work

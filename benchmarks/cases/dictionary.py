@@ -15,8 +15,9 @@ from torch import Tensor
 from benchmarks.cases.triggers import forward_of
 from benchmarks.inputs import GPT2, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
+from ffkv.activations.batches import Batching
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Dictionary, Model, Triggers
+from ffkv.base.settings import Dictionary, Model, Triggers
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.model.step import prove
 
@@ -57,8 +58,8 @@ def ffkv(scratch: Path, shape: list[int], sentences: int, topk: bool) -> Work:
     """The pass of ffkv: triggers of the units, and of the memories of all other layers, with all statistics."""
     _, _, folder = prepare(scratch, shape, topk)
     loaded, (corpus, warm) = load(folder, "cpu"), make_corpora(scratch, folder, sentences)
-    find_triggers(loaded, warm, Triggers(), Batches())
-    return lambda: find_triggers(loaded, corpus, Triggers(), Batches()) and None
+    find_triggers(loaded, warm, Triggers(), Batching())
+    return lambda: find_triggers(loaded, corpus, Triggers(), Batching()) and None
 
 
 def forward(scratch: Path, shape: list[int], sentences: int, topk: bool) -> Work:

@@ -15,8 +15,8 @@ import torch
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.made_up_run import make_run
 from benchmarks.measure import Comparison, Contender, Work, cpu_ratio
+from ffkv.activations.batches import Batching
 from ffkv.base.batching import batches, pad
-from ffkv.base.settings import Batches
 from ffkv.model.checkpoint.load import load
 from ffkv.run.export.selection import select
 from ffkv.run.export.settings import Export
@@ -49,7 +49,7 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     numbers = select(run, layer, memory, EXAMPLES, RANDOM).sentences
     corpus, body = run.corpus("train"), load(run.folder / "model", "cpu").model.base_model
     ids = [np.concatenate([corpus.bos, corpus.ids(int(number))]) for number in numbers]
-    groups = batches(np.array([len(row) for row in ids]), Batches().tokens)
+    groups = batches(np.array([len(row) for row in ids]), Batching().tokens)
 
     def work() -> dict[str, Any]:
         for rows in groups:

@@ -8,7 +8,8 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Measurement, Work, same_work
-from ffkv.branches.settings import Batches, Intervention
+from ffkv.activations.batches import Batching
+from ffkv.branches.settings import Intervention
 from ffkv.model.checkpoint.load import load
 from ffkv.model.effects.changes import choose_kept, keep_few, measure_effects, predict
 from ffkv.model.effects.rerun import rerunning, run_unchanged
@@ -52,7 +53,7 @@ def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
     layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
     ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, TOKENS))
     (bases,) = run_unchanged(loaded, [layer], ids, keep=True)
-    rerun = rerunning(loaded, layer, Batches().tokens, keep=True)
+    rerun = rerunning(loaded, layer, Batching().tokens, keep=True)
 
     def work(count: int = prefixes) -> None:
         for base, vectors in zip(bases[:count], changes, strict=False):
@@ -71,7 +72,7 @@ def keep(scratch: Path, shape: list[int], prefixes: int, changes: int = KEPT) ->
     values = torch.from_numpy(generator.standard_normal((sizes.memories, sizes.width), np.float32))
     norms, mean = values.norm(dim=1).numpy(), torch.zeros(sizes.memories)
     (bases,) = run_unchanged(loaded, [layer], ids, keep=True)
-    rerun = rerunning(loaded, layer, Batches().tokens, keep=True)
+    rerun = rerunning(loaded, layer, Batching().tokens, keep=True)
 
     def work(count: int = prefixes) -> None:
         m, factor = torch.stack([base.m for base in bases[:count]]), torch.ones(count, 1)
@@ -88,7 +89,7 @@ def forward(scratch: Path, shape: list[int], prefixes: int, changes: int = CHANG
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, changes)))
 
     def work(count: int = prefixes) -> None:
-        for rows in ids[:count].split(Batches().tokens // changes):
+        for rows in ids[:count].split(Batching().tokens // changes):
             with torch.inference_mode():
                 body(input_ids=rows, use_cache=False)
 

@@ -21,11 +21,11 @@ from transformers import GPT2LMHeadModel
 
 from benchmarks.inputs import GPT2, SMALL, Shape, ids_of, make_corpora, make_model
 from benchmarks.measure import ROOT, Comparison, Contender, Work, cpu_ratio
-from ffkv.activations.batches import batches_of
+from ffkv.activations.batches import Batching, batches_of
 from ffkv.activations.trigger_file import FINE_BITS
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.process.runtime import configure, torch_with
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
@@ -57,7 +57,7 @@ def with_ffkv(folder: Path) -> Find:
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         triggers = find_triggers(
-            loaded, corpus, Triggers(negative=False, shared_prefixes_compete="per_sentence"), Batches()
+            loaded, corpus, Triggers(negative=False, shared_prefixes_compete="per_sentence"), Batching()
         )
         return triggers.coefficient, triggers.sentence
 
@@ -146,7 +146,7 @@ def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Fi
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         best, sentence = torch.zeros(memories, TOP), torch.full((memories, TOP), -1)
         competing = CompetingPrefixes(corpus, once=False)
-        for rows in batches_of(competing, Batches()):
+        for rows in batches_of(competing, Batching()):
             lengths = corpus.lengths[rows]
             padded = torch.from_numpy(np.flatnonzero(np.arange(lengths.max())[None] >= lengths[:, None]))
             peaks = []

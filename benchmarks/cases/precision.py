@@ -12,8 +12,9 @@ import torch
 
 from benchmarks.inputs import SMALL, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, same_work
+from ffkv.activations.batches import Batching
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Triggers
 from ffkv.model.checkpoint.load import load
 
 TOP = Triggers().per_key
@@ -27,7 +28,7 @@ def both(scratch: Path, shape: list[int], sentences: int) -> Work:
     def find_places(dtype: torch.dtype, count: int) -> np.ndarray:
         loaded = load(folder, "cpu")
         loaded = replace(loaded, model=loaded.model.to(dtype))
-        triggers = find_triggers(loaded, corpus, Triggers(per_key=count, negative=False), Batches())
+        triggers = find_triggers(loaded, corpus, Triggers(per_key=count, negative=False), Batching())
         return triggers.sentence.astype(np.int64) * 2**20 + triggers.position
 
     def work() -> dict[str, float]:

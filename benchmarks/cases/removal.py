@@ -8,14 +8,14 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, draw_sentences, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
+from ffkv.activations.batches import Batching
 from ffkv.activations.last_token import last_coefficients
 from ffkv.base.batching import batches, pad
-from ffkv.base.settings import Batches
 from ffkv.branches.keys.removal import choose_positions, relative_changes
 from ffkv.model.checkpoint.load import load
 
 BOS = [0]
-BATCH_TOKENS = Batches().tokens
+BATCH_TOKENS = Batching().tokens
 WARM = 10  # prefixes, or rows, that a contender warms up with
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from benchmarks.inputs import GPT2, MEAN, WARM, Shape, draw_lengths
 from benchmarks.measure import Comparison, Contender, Measurement, Work, same_work
-from ffkv.activations.batches import blocks
+from ffkv.activations.batches import Batching, blocks
 from ffkv.base.batching import batches
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Triggers
 
 TINY = Shape(1, 16, 32, 500)
 MIDDLE = Shape(3, 128, 512, 8192)
@@ -16,7 +16,7 @@ STATE_BYTES = GPT2.layers * GPT2.memories * Triggers().per_key * 2 * 8  # trigge
 
 def padding(scratch: Path, sentences: int) -> Work:
     """The share of real tokens in ffkv's batches of random sentences."""
-    lengths, batching = draw_lengths(sentences), Batches()
+    lengths, batching = draw_lengths(sentences), Batching()
     blocks_of_lengths = [lengths[block.start : block.stop] for block in blocks(sentences, batching.block_sentences)]
     cut = [block[rows] for block in blocks_of_lengths for rows in batches(block, batching.tokens)]
     return lambda: {"real": float(lengths.sum() / sum(batch.max() * len(batch) for batch in cut))}

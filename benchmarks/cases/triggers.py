@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.inputs import GPT2, SMALL, ids_of, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
-from ffkv.activations.batches import batches_of
+from ffkv.activations.batches import Batching, batches_of
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
@@ -20,10 +20,10 @@ def ffkv(scratch: Path, shape: list[int], sentences: int) -> Work:
     """The pass of ffkv: triggers of both signs, and all statistics. Its digest has coefficients with five digits."""
     folder = prepare_model(scratch, shape)
     loaded, (corpus, warm) = load(folder, "cpu"), make_corpora(scratch, folder, sentences)
-    find_triggers(loaded, warm, Triggers(), Batches())
+    find_triggers(loaded, warm, Triggers(), Batching())
 
     def work() -> dict[str, Any]:
-        triggers = find_triggers(loaded, corpus, Triggers(), Batches())
+        triggers = find_triggers(loaded, corpus, Triggers(), Batching())
         places = digest(np.round(triggers.coefficient, 5), triggers.sentence, triggers.position)
         return {"digest": places, "tokens": len(corpus.tokens)}
 
@@ -40,7 +40,7 @@ def forward_of(body: torch.nn.Module, corpus: Corpus, warm: Corpus) -> Work:
     """The forward pass of a body over a corpus. Before it is measured, it has read a smaller one."""
 
     def work(corpus: Corpus = corpus) -> None:
-        for rows in batches_of(CompetingPrefixes(corpus, once=True), Batches()):
+        for rows in batches_of(CompetingPrefixes(corpus, once=True), Batching()):
             with torch.inference_mode():
                 body(input_ids=ids_of(corpus, rows), use_cache=False)
 

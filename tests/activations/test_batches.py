@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import CACHE, batches_of, blocks, in_cache
+from ffkv.activations.batches import CACHE, Batching, batches_of, blocks, in_cache
 from ffkv.base.batching import PER_BATCH, batches, pad, tight_batches
-from ffkv.base.settings import Batches
 from ffkv.base.steps import Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import find_shared_prefixes
@@ -65,7 +64,7 @@ rows = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=14), min_size=1
 @given(rows, st.integers(0, 2), st.integers(5, 60), st.integers(1, 20), st.booleans())
 def test_each_sentence_with_a_prefix_that_competes_is_in_one_batch(sentences, bos, batch_tokens, block, once):
     text = Text(sentences, bos)
-    competing, batching = CompetingPrefixes(text, once), Batches(tokens=batch_tokens, block_sentences=block)
+    competing, batching = CompetingPrefixes(text, once), Batching(tokens=batch_tokens, block_sentences=block)
     cut = list(batches_of(competing, batching))
     assert sorted(np.concatenate(cut).tolist()) == np.flatnonzero(competing.counts).tolist()
     for batch in cut:

@@ -10,9 +10,9 @@ import torch
 from support import ROOT, prove_into, random_sentences
 
 from ffkv.activations import batches
+from ffkv.activations.batches import Batching
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
@@ -119,7 +119,7 @@ def test_equal_to_brute_force(model_and_corpus, kind, one_prefix, identical):
         loaded,
         corpus,
         Settings(per_key=6, one_prefix_per_sentence=one_prefix, shared_prefixes_compete=identical),
-        Batches(tokens=40, block_sentences=7),
+        Batching(tokens=40, block_sentences=7),
     )
     assert found.prefixes == corpus.lengths.sum() - len(corpus)
     assert (found.negative is None) == (kind in ("gpt2-relu", "opt", "opt-post-norm"))
@@ -160,7 +160,7 @@ def runs(loaded, corpus, **settings):
     try:
         for batch_tokens, count in product((200, 1024, 5000), (1, 2)):
             torch.set_num_threads(count)
-            yield find_triggers(loaded, corpus, Settings(per_key=5, **settings), Batches(tokens=batch_tokens))
+            yield find_triggers(loaded, corpus, Settings(per_key=5, **settings), Batching(tokens=batch_tokens))
     finally:
         torch.set_num_threads(threads)
 
@@ -196,7 +196,7 @@ def test_statistics_count_every_occurrence(alike):
     """As if shared prefixes competed per sentence; but for coefficients near 0, whose sign rounding decides."""
     loaded, corpus = alike
     once, each = (
-        find_triggers(loaded, corpus, Settings(shared_prefixes_compete=identical), Batches())
+        find_triggers(loaded, corpus, Settings(shared_prefixes_compete=identical), Batching())
         for identical in ("once", "per_sentence")
     )
     assert once.prefixes == each.prefixes
@@ -209,9 +209,9 @@ def test_statistics_count_every_occurrence(alike):
 
 def test_counts_that_float32_cannot_hold_are_counted_in_float64(alike, monkeypatch):
     """Here the limit is lowered: a prefix of 2^24 sentences would take too long. Sums are rounded elsewhere."""
-    usual = find_triggers(*alike, Settings(), Batches())
+    usual = find_triggers(*alike, Settings(), Batching())
     monkeypatch.setattr(batches, "EXACT", 0)
-    exact = find_triggers(*alike, Settings(), Batches())
+    exact = find_triggers(*alike, Settings(), Batching())
     np.testing.assert_array_equal(exact.fires, usual.fires)
     np.testing.assert_array_equal(exact.histogram, usual.histogram)
     np.testing.assert_allclose(exact.total, usual.total, rtol=1e-5, atol=10)
@@ -219,7 +219,7 @@ def test_counts_that_float32_cannot_hold_are_counted_in_float64(alike, monkeypat
 
 def test_no_prefix_is_among_the_triggers_twice(alike):
     loaded, corpus = alike
-    found = find_triggers(loaded, corpus, Settings(per_key=50, one_prefix_per_sentence=False), Batches())
+    found = find_triggers(loaded, corpus, Settings(per_key=50, one_prefix_per_sentence=False), Batching())
     for side in (found, found.negative):
         for row in range(0, len(side.count), 5):
             places = zip(side.sentence[row, : side.count[row]], side.position[row, : side.count[row]])

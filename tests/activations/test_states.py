@@ -183,7 +183,7 @@ def overflowing(proven, monkeypatch):
     """The model of the steps overflows: a word that the proof did not meet may do so where the passages did not."""
     loaded = load(proven("gpt2"), "cpu")
     loaded.model.transformer.h[2].mlp.c_fc.bias.data[3] = float("inf")
-    monkeypatch.setattr("ffkv.activations.step.load", lambda *_: loaded)
+    monkeypatch.setattr("ffkv.activations.step.load_for", lambda *_: loaded)
 
 
 @pytest.mark.parametrize(

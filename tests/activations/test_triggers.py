@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import WORDS
 
+from ffkv.activations.batches import Batching
 from ffkv.activations.merge import combine_triggers
 from ffkv.activations.trigger_file import (
     FIXED_POINT,
@@ -21,7 +22,6 @@ from ffkv.activations.trigger_file import (
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files.datasets import datasets_of
-from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as Settings
 from ffkv.base.steps import Part
 from ffkv.corpus.corpus_file import read_corpus
@@ -34,7 +34,7 @@ LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 tak
 def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_detector, detector, write_corpus):
     """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
     corpus = read_corpus(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector)))
-    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batches())
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batching())
     triggers = {
         (row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]])
         for row in range(8)
@@ -59,7 +59,7 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
 def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     corpus = read_corpus(write_corpus(["a a b", "a c"], load_tokenizer(detector)))
     settings = Settings(per_key=5, one_prefix_per_sentence=False, shared_prefixes_compete="per_sentence")
-    found = find_triggers(loaded_detector, corpus, settings, Batches())
+    found = find_triggers(loaded_detector, corpus, settings, Batching())
     places = [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])]
     assert places == [(0, 1), (0, 2), (1, 1)]
 
@@ -68,8 +68,8 @@ def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, wri
     """Its prefix is BOS alone: position 0, and the first word follows. No memory detects BOS, so b is looked at as one."""
     corpus = read_corpus(write_corpus(["c p", "e p"], load_tokenizer(detector), bos=[WORDS.index("b")]))
     each = Settings(per_key=2, shared_prefixes_compete="per_sentence")
-    without = find_triggers(loaded_detector, corpus, each, Batches())
-    within = find_triggers(loaded_detector, corpus, each.model_copy(update={"include_empty_prefix": True}), Batches())
+    without = find_triggers(loaded_detector, corpus, each, Batching())
+    within = find_triggers(loaded_detector, corpus, each.model_copy(update={"include_empty_prefix": True}), Batching())
     assert without.count[1] == 0
     assert within.position[1].tolist() == [0, 0]
     assert [WORDS[token] for token in within.next_token[1]] == ["c", "e"]
@@ -79,14 +79,14 @@ def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, wri
 def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
     corpus = replace(read_corpus(write_corpus(["a b", "b a"], load_tokenizer(detector))), bos=[])
     with pytest.raises(UserError, match=r"corpus\.bos"):
-        find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Batches())
+        find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Batching())
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("shards", [2, 5, 9])
 def test_any_number_of_shards_gives_the_same_bytes(model_and_corpus, kind, shards):
     loaded, corpus = model_and_corpus(kind, 60)
-    settings, activations = Settings(per_key=7), Batches(tokens=64, block_sentences=9)
+    settings, activations = Settings(per_key=7), Batching(tokens=64, block_sentences=9)
     whole = find_triggers(loaded, corpus, settings, activations)
     parts = [find_triggers(loaded, corpus, settings, activations, Part(shard, shards)) for shard in range(shards)]
     merged = combine_triggers(parts[::-1])  # in whatever order
@@ -105,7 +105,7 @@ def same(one, other):
 
 def test_shards_of_different_settings_are_refused(loaded_detector, detector, write_corpus):
     corpus = read_corpus(write_corpus(["a b a", "c a"], load_tokenizer(detector)))
-    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batches())
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batching())
     shards = [replace(found, attributes={"settings": kept}) for kept in ("one", "another")]
     with pytest.raises(UserError, match="different settings"):
         combine_triggers(shards)
@@ -113,14 +113,14 @@ def test_shards_of_different_settings_are_refused(loaded_detector, detector, wri
 
 def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_asked_for(model_and_corpus):
     loaded, corpus = model_and_corpus("gpt2", 12)
-    both = find_triggers(loaded, corpus, Settings(per_key=4), Batches())
-    one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Batches())
+    both = find_triggers(loaded, corpus, Settings(per_key=4), Batching())
+    one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Batching())
     assert both.negative is not None
     assert one.negative is None
     same(replace(both, negative=None), one)  # the positive side does not know of the other
     layers = loaded.anatomy.layers
     relu = replace(loaded.anatomy, layers=[*layers[:1], replace(layers[1], signed=False), *layers[2:]])
-    mixed = find_triggers(replace(loaded, anatomy=relu), corpus, Settings(per_key=4), Batches())
+    mixed = find_triggers(replace(loaded, anatomy=relu), corpus, Settings(per_key=4), Batching())
     rows = mixed.rows(1)
     assert not mixed.negative.count[rows].any()
     assert not mixed.negative.minimum[rows].any()
@@ -133,7 +133,7 @@ def test_gates_against_a_direct_computation(model_and_corpus, one_prefix, empty)
     """m = silu(g) u in Llama: the sign of g as the matrix gives it on the prefix alone, and of u = m / silu(g)."""
     loaded, corpus = model_and_corpus("llama", 40)
     settings = Settings(per_key=40, one_prefix_per_sentence=one_prefix, include_empty_prefix=empty)
-    found = find_triggers(loaded, corpus, settings, Batches(tokens=50, block_sentences=11))
+    found = find_triggers(loaded, corpus, settings, Batching(tokens=50, block_sentences=11))
     seen = set()
     for side in (found, found.negative):
         assert (np.abs(side.gate) == (side.sentence >= 0)).all()
@@ -162,7 +162,7 @@ def factors(loaded, layer, ids, memory):
 
 
 def test_memories_without_a_gate_have_no_sign_of_one(model_and_corpus):
-    found = find_triggers(*model_and_corpus("gpt2", 12), Settings(per_key=4), Batches())
+    found = find_triggers(*model_and_corpus("gpt2", 12), Settings(per_key=4), Batching())
     for side in (found, found.negative):
         assert side.gate.dtype == np.int8
         assert not side.gate.any() and not side.up.any()
@@ -170,7 +170,7 @@ def test_memories_without_a_gate_have_no_sign_of_one(model_and_corpus):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2-relu"])
 def test_written_and_read_back(model_and_corpus, tmp_path, kind):
-    found = find_triggers(*model_and_corpus(kind, 12), Settings(per_key=3), Batches())
+    found = find_triggers(*model_and_corpus(kind, 12), Settings(per_key=3), Batching())
     found = replace(found, attributes={"model_hash": "one"})
     write_triggers(tmp_path / "triggers.h5", found)
     back = read_triggers(tmp_path / "triggers.h5", {"model_hash": "one"})
@@ -207,7 +207,7 @@ def test_coefficients_that_are_no_numbers_are_refused(model_and_corpus, kind, ch
     loaded, corpus = model_and_corpus(kind, 5)
     change(loaded)
     with pytest.raises(UserError, match="not finite"):
-        find_triggers(loaded, corpus, Settings(), Batches())
+        find_triggers(loaded, corpus, Settings(), Batching())
 
 
 STEP = 2**-14  # between two numbers from 1 to 2 with 15 significant binary digits
@@ -247,7 +247,7 @@ def test_neither_batches_nor_rounding_decide_between_tied_prefixes(model_and_cor
         generator = torch.Generator().manual_seed(seed)
         noisy = [(matrix, partial(round_otherwise, generator)) for matrix in matrices if seed]
         with after(*noisy):
-            batching = Batches(tokens=tokens, block_sentences=block)
+            batching = Batching(tokens=tokens, block_sentences=block)
             found.append(find_triggers(loaded, corpus, Settings(per_key=20), batching))
     crowded = found[0].negative if kind == "gpt2" else found[0]
     assert tied_first(crowded.coefficient[: found[0].layer_offset[1]]).mean() > 0.9

@@ -7,8 +7,9 @@ import pytest
 import torch
 from support import prove_into
 
+from ffkv.activations.batches import Batching
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Corpus, Triggers
+from ffkv.base.settings import Corpus, Triggers
 from ffkv.branches.values.project import project
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
@@ -128,7 +129,7 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     write_corpus(tmp_path / "corpus.h5", encoded, find_beginning(tokenizer, "auto").ids, True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Triggers(per_key=50, include_empty_prefix=True, shared_prefixes_compete="per_sentence")
-    found = find_triggers(loaded, corpus, settings, Batches())
+    found = find_triggers(loaded, corpus, settings, Batching())
 
     reference = np.load(oracle / "triggers.npz")
     coefficient, position, sentence = (

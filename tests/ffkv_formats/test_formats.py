@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ffkv.base.errors import UserError
-from ffkv.run.export import neuron_record, parquet
+from ffkv.run.export import parquet
 from ffkv.run.export.job import write_json
 from ffkv.run.export.records import (
     BINS,
@@ -21,14 +21,13 @@ from ffkv.run.export.records import (
     Record,
     Text,
     ValueLogits,
-    by_quantile,
     histograms,
     number,
     numbers,
     shortest,
 )
 from ffkv.run.export.selection import Selection
-from ffkv_formats import circuit_tracer, neuronpedia, saedashboard, transluce
+from ffkv_formats import circuit_tracer, neuron_record, neuronpedia, saedashboard, transluce
 from ffkv_formats.circuit_tracer_graphs import feature_number
 from ffkv_formats.delphi import WINDOW, split, windows
 from ffkv_formats.notebook import harmless
@@ -176,7 +175,7 @@ def test_numbers_are_short_and_exact():
 
 
 def test_quarters_and_intervals():
-    groups = by_quantile(SAMPLE, 2, random())
+    groups = neuron_record.by_quantile(SAMPLE, 2, random())
     tops = [[own.values.max() for own in group] for group in groups]
     assert [len(group) for group in groups] == [2] * 4
     assert all(max(a) < min(b) for a, b in itertools.pairwise(tops))
@@ -188,7 +187,7 @@ def test_quarters_and_intervals():
         assert 1 <= len(each.examples) <= 3
         assert all(each.low < own.values[token] <= each.high for own, token in each.examples)
     assert by_interval(DEAD.sample, random(), 3) == []
-    assert by_quantile([], 3, random()) == [[], [], [], []]
+    assert neuron_record.by_quantile([], 3, random()) == [[], [], [], []]
 
 
 def test_transluce_gets_no_empty_list():

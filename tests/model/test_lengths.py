@@ -8,9 +8,10 @@ import torch
 from support import random_checkpoint, random_sentences, word_tokenizer
 from transformers import AutoModelForCausalLM
 
+from ffkv.activations.batches import Batching
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Batches, Corpus, Model, Triggers
+from ffkv.base.settings import Corpus, Model, Triggers
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.config import rotary_bounds
@@ -131,12 +132,12 @@ def test_a_run_is_refused_if_its_own_rows_are_not_read_as_their_prefixes_are(pro
     handle = spoil(loaded, change)
     try:
         with pytest.raises(UserError, match=remedy):
-            find_triggers(loaded, corpus, Triggers(), Batches())
+            find_triggers(loaded, corpus, Triggers(), Batching())
         if change is of_neighbours:  # the remedy that the message names
-            find_triggers(loaded, corpus, Triggers(), Batches(tokens=1))
+            find_triggers(loaded, corpus, Triggers(), Batching(tokens=1))
     finally:
         handle.remove()
-    find_triggers(loaded, corpus, Triggers(), Batches())
+    find_triggers(loaded, corpus, Triggers(), Batching())
 
 
 WORDS = ["<bos>", "<|endoftext|>", "</s>", *[f"w{i}" for i in range(57)]]

@@ -6,7 +6,7 @@ the number of shards, because the last digits of a forward pass depend on the sh
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +14,23 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Batches
+from ffkv.base.settings import Batches as Settings
 from ffkv.base.steps import WHOLE, Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
-from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.checkpoint.load import TOKENS_ON_CPU, LoadedModel
 from ffkv.model.discover.lengths import steady_length
 
 CACHE = 2**20  # bytes that the cache of one core holds
 EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
+
+
+class Batching(NamedTuple):
+    """How sentences become batches, see the settings `batches`."""
+
+    tokens: int = TOKENS_ON_CPU  # maximum number per batch, padding included
+    block_sentences: int = Settings().block_sentences
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
@@ -32,7 +39,7 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
 
 
-def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batches) -> None:
+def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batching) -> None:
     """Proves on the run's own device that the longest sentence is read as its beginnings are, alone and in a batch.
 
     Raises UserError if coefficients of a prefix depend on what follows it, or on what is read beside it.
@@ -50,7 +57,7 @@ def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batches) -> Non
         )
 
 
-def batches_of(competing: CompetingPrefixes, batching: Batches, shard: Part = WHOLE) -> Iterator[np.ndarray]:
+def batches_of(competing: CompetingPrefixes, batching: Batching, shard: Part = WHOLE) -> Iterator[np.ndarray]:
     """Yields the sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out."""
     corpus = competing.corpus
     for block in blocks(len(corpus), batching.block_sentences, shard):

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from torch import Tensor
 
-from ffkv.activations.batches import blocks, check_longest
+from ffkv.activations.batches import Batching, blocks, check_longest
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.prefix_file import KIND, SampledPrefixes, Storage, storage_of, write_linked
 from ffkv.activations.resume import has_identity, identity
@@ -19,7 +19,6 @@ from ffkv.base.files.atomic import remove
 from ffkv.base.files.stored import block_folder, sum_path
 from ffkv.base.lookup import exists, find
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Batches
 from ffkv.base.steps import Part
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
@@ -59,7 +58,7 @@ def write_shard(
     corpus: Corpus,
     sample: tuple[np.ndarray, np.ndarray],
     keep: Sequence[str],
-    batching: Batches,
+    batching: Batching,
     shard: Part,
     attributes: dict[str, Any],
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ffkv.activations import triggers
+from ffkv.activations.batches import Batching
 from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import draw_prefixes, write_shard
 from ffkv.activations.steps import TRIGGERS
@@ -18,7 +19,7 @@ from ffkv.base.settings import Batches, Prefixes, Section
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.load import LoadedModel, load_for
 
 
 @torch.no_grad()
@@ -51,12 +52,13 @@ def find_triggers(
         >>> triggers.coefficient.shape  # [memory, rank]
         (256, 3)
     """
-    loaded, split = _load(model, corpus, work)
+    loaded, split, cut = _load(model, corpus, work, batching)
     attributes = {**_attributes(loaded, split, settings, batching), "shard": work.part.index, "shards": work.part.count}
     saved = None
     if progress_file is not None:
-        saved = ProgressFile(Path(progress_file), identity(TRIGGERS.code, attributes, loaded.device), save_every)
-    shard_triggers = triggers.find_triggers(loaded, split, settings, batching, work.part, saved)
+        known = identity(TRIGGERS.code, {**attributes, "batches": cut}, loaded.device)
+        saved = ProgressFile(Path(progress_file), known, save_every)
+    shard_triggers = triggers.find_triggers(loaded, split, settings, cut, work.part, saved)
     return replace(shard_triggers, attributes=attributes)
 
 
@@ -89,7 +91,7 @@ def sample_prefixes(
         ...     "results/tiny/model", "results/tiny/corpus/validation.h5", "sample.h5", ffkv.settings.Prefixes(count=10)
         ... )
     """
-    loaded, split = _load(model, corpus, work)
+    loaded, split, cut = _load(model, corpus, work, batching)
     sample = draw_prefixes(split.lengths, settings.count, settings.sample, seed)
     attributes = {
         **_attributes(loaded, split, settings, batching),
@@ -98,12 +100,13 @@ def sample_prefixes(
         "sampled": len(sample[0]),
     }
     keep = [*states, *settings.extra_states]
-    write_shard(Path(output), loaded, split, sample, keep, batching, work.part, attributes)
+    write_shard(Path(output), loaded, split, sample, keep, cut, work.part, attributes)
 
 
-def _load(model: Path | str, corpus: Path | str, work: Work) -> tuple[LoadedModel, Corpus]:
-    loaded = load(Path(model), work.device, work.max_memory, work.trust_remote_code)
-    return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
+def _load(model: Path | str, corpus: Path | str, work: Work, batching: Batches) -> tuple[LoadedModel, Corpus, Batching]:
+    loaded = load_for(model, replace(work, batch_tokens=batching.tokens))
+    cut = Batching(loaded.batch_tokens, batching.block_sentences)
+    return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash}), cut
 
 
 def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Batches) -> dict[str, Any]:

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.activations.batches import Batch, batches_of, check_longest, describe, in_cache
+from ffkv.activations.batches import Batch, Batching, batches_of, check_longest, describe, in_cache
 from ffkv.activations.resume import STATISTICS, ProgressFile, on_host, resuming
 from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import PLACES, TopT, unpack
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
 from ffkv.base.errors import UserError
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.base.steps import WHOLE, Part
 from ffkv.base.terminal import say
@@ -42,7 +41,7 @@ def find_triggers(
     loaded: LoadedModel,
     corpus: Corpus,
     settings: TriggerSettings,
-    batching: Batches,
+    batching: Batching,
     shard: Part = WHOLE,
     progress_file: ProgressFile | None = None,
 ) -> Triggers:

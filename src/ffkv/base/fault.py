@@ -38,6 +38,10 @@ class DoesNotFit(UserError):
     """A disk or a quota has no space for an output."""
 
 
+class BatchTooLarge(UserError):
+    """The memory has no space for a batch that a model is to read."""
+
+
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an error and the errors that it came from, each once, the outermost first."""
     seen: set[int] = set()
@@ -171,10 +175,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in WORDS)
 
 
-def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
+def out_of_memory(error: BaseException, weights: float = 0.0, kind: type[UserError] = UserError) -> UserError:
     """Makes the message about an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
 
-    `weights`: bytes of the model's weights; 0 if no model is loaded.
+    `weights`: bytes of the model's weights; 0 if no model is loaded. `kind`: of the error.
     """
     reason = " ".join(str(error).split())[:300]
     reason = f" ({reason})" if reason else ""
@@ -185,7 +189,7 @@ def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
         there = ", ".join(f"GPU {gpu} has {_gib(total)}, {_gib(free)} free" for gpu, (free, total) in enumerate(states))
     else:
         there = f"{_gib(free_memory())} of the machine's memory is free"
-    return UserError(
+    return kind(
         f"The memory does not suffice{reason}.{needed} Now {there}. What helps: model.dtype bfloat16 (half the weights);"
         " fewer batches.tokens; model.max_memory (keeps weights on other GPUs, in the CPU's memory and on the"
         " disk); model.gpus (more GPUs for a job); model.device cpu; fewer jobs at the same time; more shards or layer_groups."

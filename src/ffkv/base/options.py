@@ -1,21 +1,27 @@
 """Options of the subcommands. Options that are settings take their default, limits and help from the settings."""
 
 import functools
+import gc
 import shlex
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
+from ffkv.base.fault import BatchTooLarge
 from ffkv.base.process import runtime
 from ffkv.base.settings import Inputs, Jobs, Model, Section, section
 from ffkv.base.settings.messages import refusal
 from ffkv.base.steps import FOR_READERS, Part, Step, Work
+from ffkv.base.terminal import say
+
+HALVINGS = 4  # of the tokens per batch, at most
 
 
 class InputPath(click.Path):
@@ -150,9 +156,9 @@ def _taken(model: type[Section], names: Sequence[str], given: dict[str, Any]) ->
 def _option(model: type[Section], name: str) -> Callable:
     field, option = model.model_fields[name], option_name(model.__name__.lower(), name)
     annotation: Any = field.annotation
-    if get_origin(annotation) is UnionType:  # a setting that may be missing: `int` of `int | None`
+    if get_origin(annotation) in (Union, UnionType):  # a setting that may be missing: `int` of `int | None`
         types = [one for one in get_args(annotation) if one is not type(None)]
-        annotation = types[0] if len(types) == 1 else annotation
+        annotation = types[0] if len(types) == 1 else str  # of several types, text is read
     origin, inside = get_origin(annotation), get_args(annotation)
     mapping, many = origin is dict, origin in (dict, list)
     flag = f"{flag_of(option)}/{flag_of(f'no_{option}')}" if annotation is bool else flag_of(option)
@@ -171,10 +177,10 @@ def _option(model: type[Section], name: str) -> Callable:
                 pairs = [(key, item) for key, _, item in (each.partition("=") for each in value)]
                 several = {key: [item for other, item in pairs if other == key] for key, _ in pairs}
                 value = several if get_origin(inside[1]) is list else dict(pairs)
-            TypeAdapter(limits).validate_python(value)
+            checked = TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
-        return value
+        return checked if annotation is str else value
 
     needed = field.is_required()
     return click.option(
@@ -291,4 +297,22 @@ def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
         sections = {name: _taken(section_of(of, name), keys, given) for name, keys in chosen.items()}
         return {**({"work": Work(**work)} if work else {}), **sections, **given}
 
-    return _with(options, hand_over)
+    return lambda command: _with(options, hand_over)(functools.wraps(command)(functools.partial(_with_room, command)))
+
+
+def _with_room(command: Callable, work: Work | None = None, **given: Any) -> None:
+    """Calls the command of a step. If a batch does not fit into the memory, calls it again with half as many tokens per batch."""
+    while True:
+        try:
+            return command(**given, **({"work": work} if work else {}))
+        except Exception as error:
+            too_large = isinstance(error, BatchTooLarge) or type(error).__name__ == "OutOfMemoryError"  # torch's
+            if work is None or work.halvings == HALVINGS or not too_large:
+                raise
+            reason = " ".join(str(error).split())[:200]
+        gc.collect()  # what the failed call held
+        work = replace(work, halvings=work.halvings + 1)
+        say(
+            f"The memory does not suffice for a batch ({reason}). It begins again, with half as many tokens per batch.",
+            error=True,
+        )

@@ -6,7 +6,7 @@ A rule takes its options and its reruns from this description, and the command t
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ffkv.base.dependencies import code_hash
 from ffkv.base.errors import UserError
@@ -102,9 +102,10 @@ class Work:
     Attributes:
         device: "auto", "cpu", "cuda" or "cuda:1".
         max_memory: the setting `model.max_memory`.
-        batch_tokens: maximum number of tokens per batch, with padding.
+        batch_tokens: maximum number of tokens per batch, with padding; or "auto", see the setting `batches.tokens`.
         part: the shard of the corpus, or the group of layers.
         trust_remote_code: whether the checkpoint's own code may run, if the model needs it.
+        halvings: how often `batch_tokens` is halved, because a GPU had too little memory.
     Examples:
         >>> ffkv.Work(device="cpu", part=ffkv.Part(0, 2)).part  # the first of two groups of layers
         Part(index=0, count=2)
@@ -112,6 +113,7 @@ class Work:
 
     device: str = "auto"
     max_memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    batch_tokens: int = 1024
+    batch_tokens: int | Literal["auto"] = "auto"
     part: Part = WHOLE
     trust_remote_code: bool = False
+    halvings: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -92,12 +93,11 @@ class Given:
 
         return load_head(self.files["model"], device or self.work.device, kind, self.work.trust_remote_code)
 
-    def model(self, device: str = "") -> "LoadedModel":
-        """Loads the model, with its blocks. `device`: see `head`."""
-        from ffkv.model.checkpoint.load import load
+    def model(self, gradients: bool = False, **other: Any) -> "LoadedModel":
+        """Loads the model, with its blocks. `gradients`: whether it is differentiated. `other`: attributes of another work, such as `device`."""
+        from ffkv.model.checkpoint.load import load_for
 
-        work = self.work
-        return load(self.files["model"], device or work.device, work.max_memory, work.trust_remote_code)
+        return load_for(self.files["model"], replace(self.work, **other), gradients)
 
     def running(self, whole: bool = False) -> "AbstractContextManager[Running]":
         """Loads the model to change it while it runs, in float32, see `ffkv.model.effects.rerun.running`."""

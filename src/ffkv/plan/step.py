@@ -224,7 +224,10 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
     values in float64).
     """
     shape, driver = run.shape, 5e8
-    batch = 4 * run.settings.batches.tokens * (8 * max(shape.memories) + 12 * shape.width)
+    tokens = run.settings.batches.tokens
+    batch = (
+        4 * (1024 if tokens == "auto" else tokens) * (8 * max(shape.memories) + 12 * shape.width)
+    )  # `auto`: at least
     exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
     return {
         "weights": float(shape.parameters * shape.itemsize),

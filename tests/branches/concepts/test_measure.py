@@ -1,6 +1,7 @@
 """From texts to tables: what is read, on models of several kinds; rules; planted memories; the choice of layers."""
 
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -62,10 +63,10 @@ def assert_states(loaded, own, found):
 @pytest.mark.parametrize("largest", [False, True])
 def test_coefficients_and_residuals_are_those_of_the_model(load_kind, kind, largest):
     """Texts of several lengths in one batch, one of them the beginning of another one, give what each gives alone."""
-    loaded, rows = load_kind(kind), texts_of(3, 9, 5, 7)
+    loaded, rows = replace(load_kind(kind), batch_tokens=20), texts_of(3, 9, 5, 7)
     rows.append(rows[1][:4])
     own = task(rows=rows, counted=[len(row) - 1 for row in rows] if largest else None)
-    (found,) = read_tasks(loaded, [own], 20)
+    (found,) = read_tasks(loaded, [own])
     assert_states(loaded, own, found)
 
 
@@ -85,11 +86,11 @@ def test_tasks_that_share_texts_are_read_in_one_pass(load_kind, kind, largest):
         seen.extend(ids.tolist())
 
     with loaded.model.register_forward_pre_hook(count, with_kwargs=True):
-        together = [*read_tasks(loaded, tasks, 1000)]
+        together = [*read_tasks(loaded, tasks)]
     assert len(seen) == 5 and {tuple(row[:5]) for row in seen} == {tuple(row[:5].tolist()) for row in (a, b, c, d, e)}
     for own, found in zip(tasks, together, strict=True):
         assert_states(loaded, own, found)
-        for states, alone in zip(found, *read_tasks(loaded, [own], 1000), strict=True):
+        for states, alone in zip(found, *read_tasks(loaded, [own]), strict=True):
             for one, other in zip(states, alone, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -129,7 +130,7 @@ def test_tables_of_tasks_that_share_texts_are_those_of_each_alone(tiny, tmp_path
 def test_states_of_a_group_are_gone_before_the_next_one_is_read(load_kind):
     loaded, rows = load_kind("gpt2"), texts_of(3, 4, 5)
     groups = group_tasks([task(rows=rows[:1]), task(rows=rows[1:2])], 9)
-    states, kept = (each for group in groups for each in read_tasks(loaded, group, 99)), []
+    states, kept = (each for group in groups for each in read_tasks(loaded, group)), []
     for m, _ in states:
         assert not any(each() is not None for each in kept)
         kept.append(weakref.ref(m[0].base))

@@ -113,8 +113,8 @@ def fake_model(monkeypatch, tmp_path):
 
     anatomy = SimpleNamespace(identity=identity, layers=range(3))
     monkeypatch.setattr(ffkv.branches.given, "read_anatomy", lambda folder: anatomy)
-    model = SimpleNamespace(model=torch.nn.Module())
-    monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda *_: model)
+    model = SimpleNamespace(model=torch.nn.Module(), batch_tokens=64)
+    monkeypatch.setattr(ffkv.model.checkpoint.load, "load_for", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)
     monkeypatch.setattr(ffkv.activations.last_token, "branches", lambda *_: True)
     return identity

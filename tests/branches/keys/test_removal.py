@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from support import random_sentences
 
+from ffkv.activations.batches import Batching
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Corpus, Model
+from ffkv.base.settings import Corpus, Model
 from ffkv.base.settings import Triggers as Settings
 from ffkv.branches.keys.removal import choose_positions, precision_row, relative_changes, rescore
 from ffkv.branches.keys.tables import PRECISION, REMOVED
@@ -143,9 +144,9 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     write_corpus(tmp_path / "corpus.h5", encoded, [0], True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Settings(per_key=5, negative=False)
-    rough = find_triggers(loaded, corpus, settings, Batches())
+    rough = find_triggers(loaded, corpus, settings, Batching())
     loaded.model.float()
-    whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Batches())
+    whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Batching())
     for layer in loaded.anatomy.layers:
         coefficients = partial(last_coefficients, loaded, batch_tokens=256)
         keys, found, again = rescore(rough, corpus, layer.index, np.arange(layer.memories), coefficients)

@@ -1,5 +1,7 @@
 """To which experts tokens are sent: read from models of several kinds, against their routers; by hand; planted; and by chance."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -32,8 +34,8 @@ class Sentences:
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2-moe", "gpt-oss"])
 def test_tokens_are_sent_to_the_experts_that_work_on_them_alone(load_kind, kind):
     """Read in batches of several lengths, they are where each sentence alone has coefficients. Two of four experts each."""
-    loaded, corpus, order = load_kind(kind), Sentences([3, 9, 1, 7, 7]), [3, 0, 1, 4, 2]
-    found = read_routing(loaded, corpus, order, 20)
+    loaded, corpus, order = replace(load_kind(kind), batch_tokens=20), Sentences([3, 9, 1, 7, 7]), [3, 0, 1, 4, 2]
+    found = read_routing(loaded, corpus, order)
     for number, sent in found.items():
         layer = loaded.anatomy.layers[number]
         assert sent.shape == (27, 4) and (sent.sum(1) == 2).all()
@@ -48,7 +50,7 @@ def test_tokens_are_sent_to_the_experts_that_work_on_them_alone(load_kind, kind)
 
 def test_tokens_are_sent_where_the_router_has_its_largest_logits(load_kind):
     loaded, corpus = load_kind("mixtral"), Sentences([6])
-    layer, read = loaded.anatomy.layers[1], read_routing(loaded, corpus, [0], 100)[1]
+    layer, read = loaded.anatomy.layers[1], read_routing(loaded, corpus, [0])[1]
     states: list[torch.Tensor] = []
     router = loaded.model.get_submodule(f"{layer.block}.mlp.gate")
     handle = router.register_forward_pre_hook(lambda module, args: states.append(args[0]))

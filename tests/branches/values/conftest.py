@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ffkv.activations.batches import Batching
 from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Batches, Triggers
+from ffkv.base.settings import Triggers
 from ffkv.branches.values.project import compare, project
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
@@ -26,7 +27,7 @@ def worked(detector, loaded_detector, write_corpus):
     corpus_file, values_file = write_corpus(SENTENCES, load_tokenizer(detector)), detector.parent / "values.h5"
     corpus = read_corpus(corpus_file)
     triggers = find_triggers(
-        loaded_detector, corpus, Triggers(per_key=4, shared_prefixes_compete="per_sentence"), Batches()
+        loaded_detector, corpus, Triggers(per_key=4, shared_prefixes_compete="per_sentence"), Batching()
     )
     values = read_values(values_file)
     projections, ranks = project(

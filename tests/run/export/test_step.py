@@ -87,7 +87,7 @@ def values_of(text: bytes) -> list[float]:
 
 
 def test_a_kill_between_two_files_keeps_the_first(run, whole, tmp_path, monkeypatch):
-    from ffkv.run.export import neuron_record
+    from ffkv_formats import neuron_record
 
     written, own = [], neuron_record.neuron_record
 
@@ -289,14 +289,14 @@ def test_without_the_package_of_formats_the_help_and_the_refusals_name_it():
     run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     helped, refused, raised = run.stdout.splitlines()
     install = "More are in the package ffkv-formats. In a clone of ffkv: pip install ./packages/ffkv-formats"
-    assert "--format [neuron-record|parquet] " in helped and f"The format of the other tool. {install} " in helped
-    assert "'neuronpedia' is not one of 'neuron-record', 'parquet'." in refused and refused.endswith(install)
-    assert raised == f"There is no format 'neuronpedia'. There are neuron-record, parquet. {install}"
+    assert "--format [parquet] " in helped and f"The format of the other tool. {install} " in helped
+    assert "'neuronpedia' is not 'parquet'." in refused and refused.endswith(install)
+    assert raised == f"There is no format 'neuronpedia'. Choose one of: parquet. {install}"
 
 
 def test_with_the_package_nobody_is_told_to_install_it():
     assert "ffkv-formats" not in CliRunner().invoke(commands.export, ["--help"]).output
-    with pytest.raises(UserError, match=r"There is no format 'pickle'\. There are .*, transluce\.$"):
+    with pytest.raises(UserError, match=r"There is no format 'pickle'\. Choose one of: .*, transluce\.$"):
         find_format("pickle")
 
 

@@ -260,9 +260,7 @@ def test_opening_reads_two_small_files(folder, monkeypatch):
 def test_the_model_is_loaded_from_the_run(run, monkeypatch):
     from ffkv.model.checkpoint import load
 
-    monkeypatch.setattr(
-        load, "load", lambda folder, device, trust_remote_code: load.LoadedModel(folder, run.anatomy, device)
-    )
+    monkeypatch.setattr(load, "load_for", lambda folder, work: load.LoadedModel(folder, run.anatomy, work.device))
     model = run.model("cpu")
     assert (model.model, model.folder, model.device) == (run.folder / "model", run.folder / "model", "cpu")
     assert run.model("cpu") is model

@@ -1,6 +1,6 @@
 """The formats of other tools: each module writes one, and `ffkv export` finds it by its entry point.
 
-`neuronpedia`, `saedashboard`, `delphi`, `transluce` and `circuit_tracer` write what the tool's own code reads.
+`neuron_record`, `neuronpedia`, `saedashboard`, `delphi`, `transluce` and `circuit_tracer` write what the tool's own code reads.
 `circuit_tracer_graphs` writes the graph of a prompt (the door `ffkv.graph_formats`).
 `jacobian_lens` writes no memories, but the lens of a run. `notebook` gives arguments of CircuitsVis instead of files.
 `shared` has what several formats use.

@@ -288,8 +288,9 @@ def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
 class Batches(Section):
     """How sentences become the batches that the model reads. The number of shards does not change them."""
 
-    tokens: Whole = Field(1024, ge=1)
-    """Maximum number of tokens per batch, padding included. It limits the memory that a job needs."""
+    tokens: Annotated[Whole, Field(ge=1)] | Literal["auto"] = "auto"
+    """Maximum number of tokens per batch, padding included. It limits the memory that a job needs. `auto`: 1,024 on a CPU;
+    on a GPU up to 16,384, if its memory allows. A job whose GPU has too little memory tries again with half as many."""
     block_sentences: Whole = Field(2048, ge=1)
     """Number of sentences per block. The sentences of a block are sorted by length, so that those of a batch are about
     equally long. All blocks of a corpus but the last have this size."""

@@ -84,7 +84,7 @@ def make_graph(
     for subject in telling.subjects if nodes["layer"].nunique() > 1 else ():
         ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)
         places = nodes[["layer", "memory"]].assign(position=ids.shape[1] - 1)
-        found.append(edges(running.loaded, ids, places, places, batch_tokens=running.batch_tokens).edges)
+        found.append(edges(running.loaded, ids, places, places).edges)
     if found:
         paths = pd.concat(found).groupby(["source", "target", "factor"], sort=False)[[*MEASURED]].mean().reset_index()
     return {"graph_sets": sets, "graph_nodes": nodes, "graph_edges": between, "graph_paths": paths}

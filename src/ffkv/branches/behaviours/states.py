@@ -33,8 +33,9 @@ def read_behaviour(given: Given, settings: Behaviour) -> PromptStates:
     frame, examples = stored.used(given.table("encode", given.identity)), given.triggers
     own = frame.iloc[stored.rows_of_shard(len(frame), given.work.part)]
     attributes = {**examples.attributes, "settings": settings.model_dump(), "shard": given.work.part.index}
-    how = (examples.mean, settings.baseline, given.work.batch_tokens, attributes)
-    return read_states(given.model(), given.head(), stored.encoded(own), *how, settings.frozen)
+    loaded = given.model(gradients=True)
+    how = (examples.mean, settings.baseline, loaded.batch_tokens, attributes)
+    return read_states(loaded, given.head(), stored.encoded(own), *how, settings.frozen)
 
 
 SUMMED = ("difference", "patch_difference", "screen", "frozen_screen")  # over the rows of a prompt

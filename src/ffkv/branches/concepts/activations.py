@@ -32,7 +32,7 @@ def group_tasks(tasks: Sequence[Task], most: int) -> Iterator[list[Task]]:
     yield from [group] if group else []
 
 
-def read_tasks(loaded: LoadedModel, tasks: Sequence[Task], batch_tokens: int) -> Iterator[tuple[States, States]]:
+def read_tasks(loaded: LoadedModel, tasks: Sequence[Task]) -> Iterator[tuple[States, States]]:
     """Reads coefficients m and residuals r = o - y of every layer at what counts of each text, as the trigger pass reads them.
 
     Of several tokens, each memory and each coordinate has its largest number. A text of several tasks is read once, and so is one with
@@ -61,7 +61,7 @@ def read_tasks(loaded: LoadedModel, tasks: Sequence[Task], batch_tokens: int) ->
         found.append((place[layer.index], own))
 
     with tap(loaded.model, layers, "myo") as run:
-        for each in passes(loaded, rows, batch_tokens):
+        for each in passes(loaded, rows, loaded.batch_tokens):
             run(each.ids, partial(receive, each.ends, counted[each.numbers]))
             for (place, _), values in zip(found, to_host([values for _, values in found]), strict=True):
                 place[each.numbers] = values

@@ -48,7 +48,7 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
         say(f"{measured} Left out: " + " ".join(problems), error=True)
     loaded, processes, offset = given.model(), torch.get_num_threads(), given.anatomy.layer_offset
     groups = group_tasks([task for _, task in tasks if isinstance(task, Task)], TOGETHER * settings.texts)
-    states = (each for group in groups for each in read_tasks(loaded, group, given.work.batch_tokens))
+    states = (each for group in groups for each in read_tasks(loaded, group))
     made: list[list[dict]] = [[], [], [], []]
     with progress(len(tasks), "tasks", given.name) as bar:
         for name, task in tasks:

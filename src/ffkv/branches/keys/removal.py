@@ -52,7 +52,7 @@ def remove_tokens(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.Da
 
     def coefficients(rows: list[np.ndarray], memories: np.ndarray) -> np.ndarray:
         with progress(len(rows), "prefixes", "token removal") as bar:
-            return last_coefficients(loaded, rows, memories, given.work.batch_tokens, branching, bar.update)
+            return last_coefficients(loaded, rows, memories, loaded.batch_tokens, branching, bar.update)
 
     counts = [*map(len, memories)]
     flat = np.concatenate(memories) + np.repeat(examples.layer_offset[given.layers], counts)
@@ -72,7 +72,7 @@ def measure_precision(given: Given, settings: Keys = Keys(), seed: int = 0) -> p
 
     examples, sentences, rows = given.triggers, given.train, []
     loaded, most = given.model(), min(settings.per_layer, PRECISION_KEYS)
-    coefficients = partial(last_coefficients, loaded, batch_tokens=given.work.batch_tokens)
+    coefficients = partial(last_coefficients, loaded, batch_tokens=loaded.batch_tokens)
     with running_in_float32(loaded.model):
         for layer in given.each_layer("float32"):
             keys = sample_keys(examples, layer, most, seed)

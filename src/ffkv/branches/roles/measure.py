@@ -182,7 +182,7 @@ def measure_roles(
     The weights are read on the CPU, in float32. No text is read but that of trigger examples. `seed`: of the permutations.
     Returns the tables `BY_MEMORY`, `BY_LAYER`, `TYPES_BY_LAYER` and `SIGN_CASES`.
     """
-    loaded = given.model("cpu")
+    loaded = given.model(device="cpu")
     head = given.head(given.projections.attributes["projection"], "cpu")
     readout_of = _readouts(head, loaded.anatomy, given.train, settings)
     parts = [

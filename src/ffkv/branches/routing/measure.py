@@ -39,7 +39,7 @@ def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str,
             name: np.concatenate([label_tokens(given.train, sentence, rule) for sentence in sentences])
             for name, rule in find_rules(settings.patterns, "").items()
         }
-        routing = read_routing(given.model(), given.train, sentences, given.work.batch_tokens)
+        routing = read_routing(given.model(), given.train, sentences)
         for layer, sent in routing.items():
             place, counts = {"layer": layer}, sent.sum(0)
             load.append(place | load_of(sent))
@@ -50,9 +50,7 @@ def measure_routing(given: Given, settings: Routing, seed: int = 0) -> dict[str,
     return {table.name: table.frame(rows) for table, rows in zip((LOAD, EXPERTS, PATTERNS), (load, experts, patterns))}
 
 
-def read_routing(
-    loaded: LoadedModel, corpus: Corpus, sentences: Sequence[int], batch_tokens: int
-) -> dict[int, np.ndarray]:
+def read_routing(loaded: LoadedModel, corpus: Corpus, sentences: Sequence[int]) -> dict[int, np.ndarray]:
     """Reads which experts the tokens of sentences are sent to, by layer with experts [token, expert], in one pass without states.
 
     Tokens that precede every sentence do not count.
@@ -70,7 +68,7 @@ def read_routing(
             read[layer.index][each.tokens, each.expert] = True
 
     with after_banks(loaded.model, banks, note), progress(len(rows), "sentences", "routing") as bar:
-        for batch in batches(lengths, batch_tokens):
+        for batch in batches(lengths, loaded.batch_tokens):
             hooks.forward(loaded.model, ids := pad([rows[row] for row in batch], loaded.device))
             for layer, sent in zip(read, to_host([*read.values()])):
                 for own, row in zip(sent.reshape(*ids.shape, -1), batch.tolist()):

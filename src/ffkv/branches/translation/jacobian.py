@@ -270,7 +270,7 @@ def read_jacobians(
 
 
 def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int, path: Path) -> None:
-    loaded, part, skip = given.model(), given.work.part, settings.skip
+    loaded, part, skip = given.model(gradients=True, batch_tokens=batches.tokens), given.work.part, settings.skip
     anatomy = loaded.anatomy
     if settings.tokens > anatomy.context:
         raise UserError(f"{anatomy.checkpoint} reads {anatomy.context} tokens: set translation.tokens to no more.")
@@ -306,7 +306,7 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
             ids = texts[number]
             sums.positions[place] = len(ids) - 1 - skip
             text = loaded, torch.from_numpy(ids).to(loaded.device), slice(skip, len(ids) - 1)
-            copies = max(2, batches.tokens // settings.tokens)
+            copies = max(2, loaded.batch_tokens // settings.tokens)
             stream, size = random_stream(seed, Purpose.JACOBIAN_SIGNS, number + 1), sums.positions[place]
             along = 2 * stream.integers(0, 2, (d, size)) - 1 if settings.reach == "same" else None
             found = dict(zip(("jacobian", "state", "end"), jacobian_of(*text, copies, along), strict=True))

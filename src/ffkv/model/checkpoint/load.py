@@ -4,11 +4,11 @@ The package ffkv-gguf unpacks a GGUF file once, into a checkpoint of transformer
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -22,6 +22,7 @@ from ffkv.base.process.libraries import collected, listening, replaced
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Dictionary, Model
 from ffkv.base.settings.messages import problems_of
+from ffkv.base.steps import Work
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import ANATOMY_FILE, OF_SETTINGS, Anatomy, read_anatomy_to_run
 from ffkv.model.checkpoint.adapter import merge_adapter
@@ -167,6 +168,9 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
 
 
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})
+TOKENS_ON_CPU = 1024
+TOKENS_ON_GPU = 16_384  # more are not quicker
+BATCH_SHARE = 0.25  # of a GPU's memory without the weights, that a batch may take
 
 
 @dataclass(frozen=True)
@@ -177,11 +181,13 @@ class LoadedModel:
         model: in evaluation mode, where it was placed.
         anatomy: what was proven.
         device: the torch device that reads the ids.
+        batch_tokens: the most tokens per batch, see `tokens_per_batch`.
     """
 
     model: torch.nn.Module
     anatomy: Anatomy
     device: str
+    batch_tokens: int = field(default=TOKENS_ON_CPU, kw_only=True)
 
     @property
     def devices(self) -> list[torch.device]:
@@ -232,6 +238,33 @@ def load(
         )
     record_experts(model)
     return LoadedModel(model, anatomy, placement.device)
+
+
+def load_for(model_folder: Path | str, work: Work, gradients: bool = False) -> LoadedModel:
+    """Loads the model of a model folder for a step, as its `work` says. `gradients`: see `tokens_per_batch`. Raises UserError as `load`."""
+    loaded = load(model_folder, work.device, work.max_memory, work.trust_remote_code)
+    tokens = tokens_per_batch(loaded, work.batch_tokens, gradients)
+    return replace(loaded, batch_tokens=max(1, tokens >> work.halvings))
+
+
+def tokens_per_batch(loaded: LoadedModel, wanted: int | Literal["auto"], gradients: bool = False) -> int:
+    """Returns the most tokens of a batch, as the setting `batches.tokens` says.
+
+    `auto` means 1,024 on a CPU. A GPU gets the largest power of two, from 1,024 to 16,384, with which a batch takes a quarter of the
+    memory that the weights leave: states and coefficients of a layer (of all layers with `gradients`), and logits in float64. It follows
+    from card and model, not from what else runs.
+    """
+    if wanted != "auto":
+        return wanted
+    cards = [device for device in loaded.devices if device.type == "cuda"]
+    if not cards:
+        return TOKENS_ON_CPU
+    layers, width = loaded.anatomy.layers, loaded.anatomy.width
+    of_layer = 4 * (8 * max(layer.memories for layer in layers) + 12 * width)
+    per_token = of_layer * (len(layers) if gradients else 1) + 8 * loaded.anatomy.vocabulary
+    room = min(torch.cuda.mem_get_info(card)[1] - torch.cuda.memory_allocated(card) for card in cards)
+    tokens = max(TOKENS_ON_CPU, int(BATCH_SHARE * room / per_token))
+    return min(TOKENS_ON_GPU, 1 << tokens.bit_length() - 1)
 
 
 def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:

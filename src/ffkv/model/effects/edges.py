@@ -21,7 +21,6 @@ from ffkv.model.tap.change import with_output
 from ffkv.model.tap.hooks import known_state, relative_error
 from ffkv.model.tap.tap import tap
 
-BATCH_TOKENS = 1024  # as the setting batches.tokens
 MEASURED = ("held", "direct", "total", "total_m", "attention")
 PARTS = ("memories", "attention", "embedding", "bias", "error", "constant")
 
@@ -49,13 +48,7 @@ class EdgeTables(NamedTuple):
 
 
 def edges(
-    loaded: LoadedModel,
-    ids: Tensor,
-    sources: pd.DataFrame,
-    targets: pd.DataFrame,
-    *,
-    rerun: bool = True,
-    batch_tokens: int = BATCH_TOKENS,
+    loaded: LoadedModel, ids: Tensor, sources: pd.DataFrame, targets: pd.DataFrame, *, rerun: bool = True
 ) -> EdgeTables:
     """Measures the edges from some memories of a prompt to memories of later layers, at the same token or later ones.
 
@@ -66,7 +59,6 @@ def edges(
         ids: the tokens of the prompt [1, token].
         sources, targets: memories at tokens. Columns: layer, memory, position, from 0.
         rerun: whether the model runs again without each source. Else the columns `total`, `total_m` and `attention` are NaN.
-        batch_tokens: maximum number of tokens per pass. A pass has one source at least.
     Raises:
         UserError: there is no such memory or token; or the model cannot be changed while it runs.
     """
@@ -90,7 +82,7 @@ def edges(
                 )
         if rerun:
             able = np.flatnonzero(sources["layer"] < rows["layer"].max())
-            room = max(1, (batch_tokens // ids.shape[1] - 1) // 2)
+            room = max(1, (loaded.batch_tokens // ids.shape[1] - 1) // 2)  # a pass has one source at least
             for own in (able[start : start + room] for start in range(0, len(able), room)):
                 found[2:, own] = run_without(loaded, ids, seen, sources.iloc[own], written.contributions[own], rows, u)
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])

@@ -21,7 +21,7 @@ from ffkv.base.files.columns import REACHES
 from ffkv.base.steps import Work
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
-from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.load import LoadedModel, load_for
 from ffkv.model.effects.unchanged import TOLERANCE, Unchanged, behind, keeps
 from ffkv.model.effects.unchanged import run_unchanged as run_unchanged
 from ffkv.model.head.head import Head
@@ -201,12 +201,12 @@ def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Runn
     the device, and the number of tokens per pass. `whole`: prefixes are read whole, because more than their last tokens change:
     no keys and values are kept. Raises UserError as `load`.
     """
-    loaded = load(model, work.device, work.max_memory, work.trust_remote_code)
+    loaded = load_for(model, work)
     head = load_head(Path(model), work.device, trust_remote_code=work.trust_remote_code)
     with running_in_float32(loaded.model):
         keeping = not whole and keeps(loaded)
-        reruns = [rerunning(loaded, layer, work.batch_tokens, keeping) for layer in loaded.anatomy.layers]
-        yield Running(loaded, head, keeping, reruns, work.batch_tokens)
+        reruns = [rerunning(loaded, layer, loaded.batch_tokens, keeping) for layer in loaded.anatomy.layers]
+        yield Running(loaded, head, keeping, reruns, loaded.batch_tokens)
 
 
 def changed_ends(

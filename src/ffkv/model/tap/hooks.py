@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.base.fault import is_out_of_memory, out_of_memory
+from ffkv.base.fault import BatchTooLarge, is_out_of_memory, out_of_memory
 from ffkv.model.anatomy import Layer
 
 Hook = Callable[..., Any]
@@ -134,7 +134,7 @@ def forward(model: nn.Module, ids: Tensor, gradients: bool = False, cache: Any =
         # Before transformers 5.24, and in model code beside a checkpoint, it has another name.
         takes = inspect.signature(model.forward).parameters
         arguments["cache" if "cache" in takes else "past_key_values"] = cache
-    with torch.set_grad_enabled(gradients), enough_memory(lambda: weight_bytes(model)):
+    with torch.set_grad_enabled(gradients), enough_memory(lambda: weight_bytes(model), BatchTooLarge):
         return model(input_ids=ids, use_cache=False, **arguments)
 
 
@@ -152,13 +152,13 @@ def tried(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
-    """Inside the `with` statement, an error about memory becomes a `UserError`. `weights` tells the weights' bytes."""
+def enough_memory(weights: Callable[[], float], kind: type[UserError] = UserError) -> Iterator[None]:
+    """Inside the `with` statement, an error about memory becomes one of a `kind`. `weights` tells the weights' bytes."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
         if is_out_of_memory(error):
-            raise out_of_memory(error, weights()) from error
+            raise out_of_memory(error, weights(), kind) from error
         raise
 
 

@@ -1,10 +1,8 @@
 """What a format may show of a memory: its texts with a coefficient on every token, its statistics, its tokens.
 
-Random sentences are shown by the strength of their coefficients: a sample of each quarter. Of a value's logits, formats
-show those of the top and bottom tokens, and a histogram of all.
+Of a value's logits, formats show those of the top and bottom tokens, and a histogram of all.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ if TYPE_CHECKING:  # takes seconds to import, and most formats show no logits
 
 GROUP = 64  # memories that are read together
 TEXTS = 2**14  # sentences whose tokens are kept in memory
-QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 BINS = 50  # of the histogram of logits
 
 
@@ -110,19 +107,6 @@ def numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:
 def number(value: float) -> float | None:
     """Returns a number as JSON can hold it, with the fewest digits that give its float32 back."""
     return float(str(np.float32(value))) if np.isfinite(value) else None
-
-
-def by_quantile(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[list[Example]]:
-    """Draws up to `count` examples of each quarter by their highest coefficients, the weakest quarter first."""
-    order = np.argsort([example.values.max() for example in examples], kind="stable")
-    bounds = [round(quantile * len(order)) for quantile in QUANTILES]
-    return [draw([examples[at] for at in order[a:b]], count, generator) for a, b in itertools.pairwise(bounds)]
-
-
-def draw(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Example]:
-    """Draws up to `count` different examples."""
-    chosen = generator.choice(len(examples), min(count, len(examples)), replace=False) if examples else ()
-    return [examples[at] for at in chosen]
 
 
 def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iterator[Record]]:

@@ -69,7 +69,7 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
 def find_format(name: str) -> Format:
     """Returns the format of a name in `FORMATS`. Raises UserError if it has no such name, or its package is broken or not installed."""
     if name not in FORMATS:
-        raise UserError(f"There is no format {name!r}. There are {', '.join(FORMATS)}.{ELSEWHERE}")
+        raise UserError(f"There is no format {name!r}. Choose one of: {', '.join(FORMATS)}.{ELSEWHERE}")
     return load("formats", name)
 
 

@@ -97,7 +97,7 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
         for number in range(done, len(blocks)):
             ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
             on_coefficients = partial(write, blocks[number])
-            for_each_coefficient(model, layers, corpus.bos, ids, run.settings.batches.tokens, on_coefficients)
+            for_each_coefficient(model, layers, corpus.bos, ids, model.batch_tokens, on_coefficients)
             for name in store.sizes:
                 with (store.folder / name).open("rb+") as file:
                     os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import as_path, exists, is_dir, refuse_strange_entries
 from ffkv.base.settings import documents
+from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import EARLIER
@@ -302,12 +303,13 @@ class Run:
             UserError: the model needs code that was not allowed (`ffkv.open`), the checkpoint is gone, its weights have changed,
                 or there is no such device.
         """
-        from ffkv.model.checkpoint.load import load
+        from ffkv.model.checkpoint.load import load_for
         from ffkv.run.results.run_model import RunModel
 
         with _loading:
             if not isinstance(device, str) or device not in self._models:
                 folder = self.folder / "model"
-                loaded = load(folder, device, trust_remote_code=self.trust_remote_code)
+                tokens, trusted = self.settings.batches.tokens, self.trust_remote_code
+                loaded = load_for(folder, Work(device, batch_tokens=tokens, trust_remote_code=trusted))
                 self._models[device] = RunModel(**vars(loaded), folder=folder)
             return self._models[device]

@@ -158,7 +158,7 @@ def _frames(
             for number, line in zip(numbers.tolist(), chosen):
                 found[ends[number] : ends[number + 1], own] = line[: len(ids[number])]
 
-        for_each_coefficient(model, layers, corpus.bos, ids, run.settings.batches.tokens, on_coefficients)
+        for_each_coefficient(model, layers, corpus.bos, ids, model.batch_tokens, on_coefficients)
         return pd.DataFrame(found, index_of(run, piece), names)
 
     yield from map(read, pieces(read_texts(run, model, texts), PIECE_BYTES // (4 * len(names))))
@@ -238,7 +238,7 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
     kinds = {f"{prefix}{name}": kind for prefix, _ in zip(PASSES, passes) for name, kind in COLUMNS.items()}
     kinds |= {"divergence": float} if factors else {}
     found = {name: np.empty(len(following), kind) for name, kind in kinds.items()}
-    for numbers in batches(np.array([len(row) for row in rows], np.int64), run.settings.batches.tokens):
+    for numbers in batches(np.array([len(row) for row in rows], np.int64), model.batch_tokens):
         ids = pad([rows[number] for number in numbers], model.device)
         read = torch.arange(ids.shape[1]) >= first
         read = read & (torch.arange(ids.shape[1]) < torch.from_numpy(first + counts[numbers])[:, None])

@@ -320,8 +320,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         "tokens": prompt.tokens,
     }
     if asked.edges and len(own["contributions"]):
-        tokens = run.settings.batches.tokens
-        question |= _describe_edges(model, ids, position, own["contributions"], asked.edges, tokens)
+        question |= _describe_edges(model, ids, position, own["contributions"], asked.edges)
     changed, effect, divergence = None, None, None
     if factors:
         del states  # they can be large
@@ -333,12 +332,12 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
 
 
 def _describe_edges(
-    model: RunModel, ids: Tensor, position: int, contributions: pd.DataFrame, count: int, batch_tokens: int
+    model: RunModel, ids: Tensor, position: int, contributions: pd.DataFrame, count: int
 ) -> dict[str, Any]:
     """Returns the attributes `EDGES` of `Trace`: of the `count` memories with the largest change of the logit. `ids`: [1, token]."""
     memories = largest(contributions, contributions["logit"], count).sort_values(["layer", "memory"], ignore_index=True)
     memories = memories.assign(position=position)
-    found = effects.edges(model, ids, memories, memories, batch_tokens=batch_tokens)
+    found = effects.edges(model, ids, memories, memories)
     names = memories["name"].to_numpy()
     named = {name: names[found.edges[name]] for name in ("source", "target")}
     return {

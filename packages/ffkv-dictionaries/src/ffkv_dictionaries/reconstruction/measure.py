@@ -76,7 +76,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     sums = {layer.index: Sums(layer, device) for layer, device in zip(layers, _devices(loaded, layers))}
     losses: dict[tuple[int, str], float] = {}
     with progress(len(rows), "sentences", "reconstruction") as bar:
-        for batch in batches(lengths, given.work.batch_tokens):
+        for batch in batches(lengths, loaded.batch_tokens):
             own = [rows[row] for row in batch]
             for name, loss in _losses(loaded, own, beginning, layers, sums, step).items():
                 losses[name] = losses.get(name, 0.0) + loss

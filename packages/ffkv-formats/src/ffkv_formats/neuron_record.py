@@ -4,17 +4,20 @@ Fields: `neuron_explainer/activations/activations.py`; encoding: `neuron_explain
 openai/automated-interpretability.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ffkv.run.export.job import Format, Job, Unit, definitions, folder_unit
-from ffkv.run.export.records import QUANTILES, Example, Record, by_quantile, draw, number, numbers
+from ffkv.run.export.records import Example, Record, number, numbers
 from ffkv.run.export.selection import Group
 from ffkv.run.results.memory_columns import SIDES
 
 RANDOM = 20  # random sentences of a memory: a reader wants 15 for splits of 5
 PER_QUANTILE = 5
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest coefficients of random sentences
 
 
 def neuron_record(record: Record, side: str, generator: np.random.Generator) -> dict[str, Any]:
@@ -35,6 +38,19 @@ def neuron_record(record: Record, side: str, generator: np.random.Generator) -> 
         "kurtosis": None,
         "most_positive_activation_records": [_activation_record(example, sign) for example in top],
     }
+
+
+def by_quantile(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[list[Example]]:
+    """Draws up to `count` examples of each quarter by their highest coefficients, the weakest quarter first."""
+    order = np.argsort([example.values.max() for example in examples], kind="stable")
+    bounds = [round(quantile * len(order)) for quantile in QUANTILES]
+    return [draw([examples[at] for at in order[a:b]], count, generator) for a, b in itertools.pairwise(bounds)]
+
+
+def draw(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Example]:
+    """Draws up to `count` different examples."""
+    chosen = generator.choice(len(examples), min(count, len(examples)), replace=False) if examples else ()
+    return [examples[at] for at in chosen]
 
 
 def _activation_record(example: Example, sign: int = 1) -> dict[str, Any]:
