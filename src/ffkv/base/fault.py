@@ -203,7 +203,7 @@ def _gib(size: float) -> str:
 def explain(error: BaseException) -> tuple[str, int]:
     """Returns what to say of an exception that reached the command line, and the exit code.
 
-    A full disk, a full memory and what the system denies are the user's to mend. Everything else is a defect of ffkv: its traceback, the
+    A full disk, a full memory, a GPU that fails and what the system denies are the user's to mend. Everything else is a defect of ffkv: its traceback, the
     versions and the command are written to a file. The traceback holds code, no variables and no text of the corpus.
     """
     reason = " ".join(str(error).split())[:300]
@@ -214,6 +214,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2
     if is_out_of_memory(error):
         return str(out_of_memory(error)), 2
+    if type(error).__name__ == "AcceleratorError" or reason.startswith(("CUDA error", "CUDA driver error")):  # torch's
+        return f"The GPU failed ({reason}). See `nvidia-smi`, then start again; `model.device: cpu` does without it.", 2
     if words := denied(error):
         return f"The system says: {words} ({reason}). Check rights, disks and `ulimit -a`, then start again.", 2
     try:

@@ -160,6 +160,16 @@ def test_a_pass_without_memory_is_a_message(proven, monkeypatch, error):
     assert explain(error)[1] == 2 and "model.max_memory" in explain(error)[0]
 
 
+def test_a_gpu_that_fails_is_no_defect_of_ffkv():
+    for error in (
+        torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later."),
+        RuntimeError("CUDA error: device not ready"),
+        RuntimeError("CUDA driver error: no device"),
+    ):
+        told, code = explain(error)
+        assert code == 2 and told.startswith("The GPU failed (CUDA ") and "model.device: cpu" in told
+
+
 def test_another_error_stays_what_it_is(proven, monkeypatch):
     model = load(proven("gpt2"), "cpu").model
     with pytest.raises(IndexError):
