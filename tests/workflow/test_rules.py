@@ -147,7 +147,7 @@ def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     of_control = (
         "--per-key 20 --one-prefix-per-sentence --shared-prefixes-compete once --no-include-empty-prefix --negative "
-        "--batch-tokens 1024 --block-sentences 2048 --device auto --no-trust-remote-code --shards 2 --model "
+        "--batch-tokens auto --block-sentences 2048 --device auto --no-trust-remote-code --shards 2 --model "
     )
     assert of_control in commands["triggers"]  # jobs come in any order
     assert "--shards 2 --max-memory cpu=60GiB --model " in commands["triggers"]
