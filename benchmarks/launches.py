@@ -25,7 +25,7 @@ WORK = ffkv.Work(pretended_card.DEVICE, batch_tokens=16_384)
 PROMPTS = ROOT / "configs/prompts/documentation.jsonl"
 STORED = ROOT / "benchmarks/results/launches.csv"
 PAGE = ROOT / "benchmarks/README.md"
-BEGIN, END = "<!-- written by `python -m benchmarks.launches` -->", "<!-- end of the launches -->"
+BEGIN, END = "<!-- written by `python -m benchmarks.launches --store` -->", "<!-- end of the launches -->"
 
 
 class Case(NamedTuple):
@@ -127,18 +127,20 @@ def table(counted: pd.DataFrame, run: Path) -> str:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path, exists=True), default=ROOT / "results/demo")
 @click.option(
-    "--store", is_flag=True, help="Write results/launches.csv, for RUN of configs/tiny.yaml, in place of the table."
+    "--store", is_flag=True, help="Write results/launches.csv and benchmarks/README.md: RUN is of configs/tiny.yaml."
 )
 def main(run: Path, store: bool) -> None:
-    """Counts the steps of a finished RUN, and writes the table in benchmarks/README.md."""
+    """Counts the steps of a finished RUN, and prints the table."""
     configure(1)
     torch_with(1)
-    if store:
-        count(run).to_csv(STORED)
+    counted = count(run)
+    if not store:
+        click.echo(table(counted, run))
         return
+    counted.to_csv(STORED)
     page = PAGE.read_text()
     before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-    PAGE.write_text(f"{before}\n\n{table(count(run), run)}\n\n{after}")
+    PAGE.write_text(f"{before}\n\n{table(counted, run)}\n\n{after}")
 
 
 if __name__ == "__main__":
