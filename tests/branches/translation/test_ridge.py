@@ -49,9 +49,10 @@ def test_the_penalty_has_the_smallest_error_on_left_out_folds(pairs):
         totals.append(total)
     parts = [moments(x[fold == number], y[fold == number]) for number in range(FOLDS)]
     whole = moments(x, y)
-    errors = np.sum([errors_of(whole.plus(part, -1), part) for part in parts], 0)
+    factors = torch.from_numpy(FACTORS)
+    errors = np.sum([errors_of(whole.plus(part, -1), part, factors).numpy() for part in parts], 0)
     np.testing.assert_allclose(errors, totals, rtol=1e-6)
-    best = FACTORS[np.argmin(totals)] * scale(whole.around(*map(torch.from_numpy, (x.mean(0), y.mean(0)))).xx)
+    best = FACTORS[np.argmin(totals)] * float(scale(whole.around(*map(torch.from_numpy, (x.mean(0), y.mean(0)))).xx))
     assert fit(x, y, fold, np.arange(len(x)))[0].penalty == pytest.approx(best, rel=1e-9)
 
 
@@ -96,7 +97,7 @@ def test_states_that_are_all_alike_give_a_map_to_the_mean():
 def test_a_single_pair_says_its_own_y_everywhere():
     """(4 - 3)² + (7 - 3)², whatever the penalty."""
     one, two = moments(np.array([[1.0, 2]]), np.array([[3.0]])), moments(np.eye(2), np.array([[4.0], [7]]))
-    np.testing.assert_allclose(errors_of(one, two), 17)
+    np.testing.assert_allclose(errors_of(one, two, torch.from_numpy(FACTORS)), 17)
     assert scale(torch.zeros(2, 2)) == 1
 
 

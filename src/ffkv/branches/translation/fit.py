@@ -47,12 +47,12 @@ class Moments(NamedTuple):
     y: Tensor  # [output]
     xx: Tensor  # [input, input]
     xy: Tensor  # [input, output]
-    yy: float  # the sum of squares of all outputs
+    yy: Tensor  # the sum of squares of all outputs []
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> "Moments":
         """Sums the pairs of x [n, input] and y [n, output]."""
-        return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, float((y * y).sum()))
+        return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, (y * y).sum())
 
     def plus(self, other: "Moments", sign: int = 1) -> "Moments":
         """Returns the sums over the pairs of both; with sign -1 over those that are not in `other`."""
@@ -63,7 +63,7 @@ class Moments(NamedTuple):
         """Returns the sums of the same pairs, with x [input] and y [output] subtracted from each."""
         xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x) + self.n * torch.outer(x, x)
         xy = self.xy - torch.outer(self.x, y) - torch.outer(x, self.y) + self.n * torch.outer(x, y)
-        yy = self.yy - 2 * float(self.y @ y) + self.n * float(y @ y)
+        yy = self.yy - 2 * (self.y @ y) + self.n * (y @ y)
         return Moments(self.n, self.x - self.n * x, self.y - self.n * y, xx, xy, yy)
 
 
@@ -73,9 +73,10 @@ def fold_of(sentence: np.ndarray) -> np.ndarray:
     return number * FOLDS // max(len(sentences), 1)
 
 
-def scale(xx: Tensor) -> float:
+def scale(xx: Tensor) -> Tensor:
     """Returns the median squared length of a centred coordinate, from their products [input, input]; 1 if it is 0."""
-    return float(xx.diagonal().quantile(0.5)) or 1.0
+    median = xx.diagonal().quantile(0.5)
+    return torch.where(median == 0, 1.0, median)
 
 
 def fit(x: np.ndarray, y: np.ndarray, fold: np.ndarray, order: np.ndarray, device: str = "cpu") -> tuple[Ridge, Ridge]:
@@ -86,12 +87,14 @@ def fit(x: np.ndarray, y: np.ndarray, fold: np.ndarray, order: np.ndarray, devic
     """
     mean_x, mean_y = x.mean(0, dtype=np.float64), y.mean(0, dtype=np.float64)
     centred = [torch.from_numpy(z).to(device) for z in (x - mean_x, y - mean_y, (y - mean_y)[order])]
-    rows = [torch.from_numpy(np.flatnonzero(fold == number)).to(device) for number in np.unique(fold)]
+    _, counts = np.unique(fold, return_counts=True)
+    rows = torch.from_numpy(np.argsort(fold, kind="stable")).to(device).split(counts.tolist())
     parts = [Moments.of(centred[0][own], centred[1][own]) for own in rows]
     whole = functools.reduce(Moments.plus, parts)
-    errors = np.sum([errors_of(whole.plus(part, -1), part) for part in parts if part.n < whole.n], 0)
-    factor = FACTORS[::-1][np.argmin(np.atleast_1d(errors)[::-1])]
-    penalty = float(factor * scale(whole.xx))
+    factors = torch.from_numpy(FACTORS).to(device)
+    of_folds = (errors_of(whole.plus(part, -1), part, factors) for part in parts if part.n < whole.n)
+    errors = sum(of_folds, torch.zeros_like(factors)).cpu().numpy()
+    penalty = float(FACTORS[::-1][np.argmin(errors[::-1])] * scale(whole.xx))
     shrunk = whole.xx + penalty * torch.eye(len(whole.xx), dtype=whole.xx.dtype, device=device)
     products = torch.cat([whole.xy, centred[0].T @ centred[2]], 1)
     weights = np.hsplit(torch.linalg.solve(shrunk, products).cpu().numpy(), 2)
@@ -99,8 +102,8 @@ def fit(x: np.ndarray, y: np.ndarray, fold: np.ndarray, order: np.ndarray, devic
     return own, shuffled
 
 
-def errors_of(train: Moments, held: Moments) -> np.ndarray:
-    """Returns the squared error on `held` of the map that is fitted on `train`, with each of the penalties [penalty].
+def errors_of(train: Moments, held: Moments, factors: Tensor) -> Tensor:
+    """Returns the squared error on `held` of the map that is fitted on `train`, with each penalty [penalty], `factors` times its `scale`.
 
     With the eigenvectors Q and eigenvalues e of xx, the map of a penalty p is Q (Qᵀ xy / (e + p)), so that one decomposition
     serves all of them.
@@ -110,11 +113,8 @@ def errors_of(train: Moments, held: Moments) -> np.ndarray:
     e, q = torch.linalg.eigh(own.xx)
     fitted, found = q.T @ own.xy, q.T @ held.xy
     cross, products = (fitted * found).sum(1), (q.T @ held.xx @ q) * (fitted @ fitted.T)
-    errors = []
-    for penalty in FACTORS * scale(own.xx):
-        shrink = 1 / (e.clamp(min=0) + penalty)
-        errors.append(held.yy - 2 * float(shrink @ cross) + float(shrink @ (products @ shrink)))
-    return np.array(errors)
+    shrink = 1 / (e.clamp(min=0) + factors[:, None] * scale(own.xx))  # [penalty, input]
+    return held.yy - 2 * shrink @ cross + (shrink @ products * shrink).sum(1)
 
 
 COMPARED = 500  # sampled prefixes, at most, on which predictions are compared
