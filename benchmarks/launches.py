@@ -79,7 +79,7 @@ CASES = {
     "values": Case("value", functools.partial(_step, "values project")),
     "composition": Case("prefix and layer", functools.partial(_step, "composition measure")),
     "refinement": Case("prefix and layer", functools.partial(_step, "refinement measure")),
-    "translation, fit": Case("layer", functools.partial(_step, "translation fit")),
+    "translation, fit": Case("layer and reading", functools.partial(_step, "translation fit")),
     "translation": Case("value", functools.partial(_step, "translation measure")),
     "kept memories": Case("choice", functools.partial(_step, "intervention measure", **KEPT)),
     "interventions": Case("change", functools.partial(_step, "intervention measure", **CHANGED)),
