@@ -102,7 +102,8 @@ def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool, a
 
     run = open(results, annotations=annotations)
     collect_memories(run, name, memories, remove=remove)
-    say(f"@{name} has {len(read_kept(run.files).lists.get(list_name(name), {})):,} memories.")
+    count = len(read_kept(run.files).lists.get(list_name(name), {}))
+    say(f"@{name} has {count:,} memor{'y' if count == 1 else 'ies'}.")
 
 
 @click.command()
