@@ -177,14 +177,14 @@ def test_one_thread_at_a_time_loads_a_model(traced, monkeypatch):
     """Of two runs, too: transformers changes classes of its own meanwhile."""
     made, loading, most = traced("gpt2").folder, [], []
 
-    def slow(folder, device, trust_remote_code):
+    def slow(folder, work):
         loading.append(folder)
         time.sleep(0.05)
         most.append(len(loading))
         loading.pop()
         return SimpleNamespace()
 
-    monkeypatch.setattr("ffkv.model.checkpoint.load.load", slow)
+    monkeypatch.setattr("ffkv.model.checkpoint.load.load_for", slow)
     monkeypatch.setattr("ffkv.run.results.run_model.RunModel", lambda **about: about)
     runs = [ffkv.open(made) for _ in range(3)]
     threads = [threading.Thread(target=run.model, args=("cpu",)) for run in runs]
