@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ffkv.base.errors import UserError
-from ffkv.base.options import WRITABLE, allowing, threads_option
+from ffkv.base.options import NEW_FOLDER, WRITABLE, allowing, threads_option
 from ffkv.base.terminal import say
 
 
@@ -19,7 +19,7 @@ from ffkv.base.terminal import say
 )
 @click.option("--socket", "socket_file", type=WRITABLE, help="Listen on this Unix socket instead, for `ssh -L`.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@click.option("--export", "export_folder", type=WRITABLE, help="Write pages as files into this folder instead.")
+@click.option("--export", "export_folder", type=NEW_FOLDER, help="Write pages as files into this folder instead.")
 @click.option(
     "--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token."
 )

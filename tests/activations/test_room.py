@@ -51,6 +51,13 @@ def test_a_number_is_that_number_and_auto_is_what_the_device_takes(memory):
     assert tokens_per_batch(on_cards("cuda:0", "cpu"), "auto") == 16_384
 
 
+@pytest.mark.parametrize("given", ["Auto", "", "0", "-3", "1.5", "99999999999"])
+def test_an_option_that_is_no_number_of_tokens_is_refused(given):
+    refused = CliRunner().invoke(commands.triggers, ["--batch-tokens", given])
+    assert refused.exit_code == 2
+    assert f"'{given}': must be a whole number from 1 to 1000000000, or 'auto'" in refused.output
+
+
 def test_a_step_that_begins_again_has_half_as_many(proven):
     for halvings, expected in enumerate((1024, 512, 256)):
         assert load_for(proven("gpt2"), Work("cpu", halvings=halvings)).batch_tokens == expected
@@ -87,6 +94,7 @@ def test_a_batch_that_is_too_large_is_halved(proven, corpus_for, small_card, com
     many = call(160)
     assert many.exit_code == 0 and many.output.count("half as many tokens per batch") == 2
     assert max(small_card) > 80 and small_card[-1] <= 40
+    assert many.output.count("(CUDA out of memory. Tried to allocate 20.00 MiB.)") == 2  # the reason, and no more
     with h5py.File(tmp_path / "40.h5") as once, h5py.File(tmp_path / "160.h5") as again:
         found = "coefficient" if "coefficient" in once else "o"
         assert np.array_equal(once[found][...], again[found][...])

@@ -72,9 +72,7 @@ def _corrected(quantile: float, skewness: float, n: int) -> float:
     It is the inverse of Hall's cubic g(T) = T + a T² + a² T³ / 3 + skewness / (6 √n), with a = skewness / (3 √n).
     """
     a = skewness / (3 * np.sqrt(n))
-    if abs(a) < 1e-9:
-        return quantile
-    return float((np.cbrt(1 + 3 * a * (quantile - a / 2)) - 1) / a)
+    return quantile if abs(a) < 1e-9 else float((np.cbrt(1 + 3 * a * (quantile - a / 2)) - 1) / a)
 
 
 def difference_of_intervals(

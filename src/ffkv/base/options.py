@@ -60,6 +60,7 @@ class OutputPath(click.Path):
 
 
 WRITABLE = OutputPath(path_type=Path)
+NEW_FOLDER = OutputPath(path_type=Path, file_okay=False)
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
 CORPUS = click.option(
     "--corpus", "corpus_file", type=READABLE, required=True, help="A split of the corpus, corpus/<split>.h5."
@@ -309,10 +310,7 @@ def _with_room(command: Callable, work: Work | None = None, **given: Any) -> Non
             too_large = isinstance(error, BatchTooLarge) or type(error).__name__ == "OutOfMemoryError"  # torch's
             if work is None or work.halvings == HALVINGS or not too_large:
                 raise
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error.__cause__ or error).split())[:200]
         gc.collect()  # what the failed call held
         work = replace(work, halvings=work.halvings + 1)
-        say(
-            f"The memory does not suffice for a batch ({reason}). It begins again, with half as many tokens per batch.",
-            error=True,
-        )
+        say(f"The memory is full ({reason}). The step begins again with half as many tokens per batch.", error=True)

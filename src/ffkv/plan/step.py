@@ -224,10 +224,8 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
     values in float64).
     """
     shape, driver = run.shape, 5e8
-    tokens = run.settings.batches.tokens
-    batch = (
-        4 * (1024 if tokens == "auto" else tokens) * (8 * max(shape.memories) + 12 * shape.width)
-    )  # `auto`: at least
+    tokens = 1024 if run.settings.batches.tokens == "auto" else run.settings.batches.tokens  # `auto`: at least
+    batch = 4 * tokens * (8 * max(shape.memories) + 12 * shape.width)
     exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
     return {
         "weights": float(shape.parameters * shape.itemsize),

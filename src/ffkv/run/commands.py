@@ -16,6 +16,7 @@ from ffkv.base.lookup import read_bytes
 from ffkv.base.options import (
     ANNOTATIONS,
     FOLDER,
+    NEW_FOLDER,
     READABLE,
     WRITABLE,
     all_threads_option,
@@ -102,7 +103,8 @@ def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool, a
 
     run = open(results, annotations=annotations)
     collect_memories(run, name, memories, remove=remove)
-    say(f"@{name} has {len(read_kept(run.files).lists.get(list_name(name), {})):,} memories.")
+    count = len(read_kept(run.files).lists.get(list_name(name), {}))
+    say(f"@{name} has {count:,} memor{'y' if count == 1 else 'ies'}.")
 
 
 @click.command()
@@ -156,7 +158,7 @@ def export(
 @click.argument("results", type=FOLDER)
 @click.argument("file", type=READABLE)
 @setting(Behaviour, *ASKED)
-@click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files, and for a page: index.html.")
+@click.option("--output", type=NEW_FOLDER, help="Folder for the tables, as CSV files, and for a page: index.html.")
 @runs_model
 def causes(
     results: Path, file: Path, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
@@ -180,7 +182,7 @@ def causes(
 @click.argument("results", type=FOLDER)
 @click.argument("labels", required=False, default="")
 @setting(Concept, *(name for name in Concept.model_fields if name != "labels"))
-@click.option("--output", type=WRITABLE, help="Folder for the tables, as CSV files.")
+@click.option("--output", type=NEW_FOLDER, help="Folder for the tables, as CSV files.")
 @runs_model
 def probe(
     results: Path, labels: str, output: Path | None, device: str, allowed: dict[str, Any], threads: int, **options: Any
@@ -227,7 +229,7 @@ def report(results: Path, output: Path) -> None:
 @click.option("--layers", is_flag=True, help="Show every layer and its memories, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead of tables.")
 @click.option("--prompts", type=READABLE, help="Trace each line of this file, in place of TEXT. Needs --output.")
-@click.option("--output", type=WRITABLE, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
+@click.option("--output", type=NEW_FOLDER, help="Folder for the tables of --prompts: CSV files with a column `prompt`.")
 @runs_model
 def trace(
     results: Path,
@@ -318,11 +320,7 @@ OWN_GRAPHS = ("text", "json", "svg")
     show_default=True,
     help=f"text: tables for a terminal; json: all tables; svg: a drawing; graph: the JSON of circuit-tracer's viewer.{ELSEWHERE}",
 )
-@click.option(
-    "--output",
-    type=WRITABLE,
-    help="File to write, in place of printing. Of the format graph, graph-metadata.json beside it lists the graphs of the folder.",
-)
+@click.option("--output", type=WRITABLE, help="File to write; of the format graph, also graph-metadata.json beside it.")
 @runs_model
 def graph(
     results: Path,

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic, write_text
 from ffkv.base.lookup import exists, is_file, read_json
-from ffkv.base.options import READABLE, WRITABLE, also_argument, output_option
+from ffkv.base.options import NEW_FOLDER, READABLE, also_argument, output_option
 from ffkv.base.settings.messages import sentences
 from ffkv.base.settings.yaml_file import read_settings
 from ffkv.base.terminal import emit, say
@@ -85,7 +85,7 @@ def write_start(folder: Path) -> list[Path]:
 
 
 @click.command()
-@click.argument("folder", type=WRITABLE, default=".")
+@click.argument("folder", type=NEW_FOLDER, default=".")
 def init(folder: Path) -> None:
     """Prepare FOLDER for runs: a Snakefile, a commented config.yaml, and profiles for a workstation and for SLURM.
 

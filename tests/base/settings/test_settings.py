@@ -90,6 +90,13 @@ REFUSALS = [
     (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
     (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
     (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
+    *(
+        (
+            one(batches={"tokens": given}),
+            f"batches.tokens is {given!r}: must be a whole number from 1 to 1000000000, or 'auto'",
+        )
+        for given in ("Auto", "12", 0, -3, 1.5, True, None, [1], 10**12)
+    ),
     (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
     (one(keys=[]), "keys is []: must be a mapping of settings ({} for none)"),
     (one(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),

@@ -288,7 +288,8 @@ def test_the_commands_keep_and_print(run):
 
     results = str(run.folder)
     assert call("collect", results, "dates", "L0.0-1", "L1") == "@dates has 4 memories.\n"
-    assert call("collect", results, "dates", "L1", "--remove") == "@dates has 2 memories.\n"
+    assert call("collect", results, "dates", "L1", "L0.1", "--remove") == "@dates has 1 memory.\n"
+    assert call("collect", results, "dates", "L0.1") == "@dates has 2 memories.\n"
     assert call("collect", results, "e\u0301", "@dates").endswith(" has 2 memories.\n")  # it is kept as one letter
     assert call("collect", results, "\u00e9", "@dates", "--remove") == "@\u00e9 has 0 memories.\n"
     ffkv.note(run, "L1.1", "=1+1\nsecond line")

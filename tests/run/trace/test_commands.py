@@ -32,6 +32,16 @@ def call(traced):
     return run
 
 
+def test_too_many_tokens_and_a_file_for_a_folder_are_refused(traced, tmp_path):
+    """A whole vocabulary at every token and layer is millions of rows. A file is no folder for tables."""
+    folder, file = str(traced("gpt2").folder), tmp_path / "file"
+    file.write_text("w5\n")
+    many = CliRunner().invoke(command, [folder, PROMPT, "--top", "1001"])
+    assert many.exit_code == 2 and "'--top': 1001: must be at most 1000" in many.output
+    into = CliRunner().invoke(command, [folder, "--prompts", str(file), "--output", str(file)])
+    assert into.exit_code == 2 and "is a file" in into.output
+
+
 def test_it_prints_the_prediction_the_changes_the_layers_and_the_memories(call, traced):
     printed = call("--off", "L0.3", "--scale", "L1.4:2.5", "--top", "3", "--memories", "2", "--layers")
     trace = ffkv.trace(traced("gpt2"), PROMPT, off=["L0.3"], scale=["L1.4:2.5"], top=3, memories=2, device="cpu")

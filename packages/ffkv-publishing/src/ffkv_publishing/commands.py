@@ -7,7 +7,7 @@ import click
 
 from ffkv.base.files.atomic import atomic
 from ffkv.base.lookup import exists, is_file
-from ffkv.base.options import FOLDER, READABLE, WRITABLE, output_option
+from ffkv.base.options import FOLDER, NEW_FOLDER, READABLE, output_option
 from ffkv.base.terminal import say
 
 
@@ -43,7 +43,7 @@ def crate(results: Path, output: Path, citation: Path | None, license: str, smal
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=FOLDER, metavar="REPORTS...")
 @click.option(
-    "--to", type=WRITABLE, required=True, help="Folder of the site. One that is there is replaced as a whole."
+    "--to", type=NEW_FOLDER, required=True, help="Folder of the site. One that is there is replaced as a whole."
 )
 @click.option("--export", multiple=True, type=FOLDER, help="A folder that `ffkv export` wrote. Repeat it for more.")
 @click.option(

@@ -3,10 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.functional_validators import field_validator
+from pydantic.functional_validators import WrapValidator, field_validator
 from pydantic.types import ByteSize
 
 from ffkv.base.errors import UserError
@@ -77,6 +77,16 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), After
 # Of an option that is repeated, or has commas between the names.
 Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]
 Whole = Annotated[int, Field(le=LARGEST)]
+
+
+def _count_or_auto(given: Any, check: Callable[[Any], Any]) -> Any:
+    try:
+        return check(given)
+    except ValidationError as error:  # pydantic has one message per type
+        raise ValueError(f"must be a whole number from 1 to {LARGEST}, or 'auto'") from error
+
+
+CountOrAuto = Annotated[Annotated[Whole, Field(ge=1)] | Literal["auto"], WrapValidator(_count_or_auto)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 

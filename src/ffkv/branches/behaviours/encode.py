@@ -137,7 +137,7 @@ def _check_halves(rows: list[dict], path: str) -> int:
             reasons = "".join(f" {n} because {why}." for why, n in counts.items())
             raise UserError(
                 f"{path} has too few prompts that can be used: each half needs one, of two lists one of each."
-                f" {len(rows)} are there.{reasons}"
+                f" It has {len(rows)}.{reasons}"
             )
     return used
 

@@ -254,11 +254,9 @@ def tokens_per_batch(loaded: LoadedModel, wanted: int | Literal["auto"], gradien
     memory that the weights leave: states and coefficients of a layer (of all layers with `gradients`), and logits in float64. It follows
     from card and model, not from what else runs.
     """
-    if wanted != "auto":
-        return wanted
     cards = [device for device in loaded.devices if device.type == "cuda"]
-    if not cards:
-        return TOKENS_ON_CPU
+    if wanted != "auto" or not cards:
+        return TOKENS_ON_CPU if wanted == "auto" else wanted
     layers, width = loaded.anatomy.layers, loaded.anatomy.width
     of_layer = 4 * (8 * max(layer.memories for layer in layers) + 12 * width)
     per_token = of_layer * (len(layers) if gradients else 1) + 8 * loaded.anatomy.vocabulary

@@ -54,7 +54,7 @@ class TraceOptions(Changes):
     default the token that the unchanged model predicts."""
     token_id: int | None = None
     """The same token by its id."""
-    top: Annotated[int, Field(ge=1, le=LARGEST)] = 10
+    top: Annotated[int, Field(ge=1, le=1000)] = 10
     """Number of tokens per prediction."""
     memories: Annotated[int, Field(ge=0, le=LARGEST)] = 20
     """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's
