@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field
 
 from ffkv.base.doors import entries, locate
-from ffkv.base.settings.section import GgufFile, Globs, Memory, Name, Pattern, Section, Seed, Where, Whole
+from ffkv.base.settings.section import GgufFile, Globs, Memory, Name, Pattern, Section, Seed, Where, Whole, WholeOrAuto
 
 EMBEDDED = "embedded"
 # Data sets that an installed package brings, and the embedded one, whose package may be missing.
@@ -288,7 +288,7 @@ def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
 class Batches(Section):
     """How sentences become the batches that the model reads. The number of shards does not change them."""
 
-    tokens: Annotated[Whole, Field(ge=1)] | Literal["auto"] = "auto"
+    tokens: WholeOrAuto = "auto"
     """Maximum number of tokens per batch, padding included. It limits the memory that a job needs. `auto`: 1,024 on a CPU;
     on a GPU up to 16,384, if its memory allows. A job whose GPU has too little memory tries again with half as many."""
     block_sentences: Whole = Field(2048, ge=1)

@@ -3,10 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.functional_validators import field_validator
+from pydantic.functional_validators import WrapValidator, field_validator
 from pydantic.types import ByteSize
 
 from ffkv.base.errors import UserError
@@ -78,6 +78,16 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), After
 Names = Annotated[list[str], AfterValidator(lambda given: [name.strip() for text in given for name in text.split(",")])]
 Whole = Annotated[int, Field(le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _or_auto(given: Any, check: Callable) -> Any:
+    try:
+        return check(given)
+    except ValidationError:
+        raise ValueError(f"must be a whole number from 1 to {LARGEST}, or 'auto'") from None
+
+
+WholeOrAuto = Annotated[Annotated[Whole, Field(ge=1)] | Literal["auto"], WrapValidator(_or_auto)]
 
 
 def memory_bytes(size: str) -> int:
