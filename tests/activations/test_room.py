@@ -117,5 +117,5 @@ def test_a_derivative_that_does_not_fit_is_a_batch_that_is_too_large(proven, mon
 
     loaded = load_for(proven("gpt2"), Work("cpu"))
     monkeypatch.setattr(torch.autograd, "grad", never)
-    with pytest.raises(BatchTooLarge, match="batches.tokens"):
+    with pytest.raises(BatchTooLarge, match=r"batches\.tokens"):
         jacobian_of(loaded, torch.tensor([0, 3, 5, 7]), slice(1, 3), copies=2)

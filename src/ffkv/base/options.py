@@ -312,7 +312,4 @@ def _with_room(command: Callable, work: Work | None = None, **given: Any) -> Non
             reason = " ".join(str(error).split())[:200]
         gc.collect()  # what the failed call held
         work = replace(work, halvings=work.halvings + 1)
-        say(
-            f"The memory does not suffice for a batch ({reason}). It begins again, with half as many tokens per batch.",
-            error=True,
-        )
+        say(f"A batch has too little memory ({reason}): again, with half as many tokens per batch.", error=True)

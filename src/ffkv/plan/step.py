@@ -42,10 +42,9 @@ def make_plan(
     number of tokens of the train split, for a corpus whose size cannot be known. `gpu`: operations per second of a GPU that
     the run will have; 0 for the times of this machine.
 
-    Returns "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
-    "total": seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small.
-    "not_estimated": other rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the
-    hub does not give it.
+    Returns "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`. "total":
+    seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small. "not_estimated": other
+    rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     own: dict[str, Any] = {run: {} for run in runs}
     for job in (jobs := read_jobs(snakemake)):
@@ -224,10 +223,8 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
     values in float64).
     """
     shape, driver = run.shape, 5e8
-    tokens = run.settings.batches.tokens
-    batch = (
-        4 * (1024 if tokens == "auto" else tokens) * (8 * max(shape.memories) + 12 * shape.width)
-    )  # `auto`: at least
+    tokens = 1024 if (wanted := run.settings.batches.tokens) == "auto" else wanted  # `auto`: at least
+    batch = 4 * tokens * (8 * max(shape.memories) + 12 * shape.width)
     exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
     return {
         "weights": float(shape.parameters * shape.itemsize),

@@ -91,7 +91,10 @@ REFUSALS = [
     (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
     (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
     *(
-        (one(batches={"tokens": each}), f"batches.tokens is {each!r}: must be a whole number from 1 to 1000000000, or 'auto'")
+        (
+            one(batches={"tokens": each}),
+            f"batches.tokens is {each!r}: must be a whole number from 1 to 1000000000, or 'auto'",
+        )
         for each in (0, 1.5, True, "Auto", "7", 10**12)
     ),
     (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
