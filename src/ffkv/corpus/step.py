@@ -55,9 +55,8 @@ def encode_corpus(
     Returns:
         The corpus, read from the file.
     Raises:
-        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more;
-            the tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus
-            contains chats.
+        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the tokenizer
+            has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus contains chats.
     Examples:
         >>> settings = ffkv.settings.Corpus(dataset="embedded", limit=2)
         >>> corpus = ffkv.encode_corpus("results/tiny/model", "train", settings, "train.h5")
