@@ -171,9 +171,8 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) -> np.ndarray:
     """Rank-biased overlap of two lists, extrapolated (Webber, Moffat and Zobel 2010, equation 32).
 
-    The first places count most: a person who looks at one place goes on to the next one with the probability p, the
-    persistence. Returns 1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
-    `a`, `b`: see `jaccard`.
+    The first places count most: a person who looks at one place goes on to the next one with the probability p, the persistence.
+    Returns 1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty. `a`, `b`: see `jaccard`.
     """
     return np.concatenate([np.zeros(0), *(_overlap_of(*block, p) for block in _blocks(a, b))])
 
@@ -286,12 +285,11 @@ def find_partners(own: np.ndarray, layers: Iterable[np.ndarray]) -> pd.DataFrame
 def p_values(highest: np.ndarray) -> np.ndarray:
     """Probability that the highest correlation stands out as much, if the other model has no partner [memory].
 
-    The memories of a model without a partner are a sample of what a model can have. The gaps between the highest
-    numbers of a sample, each times its rank, are like independent draws of one exponential distribution (Rényi 1953),
-    whatever the tail of the sample is, as long as it is about exponential over these ranks. So the first gap over the
-    mean of k others has the distribution F(2, 2k), with the tail (1 + ratio / k)^-k. Correlations are
-    transformed by artanh, so that they have no upper bound. It is 1 where the highest correlation is tied, and where
-    there are no three to compare.
+    The memories of a model without a partner are a sample of what a model can have. The gaps between the highest numbers of a
+    sample, each times its rank, are like independent draws of one exponential distribution (Rényi 1953), whatever the tail of the
+    sample is, as long as it is about exponential over these ranks. So the first gap over the mean of k others has the
+    distribution F(2, 2k), with the tail (1 + ratio / k)^-k. Correlations are transformed by artanh, so that they have no upper
+    bound. It is 1 where the highest correlation is tied, and where there are no three to compare.
 
     `highest`: the highest correlations, descending; minus infinity where there are no more [memory, rank].
     """

@@ -7,8 +7,7 @@ A page is a module: `page_run`, `page_memory` (one memory, two side by side, an 
 notes), `page_trace`, `page_behaviours` (a file of prompts), `page_annotate`. They write with `pages`: templates, addresses,
 bars, a histogram, the scale of colours.
 
-It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`. torch and scipy are
-imported in the background, by one thread at a time, and the model is loaded when a page asks for it. `shelf.Held` says
-what is kept in memory. Files stay open, so a run that is made again shows its old numbers until the explorer is
-started again.
+It reads runs through `ffkv.run.results` and, for what needs the model, through `ffkv.run.trace`. torch and scipy are imported in
+the background, by one thread at a time, and the model is loaded when a page asks for it. `shelf.Held` says what is kept in
+memory. Files stay open, so a run that is made again shows its old numbers until the explorer is started again.
 """

@@ -12,6 +12,7 @@ from ffkv.activations import commands
 from ffkv.base.fault import BatchTooLarge
 from ffkv.base.options import HALVINGS
 from ffkv.base.steps import Work
+from ffkv.branches.translation.jacobian import jacobian_of
 from ffkv.model.checkpoint.load import load_for, tokens_per_batch
 
 MEBI = 2**20
@@ -105,3 +106,24 @@ def test_a_batch_that_is_too_large_is_halved(proven, corpus_for, small_card, com
         isinstance(never.exception, BatchTooLarge) and never.output.count("half as many tokens per batch") == HALVINGS
     )
     assert not (tmp_path / f"{40 * 2 ** (HALVINGS + 2)}.h5").exists()
+
+
+def test_a_batch_of_the_check_of_long_sentences_is_halved(proven, corpus_for, small_card, tmp_path):
+    """30 tokens fit, and are read beside others of as many."""
+    corpus = corpus_for("gpt2", sentences=[" ".join(f"w{number}" for number in range(31)), "w1 w2 w3"])
+    line = ["--model", proven("gpt2"), "--corpus", corpus, "--output", tmp_path / "triggers.h5", "--batch-tokens", 70]
+    done = CliRunner().invoke(commands.triggers, [*map(str, line), "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("half as many tokens per batch") == 1 and max(small_card) > 40
+
+
+def test_a_derivative_that_does_not_fit_is_a_batch_that_is_too_large(proven, monkeypatch):
+    """Not a model without derivatives."""
+
+    def never(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    loaded = load_for(proven("gpt2"), Work("cpu"))
+    monkeypatch.setattr(torch.autograd, "grad", never)
+    with pytest.raises(BatchTooLarge, match=r"batches\.tokens"):
+        jacobian_of(loaded, torch.tensor([0, 3, 5, 7]), slice(1, 3), copies=2)

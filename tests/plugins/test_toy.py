@@ -227,6 +227,33 @@ BROKEN = [
 ]
 
 
+# What of the description of the branch is wrong: what is there, and what is in its place.
+UNFIT = [
+    ('"ffkv_toy.summarize:', '"ffkv_toy.sum_up:'),
+    ('settings=("lengths",)', 'settings=("length",)'),
+    ('reads=("values",)', 'reads=("value",)'),
+    ("steps={", "steps=None and {"),
+    ("lengths/value_lengths.csv", "keys/activity.csv"),
+    ("BRANCH =", "raise SystemExit('no branch here')\nBRANCH ="),
+]
+
+
+@pytest.mark.parametrize("there, instead", UNFIT)
+def test_a_branch_that_does_not_fit_costs_itself_alone(own, there, instead, tmp_path):
+    """Whoever asks for it is told why, and the rules of all others are there."""
+    file = tmp_path / "site/ffkv_toy" / ("tables.py" if there.endswith(".csv") else "branch.py")
+    file.write_text(file.read_text().replace(there, instead))
+    done = ffkv(own, "lengths", "-h")
+    assert done.returncode == 2 and "'lengths' cannot be used" in done.stderr and "ffkv-toy 1.0" in done.stderr
+    assert json.loads(python(own, CODE)) == json.loads(python(OFFLINE, CODE))
+
+
+def test_a_branch_without_rules_costs_itself_alone(own, tmp_path):
+    (tmp_path / "site/ffkv_toy/rules.smk").unlink()
+    assert "ffkv_toy/rules.smk" in ffkv(own, "lengths", "-h").stderr
+    assert json.loads(python(own, CODE)) == json.loads(python(OFFLINE, CODE))
+
+
 FIND = """
 from ffkv.run.export.step import UserError, find_format
 try:

@@ -49,7 +49,7 @@ def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batching) -> No
     try:
         steady = steady_length(loaded.model, layers, row, loaded.device, batching.tokens)
     except UserError as error:
-        raise UserError(f"{about}: {error}") from error
+        raise type(error)(f"{about}: {error}") from error  # as it is, where a smaller batch may help
     if steady < len(row):
         raise UserError(
             f"{about}: in a row of more than {steady:,} tokens the coefficients of a prefix depend on what follows it, and"

@@ -1,11 +1,10 @@
 """The running top t of a layer's keys, of one sign of the coefficients: triggers packed into integers, so that it is a sort.
 
-A trigger is one 64-bit integer. Its highest bits are those bits of its positive float32 coefficient that count for the
-order (see `trigger_file`); they sort as the number does. Below them is the complement of its place in the corpus, then the rest
-of the coefficient, and the last bit holds the sign of its gate. No two places are equal, so what is below them never
-decides. The t largest integers are then the t highest coefficients, tied ones by sentence and position: the result does
-not depend on the order in which prefixes are seen, and one state is merged into another by inserting it. The lowest
-coefficients are the highest of -m.
+A trigger is one 64-bit integer. Its highest bits are those bits of its positive float32 coefficient that count for the order (see
+`trigger_file`); they sort as the number does. Below them is the complement of its place in the corpus, then the rest of the
+coefficient, and the last bit holds the sign of its gate. No two places are equal, so what is below them never decides. The t
+largest integers are then the t highest coefficients, tied ones by sentence and position: the result does not depend on the order
+in which prefixes are seen, and one state is merged into another by inserting it. The lowest coefficients are the highest of -m.
 """
 
 import numpy as np

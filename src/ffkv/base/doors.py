@@ -99,7 +99,7 @@ def load(door: str, name: str, function: str = "") -> Any:
         if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
             raise TypeError(f"it is no {kind.__name__}")
         return found
-    except Exception as error:  # whatever goes wrong in a package of others
+    except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
         raise unusable(entry, function or entry.value, error) from error
 
 
@@ -108,7 +108,7 @@ def in_package(what: str, package: str) -> str:
     return f"{what} is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
 
 
-def unusable(entry: EntryPoint, what: str, error: Exception) -> UserError:
+def unusable(entry: EntryPoint, what: str, error: BaseException) -> UserError:
     """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,10 +1,28 @@
 """The branches. It imports nothing heavy, because the workflow reads it at every start."""
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from ffkv.base.doors import entries, is_own, load_all, unusable
 from ffkv.base.errors import UserError
+from ffkv.base.steps import EVERY_GROUP
 from ffkv.branches.branch import Branch
+
+
+def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
+    """Looks for what a branch of another package names, without an import of it. Raises LookupError if something is not there."""
+    rules = Path(str(sys.modules[module].__file__)).with_name("rules.smk")
+    wrong = [str(rules)] * (not rules.is_file())
+    wrong += [each.path for each in branch.writes if not each.path.startswith(f"{branch.name}/")]  # it may be another's
+    for step in branch.steps.values():
+        wrong += [each for each in step.settings if each.partition("/")[0] not in known]
+        wrong += [step.function] * (find_spec(step.function.partition(":")[0]) is None)
+        wrong += [each for each in step.reads if not branch.path(each.rstrip(EVERY_GROUP))]
+    if wrong:
+        raise LookupError(f"no such file, place of a table, setting or function: {', '.join(wrong)}")
+
 
 # In the order of the report. A new branch is a folder with a `branch.py`, and its name here. Those of other packages follow.
 NAMES = ("keys", "values", "composition", "refinement", "translation", "intervention", "roles", "behaviours",
@@ -21,9 +39,9 @@ for _name, _branch in _ADDED.items():
     taken = {*NAMES, *Inputs.model_fields, *Jobs.model_fields, "annotation", "report", "runs", "comparisons"}
     try:
         if _name in taken or _name != _branch.name:
-            message = f"The branch {_branch.name!r}, which a package adds as {_name!r}, must have another name."
-            BROKEN[_name] = UserError(message)
+            BROKEN[_name] = UserError(f"The branch {_branch.name!r}, added as {_name!r}, must have another name.")
         elif not _branch.settings or _branch.field:
+            _try_steps(_branch, entries("branches")[_name].module, {*taken, *_ADDED})
             BRANCHES[_name] = _branch
-    except Exception as error:  # whatever goes wrong in a package of others
-        BROKEN[_name] = unusable(entries("branches")[_name], _branch.settings, error)
+    except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
+        BROKEN[_name] = unusable(entries("branches")[_name], _branch.settings or _name, error)

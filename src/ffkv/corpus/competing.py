@@ -44,9 +44,8 @@ class CompetingPrefixes:
     def next_token(self, sentence: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Finds the token w that follows each prefix most often; of equally frequent tokens, the first in the corpus.
 
-        Competing prefixes are given by sentence and length, of any shape. Returns the id of w; how often w follows; and
-        how often the prefix occurs: the number of sentences that begin with it. Both counts are 1 if shared prefixes
-        compete per sentence.
+        Competing prefixes are given by sentence and length, of any shape. Returns the id of w; how often w follows; and how often
+        the prefix occurs: the number of sentences that begin with it. Both counts are 1 if shared prefixes compete per sentence.
         """
         w = self.corpus.next_token(sentence, position)
         count, multiplicity = np.ones_like(w), np.ones_like(w)

@@ -1,8 +1,7 @@
 """The rows of a data set of the hub, in the order of its files at one commit.
 
-What is in the hub's cache is read from there. With a limit the rest is streamed, and no more of it than the limit
-needs. Without a limit the files of the split are fetched into the cache first, so that a later start needs no hub. No
-copy is made.
+What is in the hub's cache is read from there. With a limit the rest is streamed, and no more of it than the limit needs. Without
+a limit the files of the split are fetched into the cache first, so that a later start needs no hub. No copy is made.
 """
 
 import contextlib

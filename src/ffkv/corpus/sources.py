@@ -134,9 +134,8 @@ def _named(source: str, documents: Iterable[Document | None], counts: Counter[st
 def find_files(patterns: list[str]) -> list[str]:
     """Finds the files that paths, glob patterns and addresses of `ffkv.base.doors` name.
 
-    Each file is listed once, even if it has several names. In a pattern `**` stands for any number of folders. Paths are
-    in the order of the patterns, sorted within each pattern. Raises UserError if a pattern matches no file, or a
-    package is missing.
+    Each file is listed once, even if it has several names. In a pattern `**` stands for any number of folders. Paths are in the
+    order of the patterns, sorted within each pattern. Raises UserError if a pattern matches no file, or a package is missing.
     """
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in map(locate, patterns):

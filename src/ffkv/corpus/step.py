@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ffkv.corpus.chat import Render, chat_renderer, render_one
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus, write_part
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.sources import read_documents, source_files
-from ffkv.model.anatomy import Anatomy, read_anatomy_to_run
+from ffkv.model.anatomy import read_anatomy_to_run
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
@@ -55,9 +55,8 @@ def encode_corpus(
     Returns:
         The corpus, read from the file.
     Raises:
-        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more;
-            the tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus
-            contains chats.
+        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the tokenizer
+            has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus contains chats.
     Examples:
         >>> settings = ffkv.settings.Corpus(dataset="embedded", limit=2)
         >>> corpus = ffkv.encode_corpus("results/tiny/model", "train", settings, "train.h5")
@@ -69,7 +68,11 @@ def encode_corpus(
     render = chat_renderer(tokenizer, settings)
     configured = configured_bos(read_config(Path(model)))
     beginning = find_beginning(tokenizer, settings.bos, configured, render, anatomy.beginnings)
-    _check_known(beginning.ids, anatomy)
+    if max(beginning.ids, default=0) >= anatomy.vocabulary:
+        raise UserError(
+            f"The tokenizer of {anatomy.checkpoint} puts the id {max(beginning.ids)} in front of a text, but the model knows only"
+            f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
+        )
     if settings.on_hub:
         commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
     left_out: Counter[str] = Counter()
@@ -90,15 +93,6 @@ def encode_corpus(
     vocabulary = read_vocabulary(Path(model))
     write_corpus(Path(output), encoded, beginning.ids, settings.pretokenized, attributes, settings.language, vocabulary)
     return read_corpus(Path(output))
-
-
-def _check_known(bos: Sequence[int], anatomy: Anatomy) -> None:
-    """Refuses ids in front of a text that the model does not know."""
-    if max(bos, default=0) >= anatomy.vocabulary:
-        raise UserError(
-            f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
-            f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
-        )
 
 
 def _check_enough(encoded: Encoded, split: str, settings: Settings) -> None:

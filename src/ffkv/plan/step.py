@@ -42,10 +42,9 @@ def make_plan(
     number of tokens of the train split, for a corpus whose size cannot be known. `gpu`: operations per second of a GPU that
     the run will have; 0 for the times of this machine.
 
-    Returns "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
-    "total": seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small.
-    "not_estimated": other rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the
-    hub does not give it.
+    Returns "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`. "total":
+    seconds, those of controls among them, and bytes, and what is free. "warnings": what is too small. "not_estimated": other
+    rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     own: dict[str, Any] = {run: {} for run in runs}
     for job in (jobs := read_jobs(snakemake)):

@@ -1,9 +1,8 @@
 """Journals: files of JSON lines that are appended to and never changed.
 
-A kill or a full disk tears at most the last line. A folder that several people write has one journal per writer, host
-and process. So nobody appends to a file of somebody else, and no lock is needed: also not on NFS, where locks and
-appends of two hosts cannot be relied on. An entry comes behind all that its process has read, whatever the clocks of two
-hosts say.
+A kill or a full disk tears at most the last line. A folder that several people write has one journal per writer, host and
+process. So nobody appends to a file of somebody else, and no lock is needed: also not on NFS, where locks and appends of two
+hosts cannot be relied on. An entry comes behind all that its process has read, whatever the clocks of two hosts say.
 """
 
 import hashlib

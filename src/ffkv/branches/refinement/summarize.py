@@ -65,8 +65,7 @@ def describe_changes(
     """Describes sampled changes for annotation, as `CHANGES`. The paper found 66 of 100 distant and 34 related.
 
     Every sampled prefix is given by sentence and number of tokens, BOS not counted [prefix]. `tokens`: text of each id
-    [vocabulary]. `embedding`: output embedding [vocabulary, d]; None if the model has no single one, then no cosine is
-    computed.
+    [vocabulary]. `embedding`: output embedding [vocabulary, d]; None if the model has no single one, then no cosine is computed.
     """
     top_r, top_o = changes["top_residual"].to_numpy(), changes["top_output"].to_numpy()
     cosine = percentile = np.full(len(changes), np.nan)

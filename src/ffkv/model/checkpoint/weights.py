@@ -4,10 +4,9 @@ A library leaves out every tensor that has no place in the class that the config
 harmless if `leftovers.toml` has its kind, if the class itself lists it as unused, or if it is a bias of zeros. Any other
 one is refused, because it changes what is computed.
 
-Hashing reads every weight: minutes for a large model. Several jobs of a run load the same checkpoint. So the hash is
-noted in the user's cache folder, under the sizes, times and inodes of the checkpoint's files. The time of the last
-change of a file's content or state (ctime) is among them, which no program can set: whoever writes into a file changes
-it.
+Hashing reads every weight: minutes for a large model. Several jobs of a run load the same checkpoint. So the hash is noted in the
+user's cache folder, under the sizes, times and inodes of the checkpoint's files. The time of the last change of a file's content
+or state (ctime) is among them, which no program can set: whoever writes into a file changes it.
 """
 
 import contextlib

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ffkv.base.errors import UserError
+from ffkv.base.fault import BatchTooLarge
 from ffkv.base.terminal import say
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -74,10 +75,11 @@ class Linked(NamedTuple):
 def differentiate(loaded: LoadedModel, made: Any, of: Any, along: Any, **options: Any) -> tuple[Tensor | None, ...]:
     """Returns how much the sum of what a model made times `along` depends on each of some tensors; None if it does not.
 
-    `options`: of `torch.autograd.grad`. Raises UserError if something between them has no gradient.
+    `options`: of `torch.autograd.grad`. Raises UserError if something between them has no gradient, or the memory does not suffice.
     """
     try:
-        return torch.autograd.grad(made, of, along, allow_unused=True, **options)
+        with hooks.enough_memory(lambda: hooks.weight_bytes(loaded.model), BatchTooLarge):
+            return torch.autograd.grad(made, of, along, allow_unused=True, **options)
     except RuntimeError as error:
         raise UserError(f"{loaded.anatomy.checkpoint} cannot be differentiated: {str(error)[:200]}") from error
 

@@ -5,8 +5,7 @@ over these sentences into two files, and goes on after a kill. `records` is all 
 logits of values among it. Each format turns records into files: `parquet` is here, those of other tools are in
 packages/ffkv-formats, and all are found by their entry points. `job` says what a format is given and gives back. `settings` has the options. `step` writes the export and `ffkv-export.json`.
 
-Each sentence runs once, for all memories that are shown on it. The coefficients lie in the folder `.ffkv-export` of
-the export until its end, so memory does not grow with the number of tokens, but by about 40 bytes per memory and
-sentence. The disk needs 4 bytes per memory and token. A file, or the folder of a layer, gets its name when it is
-complete.
+Each sentence runs once, for all memories that are shown on it. The coefficients lie in the folder `.ffkv-export` of the export
+until its end, so memory does not grow with the number of tokens, but by about 40 bytes per memory and sentence. The disk needs 4
+bytes per memory and token. A file, or the folder of a layer, gets its name when it is complete.
 """

@@ -37,9 +37,8 @@ DENSE_TOKENS = 500_000  # of a text on which every coefficient is kept
 def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), device: str = "auto") -> list[str]:
     """Writes memories in the format of another tool, one of `FORMATS`. Returns the names of those that it cannot hold.
 
-    The same call after a kill goes on where it was, in the same folder. `device`: as the setting `model.device`. Raises
-    UserError if there is no such format or memory, the folder holds something else, the disk has no room, or the model
-    cannot be loaded.
+    The same call after a kill goes on where it was, in the same folder. `device`: as the setting `model.device`. Raises UserError
+    if there is no such format or memory, the folder holds something else, the disk has no room, or the model cannot be loaded.
     """
     chosen = find_format(format_name)
     examples = chosen.examples if wanted.examples is None else wanted.examples

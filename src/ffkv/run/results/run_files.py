@@ -216,10 +216,9 @@ class RunFiles:
     def corpora(self) -> dict[str, dict[str, Any]]:
         """Facts about the corpus of each split ("train", "validation").
 
-        A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
-        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what
-        the model reads in front of every sentence, and why), `source` (the data set of the hub, its revision and
-        commit, else "").
+        A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the section
+        `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what the model reads in
+        front of every sentence, and why), `source` (the data set of the hub, its revision and commit, else "").
 
         Raises:
             UserError: see `hdf5.open`; or the splits are of two commits of a data set, so that texts may be in both.
