@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, resolve_model
 from ffkv.base.settings import Model, section
-from ffkv.model.checkpoint import weights
+from ffkv.model.checkpoint import readers, weights
 from ffkv.model.checkpoint.load import decide_type, load, load_checkpoint
 from ffkv.model.step import describe, prove
 from tests.ffkv_gguf.gguf_files import tiny_llama, write_gguf
@@ -156,3 +156,13 @@ def test_an_adapter_does_not_go_with_random_weights():
     told = r"model.weights is 'random' and model.adapter is 'a': random weights take nothing"
     with pytest.raises(UserError, match=told):
         section(Model, weights="random", adapter="a")
+
+
+def test_a_reader_that_fails_leaves_a_checkpoint_to_the_others(monkeypatch, capsys, tmp_path):
+    def fail(folder):
+        raise KeyError("config")
+
+    broken, good = (readers.Reader("toy", reads, fail, fail) for reads in (fail, lambda folder: True))
+    monkeypatch.setattr(readers, "readers", lambda: {"broken": broken, "good": good})
+    assert readers.reader_of(tmp_path) is good
+    assert f"The reader 'broken' fails on {tmp_path}, and is left out (KeyError: 'config')." in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 from ffkv.base.doors import entries, in_package, load, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
+from ffkv.base.terminal import say
 
 FAIRSEQ_FILES, FAIRSEQ_CLASS = ("model.pt", "dict.txt"), "FairseqForCausalLM"
 
@@ -68,10 +69,20 @@ def is_fairseq(checkpoint: Path | str) -> bool:
 
 def reader_of(checkpoint: Path | str) -> Reader | None:
     """Returns what reads a checkpoint; None if transformers does. Raises UserError if its package is not installed."""
-    found = next((reader for reader in readers().values() if reader.reads(Path(checkpoint))), None)
-    if found is None and is_fairseq(checkpoint):
+    for name, reader in readers().items():
+        try:
+            if reader.reads(Path(checkpoint)):
+                return reader
+        except UserError:
+            raise
+        except Exception as error:  # whatever goes wrong in a package of others
+            say(
+                f"The reader {name!r} fails on {checkpoint}, and is left out ({type(error).__name__}: {error}).",
+                error=True,
+            )
+    if is_fairseq(checkpoint):
         _refuse_without_package(f"checkpoint {checkpoint}")
-    return found
+    return None
 
 
 def known_class(name: str) -> Any:
