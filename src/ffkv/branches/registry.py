@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ffkv.base.doors import entries, is_own, load_all, unusable
 from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_file
 from ffkv.base.steps import EVERY_GROUP
 from ffkv.branches.branch import Branch
 
@@ -14,7 +15,7 @@ from ffkv.branches.branch import Branch
 def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
     """Looks for what a branch of another package names, without an import of it. Raises LookupError if something is not there."""
     rules = Path(str(sys.modules[module].__file__)).with_name("rules.smk")
-    wrong = [str(rules)] * (not rules.is_file())
+    wrong = [str(rules)] * (not is_file(rules))
     wrong += [each.path for each in branch.writes if not each.path.startswith(f"{branch.name}/")]  # it may be another's
     for step in branch.steps.values():
         wrong += [each for each in step.settings if each.partition("/")[0] not in known]

@@ -104,7 +104,7 @@ def collect(results: Path, name: str, memories: tuple[str, ...], remove: bool, a
     run = open(results, annotations=annotations)
     collect_memories(run, name, memories, remove=remove)
     count = len(read_kept(run.files).lists.get(list_name(name), {}))
-    say(f"@{name} has {count:,} memor{'y' if count == 1 else 'ies'}.")
+    say(f"@{name} has {count:,} {'memory' if count == 1 else 'memories'}.")
 
 
 @click.command()

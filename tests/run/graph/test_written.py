@@ -35,6 +35,10 @@ def test_every_format_is_written_of_every_graph(chain, without_patterns, answer)
     assert json.loads(made["json"])["reached"] == found.reached == (answer == "b")
     assert made["svg"].startswith("<svg")
     assert plain_told(found) in made["text"] and "\N{NO-BREAK SPACE}" not in made["text"]
+    rows = [line.split()[:2] for line in made["text"].partition("pushes\n")[2].splitlines()[: len(found.nodes)]]
+    assert rows == [
+        [name, "dca"[at - 1]] for name, at in zip(found.nodes["name"], found.nodes["position"])
+    ]  # behind BOS
 
 
 def test_formats(chain, without_patterns):

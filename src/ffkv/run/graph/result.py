@@ -321,8 +321,10 @@ def _as_text(graph: Drawn) -> str:
     of_nodes, of_edges = ({name: own[name].map(number) for name in PRINTED if name in own} for own in (nodes, edges))
     patterns = [plain(shortened(text, LONGEST)) for text in nodes["pattern"]]
     said = {"pattern": patterns, "pushes": nodes["pushes"].map(plain_token)}
+    texts = graph.tokens.set_index("position")["token"].map(plain_token) if isinstance(graph, Graph) else None
+    at = {} if texts is None else {"token": nodes["position"].map(texts)}
     tables = {
-        "Memories": pd.DataFrame({"name": nodes["name"], **of_nodes, **said}),
+        "Memories": pd.DataFrame({"name": nodes["name"], **at, **of_nodes, **said}),
         f"{len(edges)} largest of {len(graph.edges)} edges": pd.DataFrame({**ends, **of_edges}),
         "Errors of dictionaries": graph._errors.head(ERRORS)[["name", "effect"]],
     }
