@@ -11,6 +11,9 @@ from click.testing import CliRunner
 from support import random_sentences
 
 from ffkv.activations import batches, commands, last_token, resume
+from ffkv.activations.step import find_triggers
+from ffkv.base.settings import Batches
+from ffkv.base.steps import Work
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
 SHAPE = ["--batch-tokens", "40", "--block-sentences", "8"]
@@ -96,6 +99,19 @@ def test_a_killed_shard_goes_on_after_the_last_batch_that_was_saved(proven, corp
     assert len(run) == 1
     assert is_whole(corpus.parent / "shard.h5")
     assert saved(corpus) == []
+
+
+def test_a_state_of_other_batches_is_not_continued(proven, corpus, interrupt, capsys):
+    """Half as many tokens per batch, because the memory did not suffice: the number of batches that are done says nothing then."""
+    interrupt(batches, 5, die)
+    call(commands.triggers, proven("gpt2"), corpus, "shard.h5", "--save-every", "0")
+    interrupt(batches)
+    saved_in, batching = resume.progress_path(corpus.parent / "shard.h5"), Batches(tokens=40, block_sentences=8)
+    for halvings, goes_on in ((1, False), (0, True)):
+        find_triggers(
+            proven("gpt2"), corpus, batching=batching, work=Work("cpu", halvings=halvings), progress_file=saved_in
+        )
+        assert ("going on after" in capsys.readouterr().err) == goes_on
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
