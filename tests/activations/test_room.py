@@ -12,7 +12,9 @@ from ffkv.activations import commands
 from ffkv.base.fault import BatchTooLarge
 from ffkv.base.options import HALVINGS
 from ffkv.base.steps import Work
+from ffkv.branches.given import Given
 from ffkv.branches.translation.jacobian import jacobian_of
+from ffkv.model.checkpoint import load
 from ffkv.model.checkpoint.load import load_for, tokens_per_batch
 
 MEBI = 2**20
@@ -63,6 +65,13 @@ def test_a_step_that_begins_again_has_half_as_many(proven):
     for halvings, expected in enumerate((1024, 512, 256)):
         assert load_for(proven("gpt2"), Work("cpu", halvings=halvings)).batch_tokens == expected
     assert load_for(proven("gpt2"), Work("cpu", batch_tokens=3, halvings=4)).batch_tokens == 1
+
+
+def test_a_model_that_is_changed_and_differentiated_has_batches_for_that(proven, monkeypatch):
+    monkeypatch.setattr(load, "tokens_per_batch", lambda loaded, wanted, gradients: 7 if gradients else 64)
+    for gradients, expected in ((True, 7), (False, 64)):
+        with Given(Work("cpu"), model=proven("gpt2")).running(gradients=gradients) as its:
+            assert its.batch_tokens == its.loaded.batch_tokens == expected
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Batches as Settings
+from ffkv.base.settings.common import TOKENS_ON_CPU, Batches
 from ffkv.base.steps import WHOLE, Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
-from ffkv.model.checkpoint.load import TOKENS_ON_CPU, LoadedModel
+from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.discover.lengths import steady_length
 
 CACHE = 2**20  # bytes that the cache of one core holds
@@ -30,7 +30,7 @@ class Batching(NamedTuple):
     """How sentences become batches, see the settings `batches`."""
 
     tokens: int = TOKENS_ON_CPU  # maximum number per batch, padding included
-    block_sentences: int = Settings().block_sentences
+    block_sentences: int = Batches().block_sentences
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:

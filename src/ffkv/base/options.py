@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
-from ffkv.base.fault import BatchTooLarge
+from ffkv.base.fault import BatchTooLarge, causes
 from ffkv.base.process import runtime
 from ffkv.base.settings import Inputs, Jobs, Model, Section, section
 from ffkv.base.settings.messages import refusal
@@ -310,7 +310,7 @@ def _with_room(command: Callable, work: Work | None = None, **given: Any) -> Non
             too_large = isinstance(error, BatchTooLarge) or type(error).__name__ == "OutOfMemoryError"  # torch's
             if work is None or work.halvings == HALVINGS or not too_large:
                 raise
-            reason = " ".join(str(error.__cause__ or error).split())[:200]
+            reason = " ".join(str([*causes(error)][-1]).split())[:200]
         gc.collect()  # what the failed call held
         work = replace(work, halvings=work.halvings + 1)
         say(f"The memory is full ({reason}). The step begins again with half as many tokens per batch.", error=True)

@@ -99,11 +99,11 @@ class Given:
 
         return load_for(self.files["model"], replace(self.work, **other), gradients)
 
-    def running(self, whole: bool = False) -> "AbstractContextManager[Running]":
+    def running(self, whole: bool = False, gradients: bool = False) -> "AbstractContextManager[Running]":
         """Loads the model to change it while it runs, in float32, see `ffkv.model.effects.rerun.running`."""
         from ffkv.model.effects.rerun import running
 
-        return running(self.files["model"], self.work, whole)
+        return running(self.files["model"], self.work, whole, gradients)
 
     def values_of(self, layers: range) -> Values:
         """Reads the values of some layers."""

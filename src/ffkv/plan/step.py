@@ -14,6 +14,7 @@ import yaml
 from ffkv.activations.prefix_file import IN_MEMORY
 from ffkv.base.fault import free_memory
 from ffkv.base.lookup import exists
+from ffkv.base.settings.common import TOKENS_ON_CPU
 from ffkv.base.terminal import in_bytes
 from ffkv.branches.concepts.branch import TOGETHER
 from ffkv.branches.registry import BRANCHES
@@ -223,7 +224,7 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
     values in float64).
     """
     shape, driver = run.shape, 5e8
-    tokens = 1024 if run.settings.batches.tokens == "auto" else run.settings.batches.tokens  # `auto`: at least
+    tokens = TOKENS_ON_CPU if (wanted := run.settings.batches.tokens) == "auto" else wanted  # of `auto` the least
     batch = 4 * tokens * (8 * max(shape.memories) + 12 * shape.width)
     exact = 4 * (shape.head + (shape.parameters - shape.outside) / shape.layers)
     return {

@@ -260,8 +260,12 @@ def test_opening_reads_two_small_files(folder, monkeypatch):
 def test_the_model_is_loaded_from_the_run(run, monkeypatch):
     from ffkv.model.checkpoint import load
 
-    monkeypatch.setattr(load, "load_for", lambda folder, work: load.LoadedModel(folder, run.anatomy, work.device))
+    def load_for(folder, work, gradients):
+        return load.LoadedModel(folder, run.anatomy, work.device, batch_tokens=7 if gradients else 64)
+
+    monkeypatch.setattr(load, "load_for", load_for)
     model = run.model("cpu")
+    assert model.batch_tokens == 7  # graphs of prompts differentiate it
     assert (model.model, model.folder, model.device) == (run.folder / "model", run.folder / "model", "cpu")
     assert run.model("cpu") is model
 

@@ -177,7 +177,7 @@ def test_one_thread_at_a_time_loads_a_model(traced, monkeypatch):
     """Of two runs, too: transformers changes classes of its own meanwhile."""
     made, loading, most = traced("gpt2").folder, [], []
 
-    def slow(folder, work):
+    def slow(folder, work, gradients):
         loading.append(folder)
         time.sleep(0.05)
         most.append(len(loading))

@@ -16,6 +16,7 @@ from ffkv.base.settings.section import CountOrAuto, GgufFile, Globs, Memory, Nam
 EMBEDDED = "embedded"
 # Data sets that an installed package brings, and the embedded one, whose package may be missing.
 BROUGHT = frozenset({EMBEDDED, *entries("corpora")}) - {"files"}
+TOKENS_ON_CPU = 1024  # per batch, with `batches.tokens: auto`
 ENGLISH, ANY = "en", "xx"  # ANY: spaCy's code for a language without rules of its own
 
 

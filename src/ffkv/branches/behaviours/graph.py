@@ -45,7 +45,7 @@ def graph_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> tuple[p
     accuracy = stored.accuracy_of(given.table("answers", given.identity))
     if settings.graph_prompts and accuracy >= settings.minimum_accuracy:
         halves = [stored.first(frame, part, settings.graph_prompts) for part in (CHOOSE, ESTIMATE)]
-        with given.running(whole=settings.positions == "all") as its:
+        with given.running(whole=settings.positions == "all", gradients=True) as its:
             choosing, telling = (
                 Subjects(read_prompts(its, stored.encoded(half), mean, settings.baseline), half["group"].to_numpy(str))
                 for half in halves

@@ -21,6 +21,7 @@ from ffkv.base.lookup import as_path, looks_told, read_json
 from ffkv.base.process.libraries import collected, listening, replaced
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Dictionary, Model
+from ffkv.base.settings.common import TOKENS_ON_CPU
 from ffkv.base.settings.messages import problems_of
 from ffkv.base.steps import Work
 from ffkv.base.terminal import say
@@ -168,7 +169,6 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
 
 
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})
-TOKENS_ON_CPU = 1024
 TOKENS_ON_GPU = 16_384  # more are not quicker
 BATCH_SHARE = 0.25  # of a GPU's memory without the weights, that a batch may take
 

@@ -76,10 +76,7 @@ def reader_of(checkpoint: Path | str) -> Reader | None:
         except UserError:
             raise
         except Exception as error:  # whatever goes wrong in a package of others
-            say(
-                f"The reader {name!r} fails on {checkpoint}, and is left out ({type(error).__name__}: {error}).",
-                error=True,
-            )
+            say(f"The reader {name!r} fails on {checkpoint}, and is left out ({error!r}).", error=True)
     if is_fairseq(checkpoint):
         _refuse_without_package(f"checkpoint {checkpoint}")
     return None

@@ -194,14 +194,14 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(model: Path | str, work: Work, whole: bool = False) -> Iterator[Running]:
+def running(model: Path | str, work: Work, whole: bool = False, gradients: bool = False) -> Iterator[Running]:
     """Loads the model of a model folder. Inside the `with` statement, it computes in float32.
 
     A contribution is small beside the residual, so that 16 bits would round it away. `model`: folder of the model step. `work`:
     the device, and the number of tokens per pass. `whole`: prefixes are read whole, because more than their last tokens change:
-    no keys and values are kept. Raises UserError as `load`.
+    no keys and values are kept. `gradients`: whether it is differentiated. Raises UserError as `load`.
     """
-    loaded = load_for(model, work)
+    loaded = load_for(model, work, gradients)
     head = load_head(Path(model), work.device, trust_remote_code=work.trust_remote_code)
     with running_in_float32(loaded.model):
         keeping = not whole and keeps(loaded)

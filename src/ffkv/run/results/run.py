@@ -309,7 +309,7 @@ class Run:
         with _loading:
             if not isinstance(device, str) or device not in self._models:
                 folder = self.folder / "model"
-                tokens, trusted = self.settings.batches.tokens, self.trust_remote_code
-                loaded = load_for(folder, Work(device, batch_tokens=tokens, trust_remote_code=trusted))
+                work = Work(device, batch_tokens=self.settings.batches.tokens, trust_remote_code=self.trust_remote_code)
+                loaded = load_for(folder, work, gradients=True)  # a graph differentiates it
                 self._models[device] = RunModel(**vars(loaded), folder=folder)
             return self._models[device]
