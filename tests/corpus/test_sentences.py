@@ -2,7 +2,9 @@
 
 import time
 
+import numpy as np
 import pytest
+import spacy
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -159,3 +161,16 @@ def test_a_long_text_is_kept_in_seconds():
     started = time.process_time()
     assert "".join(split_sentences(text, "sentence", False, "keep")) == text
     assert time.process_time() - started < 20
+
+
+SIGNS = ["ca.", "3.", "4", "U.S.", "u.a.", "http://a.b?", "Er", "?!", "...", "。", "۔", "।", ";)", "«", '"', "-"]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ru", "ar", "hi", "hu", "xx"])
+def test_sentences_are_those_of_spacy_that_finds_out_all_of_each_word(language):
+    whole, generator = spacy.blank(language), np.random.default_rng(0)
+    whole.add_pipe("sentencizer")
+    for _ in range(tries(50)):
+        text = " ".join(generator.choice(SIGNS, 20))
+        expected = [sentence.text for sentence in whole(text).sents]
+        assert split_sentences(text, "sentence", False, language=language) == expected

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from io import StringIO
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.common import ANY, ENGLISH
@@ -125,6 +125,7 @@ def _pretokenized_spans(code: str, text: str) -> list[Span]:
 def _language(code: str) -> "Language":
     """Returns a language of spaCy without a model, with the rules for sentences."""
     import spacy
+    from spacy.attrs import IS_PUNCT
 
     try:
         language = spacy.blank(code)
@@ -135,4 +136,7 @@ def _language(code: str) -> "Language":
             f"{ANY!r}."
         ) from error
     language.add_pipe("sentencizer")
+    words: Any = language.vocab
+    # All that the sentencizer asks of a word. To find out the rest of each word takes as long as to split the text.
+    words.lex_attr_getters = {IS_PUNCT: words.lex_attr_getters[IS_PUNCT]}
     return language

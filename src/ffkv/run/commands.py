@@ -216,7 +216,7 @@ def report(results: Path, output: Path) -> None:
     from ffkv.run.report.step import write_report
     from ffkv.run.results.run import open
 
-    write_report(open(results), output)
+    write_report(open(results, keep_open=True), output)
     say(f"{output}: open it in a browser.")
 
 
