@@ -101,7 +101,8 @@ def _source(module: str, beside: Path = Path()) -> Path | None:
     return start if is_file(start := path / "__init__.py") else path.with_suffix(".py")
 
 
-def _sources(module: str, names: Iterable[str], beside: Path) -> list[Path]:
+@cache
+def _sources(module: str, names: tuple[str, ...], beside: Path) -> list[Path]:
     """Returns the files that `from module import names` reads, where it stands in the file `beside`; none of other libraries."""
     if (own := _source(module, beside)) is None:
         return []
@@ -121,7 +122,7 @@ def _imports(path: Path) -> tuple[Path, ...]:
     for door in OPENED.findall(text):
         found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_of_core(entry)])
     for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", text)):
-        listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
+        listed = tuple(re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names)))
         found += filter(None, [_source(alone)]) if alone else _sources(module, listed, path)
     return tuple(found)
 
@@ -136,6 +137,7 @@ def _statements(path: Path) -> list[ast.stmt]:
     return ast.parse(_content(path)).body
 
 
+@cache
 def _used_by(own: Path, function: str) -> set[Path]:
     """Returns the files that a function uses, by itself and by what it calls in its own module, the file `own`.
 
@@ -175,7 +177,7 @@ def _imported_by(node: ast.AST, own: Path) -> dict[str, tuple[Path, str]]:
     if not isinstance(node, ast.ImportFrom):
         return {}
     module = "." * node.level + (node.module or "")
-    sources = _sources(module, [alias.name for alias in node.names], own)
+    sources = _sources(module, tuple(alias.name for alias in node.names), own)
     whole = _source(module, own)
     named = {
         alias.asname or alias.name: (source, alias.name if source == whole else "")
