@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from forks import modules, with_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from support import OFFLINE
+from support import OFFLINE, ROOT
 
 from ffkv.base.errors import UserError
 from ffkv.base.options import all_threads_option, command_line, part_options, seed_option, setting, threads_option
@@ -210,6 +211,16 @@ def test_the_help_is_quick_because_it_imports_nothing_large(words):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
+
+
+def test_a_start_of_snakemake_imports_nothing_large():
+    rules = [ROOT / "workflow/Snakefile", *(ROOT / "workflow").rglob("*.smk")]
+    names = {name for path in rules for name in re.findall(r"^from (ffkv[\w.]*) import", path.read_text(), re.M)}
+    assert "ffkv.workflow.rules" in names
+    large = {"torch", "pandas", "transformers", "spacy", "h5py", "scipy"}
+    script = f"import importlib, sys\nfor name in {sorted(names)}: importlib.import_module(name)\nprint(*{large} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "" and done.returncode == 0, done.stdout + done.stderr
 
 
 IMPORTS = """

@@ -10,7 +10,7 @@ from ffkv.base.hub.commit import read_commit
 from ffkv.base.lookup import exists
 from ffkv.base.settings.messages import shown
 from ffkv.base.steps import FOR_READERS
-from ffkv.run.results.run_files import read_settings
+from ffkv.run.results.expected import read_settings
 from ffkv.workflow.jobs import STEPS
 
 HUB = ("resolve_commit", "unpack", "model")

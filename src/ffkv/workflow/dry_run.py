@@ -14,7 +14,6 @@ from snakemake.exceptions import WorkflowError
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from ffkv.base.terminal import say
-from ffkv.run.results.text import duration
 
 COLUMNS = 110  # of a line
 OF_CONTENT = re.compile(r"'?[0-9a-f]{16,}'?$")  # a parameter of `ffkv.workflow.inputs.contents`
@@ -70,6 +69,8 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
         lines += _wrapped(f"{cause}: {which}")
     seconds = [each for job in jobs if job.benchmark and (each := _seconds(Path(str(job.benchmark)))) is not None]
     if seconds:
+        from ffkv.run.results.text import duration  # needs pandas, which a start of Snakemake does without
+
         lines.append(f"Time: {len(seconds)} of them took {duration(sum(seconds))} before, one after the other.")
     advice = "estimates time, disk and memory. `snakemake -n -p` lists each job and its command."
     return "\n".join([*lines, f"`ffkv plan {configfile}` {advice}", "Nothing was done: this was a dry run (-n)."])

@@ -16,8 +16,8 @@ from ffkv.base.lookup import exists, is_dir, is_file, read_json, strange_entries
 from ffkv.base.process.workers import Lost, apart
 from ffkv.branches.settings import Settings
 from ffkv.model.anatomy import ANATOMY_FILE, read_anatomy
-from ffkv.run.results.expected import EARLIER, expected_files, table_of, unmeasured
-from ffkv.run.results.run_files import RECORDS, checked, leaves, read_settings, split_of
+from ffkv.run.results.expected import EARLIER, expected_files, read_settings, table_of, unmeasured
+from ffkv.run.results.run_files import RECORDS, checked, leaves, split_of
 
 PATIENCE, SLOWEST = 60, 2**20  # seconds that each file may take, and how many bytes of it a slow disk reads per second
 NO_RUN = "{} holds no file of a run. Name a folder such as results/demo."

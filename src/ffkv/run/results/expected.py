@@ -1,12 +1,20 @@
-"""The files that a finished run has, by its settings, the descriptions of its tables, and what an earlier ffkv did not write."""
+"""The settings of a finished run, the files that it has by them, the descriptions of its tables, and what an earlier ffkv did not write."""
 
+import contextlib
 import functools
 import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ffkv.base.doors import load_all
+from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table
-from ffkv.base.lookup import exists
+from ffkv.base.files.stored import Foreign, unreadable, verify_sum
+from ffkv.base.lookup import exists, find, parse_json, read_bytes
+from ffkv.base.settings.messages import sentences
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import EMBEDDED, Settings
 from ffkv.run import annotation_tables
@@ -34,6 +42,45 @@ def table_of(name: str) -> Table | None:
     """Returns the description of a table, by its path below the folder of the run, such as `values/by_memory/0.parquet`."""
     patterns = ((WILD.sub("[^/]+", path.replace(".", r"\.")), table) for path, table in TABLES.items())
     return next((table for pattern, table in patterns if re.fullmatch(pattern, name)), None)
+
+
+def read_settings(folder: Path) -> Settings:
+    """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults.
+
+    Raises UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
+    """
+    path = folder / "settings.json"
+    verify_sum(path)
+    try:
+        text = read_bytes(path)
+        if not isinstance(parse_json(text), dict):
+            raise ValueError("it is no mapping of settings")
+        return Settings.of_file(text)
+    except FileNotFoundError as error:
+        runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
+        which = (
+            f"{folder} has these runs: {runs}. Name one"
+            if runs
+            else "Name the folder of a finished run, such as results/demo"
+        )
+        raise UserError(f"{path} does not exist. {which}.") from error
+    except ValidationError as error:
+        problem = sentences(Settings, error)[0].rstrip(".")
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    raise Foreign(
+        f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings"
+        " file, which repeats what has changed, or read the run with the ffkv that wrote it."
+    )
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """Yields the runs in a folder of runs. What may not be looked at is passed over: it is a hint alone."""
+    with contextlib.suppress(UserError, OSError):
+        for each in find(folder, "*"):
+            with contextlib.suppress(UserError, OSError):
+                if exists(each / "settings.json"):
+                    yield each
 
 
 def expected_files(settings: Settings) -> list[str]:

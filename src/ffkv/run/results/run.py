@@ -18,12 +18,12 @@ from ffkv.base.settings import documents
 from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
-from ffkv.run.results.expected import EARLIER
+from ffkv.run.results.expected import EARLIER, read_settings
 from ffkv.run.results.expert import Expert
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import with_columns
 from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
-from ffkv.run.results.run_files import RunFiles, read_settings, read_table, unknown
+from ffkv.run.results.run_files import RunFiles, read_table, unknown
 from ffkv.run.results.search import Search, find
 from ffkv.run.results.text import number, percent, summary, table, visible
 

@@ -1,27 +1,24 @@
 """The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
 
-import contextlib
 import copy
 import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pandas as pd
-from pydantic import ValidationError
 
 from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.datasets import Checked
-from ffkv.base.files.stored import Foreign, not_of_ffkv, unreadable, verify_sum
-from ffkv.base.lookup import exists, find, parse_json, read_bytes, refuse_strange_entries
-from ffkv.base.settings.messages import sentences, suggestion
+from ffkv.base.files.stored import Foreign, not_of_ffkv
+from ffkv.base.lookup import find, refuse_strange_entries
+from ffkv.base.settings.messages import suggestion
 from ffkv.base.steps import Part
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
@@ -61,45 +58,6 @@ def split_of(name: Path | str) -> str | None:
     first, *more = Path(name).parts
     known = SPLIT_OF.get(f"{first}/{more[0]}") if more else None
     return known or SPLIT_OF.get(first.removesuffix(".h5"))
-
-
-def read_settings(folder: Path) -> Settings:
-    """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults.
-
-    Raises UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
-    """
-    path = folder / "settings.json"
-    verify_sum(path)
-    try:
-        text = read_bytes(path)
-        if not isinstance(parse_json(text), dict):
-            raise ValueError("it is no mapping of settings")
-        return Settings.of_file(text)
-    except FileNotFoundError as error:
-        runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
-        which = (
-            f"{folder} has these runs: {runs}. Name one"
-            if runs
-            else "Name the folder of a finished run, such as results/demo"
-        )
-        raise UserError(f"{path} does not exist. {which}.") from error
-    except ValidationError as error:
-        problem = sentences(Settings, error)[0].rstrip(".")
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    raise Foreign(
-        f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings"
-        " file, which repeats what has changed, or read the run with the ffkv that wrote it."
-    )
-
-
-def _runs_in(folder: Path) -> Iterator[Path]:
-    """Yields the runs in a folder of runs. What may not be looked at is passed over: it is a hint alone."""
-    with contextlib.suppress(UserError, OSError):
-        for each in find(folder, "*"):
-            with contextlib.suppress(UserError, OSError):
-                if exists(each / "settings.json"):
-                    yield each
 
 
 def leaves(path: Path | str) -> bool:
