@@ -108,11 +108,13 @@ def serve(address: str) -> Callable[[], None]:
     from snakemake.cli import main as snakemake
 
     from ffkv.cli import main
-    from ffkv.workflow.jobs import import_libraries
+    from ffkv.workflow.jobs import STEPS, import_libraries
 
     import_libraries()
     for module in [*modules(), *LATER]:
         importlib.import_module(module)
+    if "PYTHONPATH" not in os.environ:  # else a test may change the code there
+        _ = [step.code for step in STEPS.values()]  # every start of Snakemake asks for these hashes
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
