@@ -46,6 +46,12 @@ def without() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def of_others(without) -> str:
+    """The codes of all rules without the package, see `CODE`."""
+    return python(without, CODE)
+
+
+@pytest.fixture(scope="module")
 def beside(without, site) -> dict[str, str]:
     """The environment of commands that find the package: forks of a process of their own."""
     return with_forks(finding(site))
@@ -98,13 +104,13 @@ for path in ["", *sys.argv[1:]]:
 """
 
 
-def test_its_rules_count_with_its_own_code(own, tmp_path):
+def test_its_rules_count_with_its_own_code(own, of_others, tmp_path):
     """A change of the package repeats its rule alone, or reports; without it, all rules but these have the same code."""
     mine, reports = {"lengths_summarize"}, {"report", "comparison_measure", "comparison_report"}
     edits = {"tables.py": mine, "settings.py": mine, "section.py": reports, "linked.py": set(), "names.py": set()}
     files = [str(tmp_path / "site/ffkv_toy" / name) for name in edits]
     codes = [json.loads(line) for line in python(own, CODE, None, *files).splitlines()]
-    alone = json.loads(python(OFFLINE, CODE))
+    alone = json.loads(of_others)
     assert codes[0] == alone | {rule: codes[0][rule] for rule in mine | reports}
     for before, after, repeated in zip(codes, codes[1:], edits.values(), strict=False):
         assert {rule for rule in after if after[rule] != before[rule]} == repeated
@@ -239,19 +245,19 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("there, instead", UNFIT)
-def test_a_branch_that_does_not_fit_costs_itself_alone(own, there, instead, tmp_path):
+def test_a_branch_that_does_not_fit_costs_itself_alone(own, of_others, there, instead, tmp_path):
     """Whoever asks for it is told why, and the rules of all others are there."""
     file = tmp_path / "site/ffkv_toy" / ("tables.py" if there.endswith(".csv") else "branch.py")
     file.write_text(file.read_text().replace(there, instead))
     done = ffkv(own, "lengths", "-h")
     assert done.returncode == 2 and "'lengths' cannot be used" in done.stderr and "ffkv-toy 1.0" in done.stderr
-    assert json.loads(python(own, CODE)) == json.loads(python(OFFLINE, CODE))
+    assert python(own, CODE) == of_others
 
 
-def test_a_branch_without_rules_costs_itself_alone(own, tmp_path):
+def test_a_branch_without_rules_costs_itself_alone(own, of_others, tmp_path):
     (tmp_path / "site/ffkv_toy/rules.smk").unlink()
     assert "ffkv_toy/rules.smk" in ffkv(own, "lengths", "-h").stderr
-    assert json.loads(python(own, CODE)) == json.loads(python(OFFLINE, CODE))
+    assert python(own, CODE) == of_others
 
 
 FIND = """
