@@ -17,7 +17,7 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.cli import ffkv as command
 from ffkv.run.results.expected import expected_files
-from ffkv.run.results.jobs import read_jobs
+from ffkv.run.results.run_files import read_jobs
 from ffkv_publishing.crate import write_crate
 
 PEERS = Path(os.environ.get("FFKV_PEERS", ROOT / ".venv-peers")) / "bin/python"

@@ -87,9 +87,9 @@ def source_files(corpus: Corpus, split: str) -> list[str]:
     return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
 
 
-def check_files(corpus: Corpus) -> None:
-    """Reads the beginning of each local file, up to the first text at least. Raises UserError as `read_documents`."""
-    for path in dict.fromkeys(path for split in ("train", "validation") for path in source_files(corpus, split)):
+def check_files(corpus: Corpus, split: str) -> None:
+    """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`."""
+    for path in source_files(corpus, split):
         chats = (lambda chat: "a chat") if corpus.chat_template else None
         found = (each and each.text for each in documents_of(path, _format(path), corpus, chats))
         if not any([*islice(found, LOOKED_AT)]):

@@ -194,11 +194,13 @@ def probe(
     """
     run = open_with_model(results, threads, allowed)
     from ffkv.base.files import tables
+    from ffkv.branches.concepts.tables import TASKS
     from ffkv.run import ask
 
     found = ask.concepts(run, labels, device=device, **options)
     shown = found["concept_tasks"][["task", "train", "test", "one", "many", "whole", "length_auc", "auc", "q"]]
     say(shown.to_string(index=False, float_format="{:.3f}".format))
+    say("\n".join(f"{column.name}: {column.about}" for column in TASKS.columns if column.name in shown))
     for name, table in found.items() if output is not None else ():
         tables.write(table, Path(str(output)) / f"{name}.csv")
         say(Path(str(output)) / f"{name}.csv")

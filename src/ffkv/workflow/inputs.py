@@ -74,7 +74,8 @@ def check_packages(settings: Settings) -> None:
 
 def unreadable_inputs(settings: Settings) -> list[str]:
     """Says what cannot be read of the local text, prompts, labels and lens of a run, in one sentence each. Of text it reads the beginnings of files."""
-    checks: list[Callable] = [] if settings.corpus.contradictions() else [partial(check_files, settings.corpus)]
+    splits = () if settings.corpus.contradictions() else ("train", "validation")[: 1 + bool(settings.corpus.validation)]
+    checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
     checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
     checks += [partial(read_prompts, each.prompts, each.fields) for each in settings.behaviours.values()]
     checks += [partial(check_labels, each) for each in settings.concepts.values()]

@@ -22,7 +22,7 @@ from ffkv.branches.settings import Keys, Section, Settings
 from ffkv.run.commands import check
 from ffkv.run.export.settings import FORMATS, Export
 from ffkv.run.export.step import export
-from ffkv.run.results import run_files
+from ffkv.run.results import expected
 from ffkv.run.results.check import check_run
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run
@@ -215,7 +215,7 @@ def test_settings_and_branches_that_came_later(copy, monkeypatch, undrawn, tmp_p
     toy = table("toy/toy.csv", "A layer.", LAYER, count("toys", "toys"))
     branch = Branch("toy", "Toys.", "", {"measure": Step("toy:measure", writes=(toy,))}, "Toys", "Toys.")
     monkeypatch.setitem(BRANCHES, "toy", branch)
-    monkeypatch.setattr(run_files, "Settings", LaterSettings)
+    monkeypatch.setattr(expected, "Settings", LaterSettings)
     run = ffkv.open(copy)
     assert run.settings.keys.longest == 7 and run.settings.toy.depth == 2
     assert branch.is_in(LaterSettings()) and not branch.is_in(run.settings) and "toy" in run.unmeasured

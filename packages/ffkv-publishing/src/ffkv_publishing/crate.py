@@ -29,9 +29,8 @@ from ffkv.branches.registry import BRANCHES
 from ffkv.run.export.job import public_name
 from ffkv.run.report.overview import corpus_name
 from ffkv.run.results.expected import expected_files
-from ffkv.run.results.jobs import read_jobs
 from ffkv.run.results.run import Run
-from ffkv.run.results.run_files import SPLITS
+from ffkv.run.results.run_files import SPLITS, read_jobs
 from ffkv.workflow import ROOT
 
 TERMS = "https://w3id.org/ro/terms/workflow-run#"

@@ -8,5 +8,5 @@ About memories: `memory_name`, `memory_columns`. What people keep beside a run: 
 `collect` (the same from Python). Questions: `search` (with `text_search`, `tokens`), `sought` (patterns on request, kept
 beside the run), `depth`. Writing them for people: `text`.
 
-`expected` lists the files that a finished run has, `check` compares the folder with it, `jobs` says what each job took.
+`expected` reads the settings of a run, and lists the files that a finished one has; `check` compares the folder with it.
 """

@@ -2,9 +2,10 @@
 
 import copy
 import functools
+import io
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from ffkv.activations.trigger_file import Triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.datasets import Checked
-from ffkv.base.files.stored import Foreign, not_of_ffkv
+from ffkv.base.files.stored import Foreign, not_of_ffkv, unreadable
 from ffkv.base.lookup import find, refuse_strange_entries
 from ffkv.base.settings.messages import suggestion
 from ffkv.base.steps import Part
 from ffkv.branches.registry import BRANCHES
-from ffkv.branches.settings import Settings
+from ffkv.branches.settings import EMBEDDED, Settings
 from ffkv.branches.translation.maps import Maps
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus, read_corpus
@@ -29,7 +30,6 @@ from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, Vocabulary, read_vocabulary
 from ffkv.model.values_file import ValuesFile
 from ffkv.run.results.expected import TABLES, table_of, unmeasured
-from ffkv.run.results.jobs import read_jobs
 from ffkv.run.results.readings import READINGS
 
 SPLITS = ("train", "validation")
@@ -87,6 +87,42 @@ def checked(path: Path, name: str, frame: pd.DataFrame) -> pd.DataFrame:
     if problem := known.problem(frame):
         raise not_of_ffkv(path, problem)
     return known.completed(frame)
+
+
+def read_jobs(folder: Path, settings: Settings) -> pd.DataFrame:
+    """Tells how much time and memory each job of a run took, one row per job.
+
+    There are no rows if Snakemake wrote no benchmark files. Files of earlier runs with more shards or layer groups
+    are left out, and so is the report's own file.
+
+    Columns:
+        rule: the rule.
+        part: its split, shard or group of layers, behind the behaviour and "/" if it is of one; "" of a rule with one job.
+        seconds: time of the job.
+        memory: its highest peak, MiB.
+        ended: when its file was written last, in seconds since 1970.
+
+    Raises:
+        UserError: a file cannot be read. One that is half-written is left out.
+    """
+    place, model = folder / "benchmarks", settings.model
+    unused = {"report.tsv", *["train.tsv"] * (model.checkpoint != EMBEDDED), *["unpack.tsv"] * (not model.is_unpacked)}
+    found = []
+    for path in find(place, "**/*.tsv"):
+        name = path.relative_to(place)
+        parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
+        if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
+            continue
+        try:
+            text = path.read_text(errors="replace")
+        except OSError as error:
+            raise unreadable(path, error) from error
+        with suppress(ValueError, KeyError):  # a power cut left the file half-written
+            measured = pd.read_csv(io.StringIO(text), sep="\t").apply(pd.to_numeric, errors="coerce")
+            rule, *part = name.with_suffix("").parts
+            took, peak = measured["s"].sum(), measured["max_rss"].max()
+            found.append((rule, "/".join(part), took, peak, path.stat().st_mtime))
+    return pd.DataFrame(found, columns=["rule", "part", "seconds", "memory", "ended"])
 
 
 def unknown(word: str, name: object, valid: list[str]) -> UserError:
@@ -223,12 +259,8 @@ class RunFiles:
         """Opens a file. `own`: lengths of dimensions that differ from those of the model; None: the file alone tells."""
         path, belongs_to = self.folder / name, self.identity(split) if split else self.anatomy.identity
         *layers, memories = self.anatomy.layer_offset
-        sizes = {
-            "layer": len(layers),
-            "memory": memories,
-            "width": self.anatomy.width,
-            "token_id": self.anatomy.vocabulary,
-        }
+        sizes = {"layer": len(layers), "memory": memories, "width": self.anatomy.width}
+        sizes |= {"token_id": self.anatomy.vocabulary}
         sizes |= {"sentence": int(self.corpora[split]["sentences"])} if split else {}
         known = {name: size for name, size in {**sizes, **own}.items() if size is not None}
         if not self._keep_open:
@@ -290,7 +322,7 @@ class RunFiles:
             memory: highest peak of a job, MiB.
 
         Raises:
-            UserError: see `ffkv.run.results.jobs.read_jobs`.
+            UserError: see `ffkv.run.results.run_files.read_jobs`.
         """
         jobs = read_jobs(self.folder, self.settings).groupby("rule", sort=False, as_index=False)
         seconds = {"jobs": ("seconds", "size"), "seconds": ("seconds", "sum"), "longest": ("seconds", "max")}
@@ -330,6 +362,5 @@ class RunFiles:
 
     def file_rows(self, name: str, only: Any = None) -> pd.DataFrame:
         """Returns the rows of one file of a large table. `name`: its path below the folder; `only`: see `tables.read`."""
-        split = split_of(name)
-        belongs_to = self.identity(split) if split else self.anatomy.identity
+        belongs_to = self.identity(split) if (split := split_of(name)) else self.anatomy.identity
         return checked(self.folder / name, name, tables.read_all([self.folder / name], belongs_to, only))
