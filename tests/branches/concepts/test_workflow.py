@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from click.testing import CliRunner
 from support import ROOT, snakemake
 
 import ffkv
+from ffkv.run.commands import probe
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_explorer.conftest import Visitor, text_of
 
@@ -45,6 +47,13 @@ def test_a_run_with_concepts(tiny, tmp_path, monkeypatch):
                 pd.testing.assert_frame_equal(
                     table, own.reset_index(drop=True), check_dtype=False, rtol=1e-3, atol=1e-5
                 )
+    options = [word for name, own in SMALL.items() for each in np.atleast_1d(own) for word in (f"--{name}", str(each))]
+    told = CliRunner().invoke(probe, ["results/tiny", "calls.csv", "--device", "cpu", "--output", "asked", *options])
+    assert told.exit_code == 0, told.output
+    assert (
+        f"{asked['concept_tasks']['auc'][0]:.3f}" in told.output and "whole: the same of all coordinates" in told.output
+    )
+    assert {path.stem for path in (tmp_path / "asked").iterdir() if path.suffix == ".csv"} == {*asked}
     page = (tmp_path / "reports/tiny/index.html").read_text()
     assert "How well memories separate the labels of texts" in page and "code/bracket" in page
     assert "How many concepts a memory separates" in page and run.table("concept_mixture")["any"].max() > 0
