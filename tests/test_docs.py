@@ -15,7 +15,7 @@ from docs.write_formats import described_files, with_tables
 from ffkv.base.doors import DOORS
 from ffkv.base.files.datasets import datasets_of
 from ffkv.base.files.hdf5 import FORMAT
-from ffkv.branches.registry import BRANCHES
+from ffkv.branches.registry import BRANCHES, NAMES
 from ffkv.branches.settings import Settings
 from ffkv.cli import COMMANDS, RENAMED, ffkv
 from ffkv.model.identities import IDENTITIES
@@ -234,6 +234,21 @@ def test_the_oldest_python_is_that_of_the_package():
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"You need Python {oldest} or newer" in (ROOT / page).read_text()
+
+
+def test_pages_count_the_calls_that_make_test_many_lets_fail():
+    (number,) = re.findall(r"FFKV_FAULTS=([1-9]\d*)", (ROOT / "Makefile").read_text())
+    for path, words in {
+        "Makefile": f"calls of the system fail ({number} of each command,",
+        "CONTRIBUTING.md": f"lets {number} calls of the system of each command fail",
+        "tests/faults/README.md": f"tries {number} calls of each",
+    }.items():
+        assert words in (ROOT / path).read_text(), path
+
+
+def test_tests_of_branches_lie_where_the_page_for_new_ones_says():
+    assert "Tests in `tests/branches/<name>/`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert [name for name in NAMES if not (ROOT / "tests/branches" / name).is_dir()] == []
 
 
 def test_the_counts_of_the_reference_are_those_of_its_tables():
