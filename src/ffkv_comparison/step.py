@@ -49,6 +49,7 @@ def compare_runs(
         >>> "figure_4" in set(measured.curves["figure"])
         True
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders  # one is refused below, as too few
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
     runs = [open_run(folder, trust_remote_code=trust_remote_code) for folder in folders]
     if (names := [run.name for run in runs]) != settings.runs:
