@@ -17,7 +17,7 @@ from ffkv.base.files.datasets import datasets_of
 from ffkv.base.files.hdf5 import FORMAT
 from ffkv.branches.registry import BRANCHES, NAMES
 from ffkv.branches.settings import Settings
-from ffkv.cli import COMMANDS, RENAMED, ffkv
+from ffkv.cli import COMMANDS, GROUPS, RENAMED, ffkv
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.registry import FIGURES
 from ffkv_machines.commands import machine
@@ -89,6 +89,20 @@ def test_the_tests_that_the_page_on_security_names_are_there():
     for file, test in named:
         path = file or path  # the name of a file also holds for the tests that follow without one
         assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_the_page_on_security_names_the_commands_that_may_run_the_code_of_a_model():
+    told = re.search(
+        r"by `--trust-remote-code` of (.*?) and of every step", (ROOT / "docs/security.md").read_text(), re.S
+    )
+    asking = [*GROUPS["Ask a finished run"], *GROUPS["Share a finished run"]]
+    may = [
+        name
+        for name in asking
+        for each in ffkv.get_command(click.Context(ffkv), name).params
+        if each.name == "trust_remote_code"
+    ]
+    assert told and re.findall(r"`(?:ffkv )?(\w+)`", told[1]) == may
 
 
 # What the description of a branch names need not stand in a docstring, too.
