@@ -88,10 +88,9 @@ def step(
         if each not in read:
             raise unknown(f"file that {name} reads", each, [*read])
         read[each] = Path(other) if isinstance(other, str) else other
-    taken = {each: _setting(each, settings, run, parts) for each in sections(found)}
     named = [value for part in NAMED for value in parts.get(part, ())]
     with Given(_work(found, work, run, parts), *named, **read) as given:
-        return call(branch, found, given, taken)
+        return call(branch, found, given, {each: _setting(each, settings, run, parts) for each in sections(found)})
 
 
 @documents(Behaviour)
@@ -196,7 +195,7 @@ def _parts(
     name: str, step: Step, of_run: Mapping[str, Sequence[Any]], asked: Mapping[str, Any]
 ) -> dict[str, Sequence[Any]]:
     """Returns the group, the shard and the behaviour that a step works on, as far as it does; each as a list of one."""
-    parts = {}
+    parts: dict[str, Sequence[Any]] = {}
     for part in dict.fromkeys(part for each in step.writes for part in WILD.findall(each.path)):
         value, valid = asked[part], of_run[part]
         if value is None and len(valid) != 1:
