@@ -199,6 +199,7 @@ def probe(
     found = ask.concepts(run, labels, device=device, **options)
     shown = found["concept_tasks"][["task", "train", "test", "one", "many", "whole", "length_auc", "auc", "q"]]
     say(shown.to_string(index=False, float_format="{:.3f}".format))
+    say("AUC of one memory, many, the residual, the length; auc: the best of all layers, q: beside shuffled labels.")
     for name, table in found.items() if output is not None else ():
         tables.write(table, Path(str(output)) / f"{name}.csv")
         say(Path(str(output)) / f"{name}.csv")

@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from click.testing import CliRunner
 from support import ROOT, snakemake
 
 import ffkv
+from ffkv.cli import ffkv as command
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_explorer.conftest import Visitor, text_of
 
@@ -45,6 +47,12 @@ def test_a_run_with_concepts(tiny, tmp_path, monkeypatch):
                 pd.testing.assert_frame_equal(
                     table, own.reset_index(drop=True), check_dtype=False, rtol=1e-3, atol=1e-5
                 )
+    options = [
+        f"--{name}={each}" for name, value in SMALL.items() for each in (value if isinstance(value, list) else [value])
+    ]
+    told = CliRunner().invoke(command, ["probe", str(run.folder), "calls.csv", "--output", "probed", *options])
+    assert told.exit_code == 0 and "AUC of one memory, many, the residual" in told.stdout, told.output
+    pd.testing.assert_frame_equal(pd.read_csv("probed/concept_layers.csv"), asked["concept_layers"], check_dtype=False)
     page = (tmp_path / "reports/tiny/index.html").read_text()
     assert "How well memories separate the labels of texts" in page and "code/bracket" in page
     assert "How many concepts a memory separates" in page and run.table("concept_mixture")["any"].max() > 0
