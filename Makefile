@@ -121,7 +121,7 @@ models: install ## Write docs/architectures.csv: every model type of the install
 bench: install peers ## Measure speed beside other libraries, write benchmarks/README.md.
 	python -m benchmarks
 
-engines: install peers ## Compare the coefficients of a real model with those that other libraries read, write docs/engines.csv. Two minutes.
+engines: install peers ## Compare the coefficients of a real model with those that other libraries read, write docs/engines.csv. Three minutes.
 	python -m tools.engines
 
 card: install ## On the day that a GPU is there: measure what is not measured yet, in 10 minutes, the most valuable part first.

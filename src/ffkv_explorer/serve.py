@@ -66,10 +66,8 @@ def listen_socket(path: Path) -> socket.socket:
         problem = f"The folder {folder} cannot be used: {error.strerror}. Make it: mkdir -m 700 {folder}"
         raise UserError(problem) from error
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise UserError(
-            f"The folder {folder} is not yours alone, so others could connect. Use a folder of mode 0700 that belongs to"
-            f" you: mkdir -m 700 {folder}/ffkv, or chmod 700 {folder}."
-        )
+        own = f"Make one of your own, and name it: mkdir -m 700 {folder}/ffkv"
+        raise UserError(f"The folder {folder} is not yours alone, so others could connect. {own}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():

@@ -130,6 +130,8 @@ def test_matching_a_run_with_itself_finds_each_memory(folders, monkeypatch):
 def test_other_runs_than_those_of_the_settings_are_refused(folders):
     with pytest.raises(UserError, match="The folders are of the runs tiny, again, not of tiny, other"):
         ffkv_comparison.compare_runs(folders, Comparison(runs=["tiny", "other"]))
+    with pytest.raises(UserError, match=r"runs is \['tiny'\]: must be 2 or more"):
+        ffkv_comparison.compare_runs(str(folders[0]))
 
 
 def row(numbers: list[int], length: int = 6) -> np.ndarray:

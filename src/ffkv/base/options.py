@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from ffkv.base.fault import BatchTooLarge, causes
 from ffkv.base.process import runtime
 from ffkv.base.settings import Inputs, Jobs, Model, Section, section
-from ffkv.base.settings.messages import refusal
+from ffkv.base.settings.messages import refusal, shown
 from ffkv.base.steps import FOR_READERS, Part, Step, Work
 from ffkv.base.terminal import say
 
@@ -175,6 +175,8 @@ def _option(model: type[Section], name: str) -> Callable:
         value = list(value) if many else value
         try:
             if mapping:  # items `key=value`; if the values are lists, a key may come several times
+                if wrong := [each for each in value if "=" not in each]:
+                    raise click.BadParameter(f"{shown(wrong[0])} is not NAME=VALUE. Repeat the option for each name.")
                 pairs = [(key, item) for key, _, item in (each.partition("=") for each in value)]
                 several = {key: [item for other, item in pairs if other == key] for key, _ in pairs}
                 value = several if get_origin(inside[1]) is list else dict(pairs)

@@ -75,6 +75,8 @@ def step(
     if name not in steps:
         raise unknown("step", name, [*steps])
     branch, found = steps[name]
+    if not isinstance(work, Work | None) or not isinstance(files, Mapping):
+        raise UserError(f"{name} takes work such as ffkv.Work('cpu'), and files such as {{'triggers': path}}.")
     run = run if isinstance(run, Run) else open_run(run)
     asked = {"group": group, "shard": shard, "behaviour": behaviour, "concept": concept}
     parts = _parts(name, found, parts_of(run.settings), asked)
@@ -86,10 +88,9 @@ def step(
         if each not in read:
             raise unknown(f"file that {name} reads", each, [*read])
         read[each] = Path(other) if isinstance(other, str) else other
-    taken = {each: _setting(each, settings, run, parts) for each in sections(found)}
     named = [value for part in NAMED for value in parts.get(part, ())]
     with Given(_work(found, work, run, parts), *named, **read) as given:
-        return call(branch, found, given, taken)
+        return call(branch, found, given, {each: _setting(each, settings, run, parts) for each in sections(found)})
 
 
 @documents(Behaviour)
@@ -194,15 +195,15 @@ def _parts(
     name: str, step: Step, of_run: Mapping[str, Sequence[Any]], asked: Mapping[str, Any]
 ) -> dict[str, Sequence[Any]]:
     """Returns the group, the shard and the behaviour that a step works on, as far as it does; each as a list of one."""
-    parts = {}
+    parts: dict[str, Sequence[Any]] = {}
     for part in dict.fromkeys(part for each in step.writes for part in WILD.findall(each.path)):
         value, valid = asked[part], of_run[part]
         if value is None and len(valid) != 1:
             choices = ", ".join(f"{part}={each!r}" for each in valid) or "none, as the run has none"
             raise UserError(f"{name} works on one {part} at a time. Choose one of: {choices}.")
-        if value is not None and value not in valid:
+        if value is not None and str(value) not in map(str, valid):
             raise unknown(part, value, [str(each) for each in valid])
-        parts[part] = valid if value is None else [value]
+        parts[part] = [each for each in valid if value is None or str(each) == str(value)]
     for part, value in asked.items():
         if value is not None and part not in parts:
             raise UserError(f"{name} takes no argument {part!r}: it does not work on one {part} at a time.")
@@ -232,8 +233,7 @@ def _work(step: Step, work: Work | None, run: Run, parts: Mapping[str, Sequence[
 
 def sections(step: Step) -> list[str]:
     """Returns the sections of settings, and `seed`, that the function of a step takes."""
-    names = [name for name in step.settings if name not in WORK and name not in PARTS]
-    return [*dict.fromkeys(name.partition("/")[0] for name in names)]
+    return [*dict.fromkeys(name.partition("/")[0] for name in step.settings if name not in {*WORK, *PARTS})]
 
 
 def call(branch: Branch, step: Step, given: Given, settings: Mapping[str, Any]) -> Any:

@@ -103,7 +103,7 @@ def init(folder: Path) -> None:
 def settings(file: str | None, name: str | None) -> None:
     """Check a settings file, and look for the text and the prompts that it names: say which runs it has, or all that is wrong."""
     if name is not None and name not in SECTIONS:
-        raise UserError(f"There is no section {name!r}. There are {', '.join(SECTIONS)}.")
+        raise UserError(f"There is no section {name!r}. There are {', '.join(SECTIONS)}. Others: docs/settings.md.")
     if name is not None:
         emit(of_section(name).rstrip("\n"))
         return

@@ -80,6 +80,8 @@ def test_the_same_datasets_have_the_same_bytes(tmp_path, path):
 def test_a_missing_file_names_the_remedy(tmp_path):
     with pytest.raises(UserError, match=r"none\.h5 does not exist: run the step that makes it first"):
         numbers(tmp_path / "none.h5")
+    with pytest.raises(UserError, match=r"cannot be read: it is a folder\. Name a file"):
+        numbers(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n"])

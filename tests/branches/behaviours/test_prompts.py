@@ -128,6 +128,8 @@ def test_the_command_takes_fields():
 
     CliRunner().invoke(command, words[2:], catch_exceptions=False)
     assert asked == {"prompt": "a = b", "answer": "c"}
+    for wrong in ("prompt", "{prompt: a}"):
+        assert f"'{wrong}' is not NAME=VALUE." in CliRunner().invoke(command, ["--fields", wrong]).output
 
 
 def encoded(tmp_path, *rows, vocabulary=17, context=16):

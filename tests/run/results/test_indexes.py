@@ -179,9 +179,9 @@ def test_a_run_names_its_reading(both):
 
 
 def test_a_run_without_the_reading_says_what_to_set(run):
-    told = r"small has values and states in these readings only: head\. Set values\.readout to both"
-    for reading in ("translated", "jacobian"):
-        with pytest.raises(UserError, match=told):
+    told = r"small has values and states in these readings only: head\. Set values\.readout to"
+    for reading, wanted in (("translated", "both"), ("jacobian", r"both and translation\.fit to jacobian")):
+        with pytest.raises(UserError, match=f"{told} {wanted}, see"):
             run.read_as(reading)
     with pytest.raises(UserError, match=r"no reading 'logit'\. Choose one of: head, translated"):
         run.files.read_as("logit")

@@ -43,7 +43,10 @@ def crate(results: Path, output: Path, citation: Path | None, license: str, smal
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=FOLDER, metavar="REPORTS...")
 @click.option(
-    "--to", type=NEW_FOLDER, required=True, help="Folder of the site. One that is there is replaced as a whole."
+    "--to",
+    type=NEW_FOLDER,
+    required=True,
+    help="Folder of the site. An older site is replaced; a folder with other files is refused.",
 )
 @click.option("--export", multiple=True, type=FOLDER, help="A folder that `ffkv export` wrote. Repeat it for more.")
 @click.option(

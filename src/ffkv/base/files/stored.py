@@ -220,10 +220,8 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
     if isinstance(error, FileNotFoundError) and error.errno is None and exists(path):
         reason = "it cannot be opened"  # safetensors calls every such file missing
     if lacks_space(error):
-        place = temporary_folder()
-        return UserError(
-            f"{path} cannot be read: there is no space left ({reason}). Free some space, {place} included."
-        )
+        free = f"Free some space, {temporary_folder()} included."
+        return UserError(f"{path} cannot be read: there is no space left ({reason}). {free}")
     if NO_LOCK in reason:
         if isinstance(error, BlockingIOError | PermissionError):
             return open_elsewhere(path)
@@ -237,6 +235,8 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
             verify_sum(file)
     except UserError as found:
         return found
+    if is_dir(path):
+        return UserError(f"{path} cannot be read: it is a folder. Name a file.")
     if not exists(path):
         return UserError(f"{path} does not exist: run the step that makes it first.")
     if not os.access(path, os.R_OK):

@@ -130,15 +130,12 @@ def _check_halves(rows: list[dict], path: str) -> int:
     """Returns how many prompts are used, and says why others are not. Raises UserError if a half has too few. `path`: their file."""
     counts = Counter(row["unused"] for row in rows)
     used = counts.pop("", 0)
+    told = f"{used} of {len(rows)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()) + "."
     if counts:
-        say(f"{used} of {len(rows)} prompts are used" + "".join(f"; {n}: {why}" for why, n in counts.items()) + ".")
+        say(told)
     for half in (words.CHOOSE, words.ESTIMATE):
         if {row["positive"] for row in rows if row["part"] == half} < {row["positive"] for row in rows}:
-            reasons = "".join(f" {n} because {why}." for why, n in counts.items())
-            raise UserError(
-                f"{path} has too few prompts that can be used: each half needs one, of two lists one of each."
-                f" It has {len(rows)}.{reasons}"
-            )
+            raise UserError(f"{path} has too few usable prompts: each half needs one, of two lists one of each. {told}")
     return used
 
 

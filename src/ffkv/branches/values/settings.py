@@ -16,7 +16,7 @@ class Values(Section):
     readout: Literal["head", "both", "all"] = "head"
     """Whether values and states are also read through linear maps to the last layer. `head`: they are not. `both`: the report
     has a section with both readings of figures 4, 5 and 8 to 10, see [translation.md](translation.md). `all`: they are read through
-    fitted maps and through the Jacobian lens, side by side. Fitted are they by `ridge` if `translation.fit` is `jacobian`."""
+    fitted maps and through the Jacobian lens, side by side. If `translation.fit` is `jacobian`, `ridge` fits the maps."""
     top_tokens: int = Field(50, ge=1, le=100_000)
     """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
     predictive: int = Field(100, ge=1, le=10_000)

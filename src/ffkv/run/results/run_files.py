@@ -178,7 +178,8 @@ class RunFiles:
         if reading not in READINGS:
             raise unknown("reading", reading, [*READINGS])
         if reading not in self.readings:
-            wanted = "all" if len(self.readings) > 1 else "both"
+            both = "both and translation.fit to jacobian" if reading == "jacobian" else "both"
+            wanted = "all" if len(self.readings) > 1 else both
             raise UserError(
                 f"{self.folder} has values and states in these readings only: {', '.join(self.readings)}. Set values.readout to"
                 f" {wanted}, see docs/translation.md, and run the workflow again."
