@@ -104,13 +104,14 @@ def test_the_account_is_not_named_even_in_tables_inside_pages(tmp_path):
     assert base64.b64decode(re.search(r"base64,([^\"]+)", cleaned)[1]) == b"model,n\nllama,3\n"
 
 
-def test_it_is_published_again_and_the_old_one_is_replaced(tiny, tmp_path):
+def test_it_is_published_again_and_the_old_one_is_replaced(tiny, tmp_path, monkeypatch):
     alone = shutil.copytree(tiny / "reports/tiny", tmp_path / "reports/alone")
     assert publish(alone, "--to", tmp_path / "site")[0] == 0
     (alone / "more.html").write_text("x")
     assert publish(alone, "--to", tmp_path / "site")[0] == 0
     assert (tmp_path / "site/reports/alone/more.html").exists()
     (tmp_path / "site/mine.txt").write_text("x")
+    monkeypatch.delattr("ffkv_publishing.site.write_site")  # it is refused before anything is written
     code, told = publish(alone, "--to", tmp_path / "site")
     assert code and "mine.txt" in told and (tmp_path / "site/mine.txt").exists()
 

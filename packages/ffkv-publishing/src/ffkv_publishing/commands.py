@@ -5,8 +5,9 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
-from ffkv.base.lookup import exists, is_file
+from ffkv.base.lookup import exists, find, is_file
 from ffkv.base.options import FOLDER, NEW_FOLDER, READABLE, output_option
 from ffkv.base.terminal import say
 
@@ -63,6 +64,11 @@ def publish(
     if results/<name> is beside reports, and exports. No file names a folder of this machine. Texts of the corpus are in it: publish
     those that you may give away.
     """
+    own = {"index.html", "README.md", ".nojekyll", "reports", *["exports"] * bool(export)}
+    if not dry_run and (
+        others := sorted({path.name for path in find(to, "*")} - own)
+    ):  # `atomic` says it after minutes
+        raise UserError(f"{to} holds other files ({', '.join(others[:3])}): name another folder, or empty it.")
     from ffkv_publishing.site import write_site
 
     with TemporaryDirectory() if dry_run else atomic(to, summed=False) as place:
