@@ -81,7 +81,7 @@ def runs(models, tmp_path_factory) -> Path:
             shards=1,
             layer_groups=1,
             behaviours={"words": {"prompts": "pairs.jsonl", **small}},
-            reconstruction={"tokens": 500, "prefixes": 100},
+            reconstruction={"tokens": 500, "prefixes": 90},
             intervention={"memories": 3, "examples": 4},
             report={"control": "none"},
             runs={
@@ -123,6 +123,7 @@ def test_a_layer_as_its_own_dictionary_gives_every_table(runs):
     assert made["recovered"].tolist() == pytest.approx([1, 1], abs=1e-5)
     assert made["loss_dictionary"].tolist() == pytest.approx(made["loss"].tolist(), rel=1e-5)
     assert made["ffn_dictionary"].tolist() == [1, 1]
+    assert made["prefixes"].between(45, 90).all()  # every sixth token of some 500
 
 
 def test_what_is_left_is_told(runs, models):

@@ -9,6 +9,7 @@ import torch
 from support import WORDS, word_tokenizer
 from transformers import AutoModelForCausalLM, MixtralConfig
 
+from ffkv.base.intervals import mean_interval
 from ffkv.branches.behaviours import experts, subjects
 from ffkv.branches.behaviours.choosing import Subjects
 from ffkv.branches.behaviours.stored import Encoded
@@ -207,6 +208,21 @@ def test_others_grow_by_what_a_router_that_is_sure_leaves_them(running):
         c, weight = own.written.double(), own.weight.double()[..., None]
         grown = weight.sum(1, keepdim=True) * (c / weight).flip(1) - c.sum(1, keepdim=True)
         torch.testing.assert_close(changes[layer][1][:, :, 1].double(), grown, rtol=1e-4, atol=1e-4)
+
+
+def test_intervals_of_experts_are_those_of_memories():
+    """Most prompts are not sent to the expert, so that its effects are skewed: the interval is longer on the side of the tail."""
+    its = np.zeros((24, 4, 2, 1, 3))
+    its[::4, 0], its[1::12, 0], its[::4, 1], its[:, 3] = 1, 6, 0.5, 1
+    group = np.repeat(np.arange(12), 2).astype(str)
+    found = experts.estimate_effects(its, experts.Drawn(np.ones(24, bool), group), 100, np.random.default_rng(0))
+    of_groups = its.reshape(12, 2, 4, -1).mean(1)[..., 0]
+    for name, low, high, values in (
+        ("effect", "low", "high", of_groups[:, 0]),
+        ("difference", "difference_low", "difference_high", of_groups[:, 0] - of_groups[:, 1]),
+    ):
+        np.testing.assert_allclose(found[[name, low, high]].iloc[0], (values.mean(), *mean_interval(values)))
+        assert (found[high] - found[name] > found[name] - found[low]).all()
 
 
 def test_answers_that_say_nothing_give_few_small_p_values(running):

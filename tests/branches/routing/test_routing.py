@@ -114,6 +114,14 @@ def test_shares_and_chance_are_those_of_all_shifts():
         assert row["log_ratio"] == pytest.approx(np.log2(inside / outside))
 
 
+def test_a_share_of_no_token_is_0_without_a_sign():
+    generator = GENERATOR(1)
+    has = clusters(generator, 1000, 0.2)
+    sent = ~has[:, None] & (generator.random((1000, 20)) < 0.5)  # no token with the pattern is sent to an expert
+    shares = [row["share"] for row in rows_of_patterns(sent, {"runs": has})]
+    assert shares == [0] * 20 and not np.signbit(shares).any()
+
+
 def test_an_expert_of_a_pattern_is_found_and_one_of_other_tokens_is_not():
     generator = GENERATOR(2)
     has = clusters(generator, 4000, 0.05)

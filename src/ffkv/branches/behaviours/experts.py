@@ -19,12 +19,13 @@ from torch.nn.functional import pad as pad_end
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.files import tables
 from ffkv.base.files.columns import REACHES
+from ffkv.base.intervals import put_estimate, without_each
 from ffkv.base.multiple_tests import q_values
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours import stored
-from ffkv.branches.behaviours.contrast import Drawn, estimate, p_values
+from ffkv.branches.behaviours.contrast import Drawn, p_values
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.states import side_by_side
 from ffkv.branches.behaviours.stored import Encoded
@@ -241,8 +242,9 @@ def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.ra
     own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
     found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
     larger = np.sign(own.mean(0)) * own - np.sign(beside.mean(0)) * beside
-    for name, start, values in (("effect", "", own), ("difference", "difference_", larger)):
-        found[name], found[f"{start}low"], found[f"{start}high"] = estimate(values, drawn)
+    weights = without_each(drawn.group)
+    put_estimate(found, "effect", weights @ own, plain=True)
+    put_estimate(found, "difference", weights @ larger)
     found["beside"], known = beside.mean(0) + 0 * found["effect"], found["difference"].notna().to_numpy()
     found.loc[known, "effect_p"] = p_values(larger[:, known].astype(np.float32), drawn, flips, generator)
     no_larger = found["difference"] <= 1e-4 * found["effect"].abs()  # the same change twice differs by rounding

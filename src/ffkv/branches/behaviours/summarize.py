@@ -233,8 +233,8 @@ def summarize_side_effects(side_effects: pd.DataFrame) -> pd.DataFrame:
     for (choice, size), own in side_effects.groupby(["choice", "size"], sort=False):
         by_prefix = own.groupby("prefix")[["divergence", "loss", "memories"]].mean()
         row = {"choice": choice, "size": size, "memories": by_prefix["memories"].mean(), "prefixes": len(by_prefix)}
-        for name in ("divergence", "loss"):
-            ends = mean_interval(by_prefix[name].to_numpy(np.float64))
+        for name, lowest in (("divergence", 0), ("loss", -np.inf)):
+            ends = mean_interval(by_prefix[name].to_numpy(np.float64), lowest)
             row[name], row[f"{name}_low"], row[f"{name}_high"] = by_prefix[name].mean(), *ends
         rows.append(row)
     return pd.DataFrame(rows)

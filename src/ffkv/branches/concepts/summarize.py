@@ -50,7 +50,7 @@ def correct(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_curves(by_layer: pd.DataFrame) -> pd.DataFrame:
-    """Takes means over tasks, each in its chosen layer; of as many features as all tasks have.
+    """Takes means over the tasks that have a kind and a number of features, each in its chosen layer.
 
     Documents of different tasks are drawn independently, so that squares of standard errors add up.
     """

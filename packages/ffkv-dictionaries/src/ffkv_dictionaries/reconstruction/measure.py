@@ -72,7 +72,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     rows = [corpus.prefix_ids(sentence, int(corpus.lengths[sentence])) for sentence in sentences]
     beginning, layers = len(corpus.bos), [layer for layer in loaded.anatomy.layers if layer.is_dictionary]
     lengths = np.array([*map(len, rows)])
-    step = max(1, int((lengths - beginning).sum()) // settings.prefixes)
+    step = max(1, -(-int((lengths - beginning).sum()) // settings.prefixes))
     sums = {layer.index: Sums(layer, device) for layer, device in zip(layers, _devices(loaded, layers))}
     losses: dict[tuple[int, str], float] = {}
     with progress(len(rows), "sentences", "reconstruction") as bar:
