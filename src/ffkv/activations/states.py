@@ -71,7 +71,8 @@ def write_shard(
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)
     storage = storage_of(loaded.anatomy, keep, min(batching.block_sentences, len(sample[0])))
-    own = {**attributes, "identity": identity("sampled_prefixes", attributes, loaded.device)}
+    known = {**attributes, "batches": batching}  # perhaps with half as many tokens as the settings say
+    own = {**attributes, "identity": identity("sampled_prefixes", known, loaded.device)}
     files = {block: block_folder(path) / f"{block.start}.h5" for block in work}
     complete = {block for block in work if _is_complete(files[block], own)}
     if len(complete) < len(work):
