@@ -91,7 +91,8 @@ def checked(path: Path, name: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 def unknown(word: str, name: object, valid: list[str]) -> UserError:
     """Returns the error for a name that does not exist, with the one that is most like it, and all names that do."""
-    return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} Choose one of: {', '.join(valid)}.")
+    choices = f"Choose one of: {', '.join(valid)}." if valid else "There is none at all."
+    return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} {choices}")
 
 
 class RunFiles:
