@@ -22,6 +22,7 @@ import yaml
 from torch.utils.benchmark import Timer
 from transformers import GPT2Config, GPT2LMHeadModel, logging
 
+from ffkv.base.doors import PREFIX
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 from ffkv.base.process.progress import Bar
@@ -92,7 +93,13 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         changes["model"] = Model.model_validate(named).model_dump()
     changes["corpus"] = text
     changes["dictionary"] = Dictionary(largest=10**6 * settings.dictionary.is_asked).model_dump()  # fits any model
+    changes["translation"] = {"lens": ""}  # that fits none but its own
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
+    for kind, file in (("behaviours", "prompts"), ("concepts", "labels")):  # the jobs run in the folder of the trial
+        named = {name: getattr(each, file) for name, each in getattr(settings, kind).items()}
+        found = {name: {file: os.path.abspath(at)} for name, at in named.items() if at and not at.startswith(PREFIX)}
+        own = getattr(settings, kind).items()
+        sections[kind] = {name: each.model_copy(update=found.get(name)) for name, each in own}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
 
