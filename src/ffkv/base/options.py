@@ -298,8 +298,7 @@ def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
         sections = {name: _taken(section_of(of, name), keys, given) for name, keys in chosen.items()}
         return {**({"work": Work(**work)} if work else {}), **sections, **given}
 
-    # A step that does not take the setting has no batches that could be halved.
-    halvings = HALVINGS if {"batches", "batches/tokens"} & {*step.settings} else 0
+    halvings = HALVINGS if {"batches", "batches/tokens"} & {*step.settings} else 0  # else there is nothing to halve
     return lambda command: _with(options, hand_over)(
         functools.wraps(command)(functools.partial(_with_room, command, halvings))
     )

@@ -91,15 +91,15 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         device = settings.model.device if torch.cuda.is_available() else "cpu"  # a plan may be for another machine
         named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": device}
         changes["model"] = Model.model_validate(named).model_dump()
-    changes["corpus"] = text
+    changes |= {"corpus": text, "translation": {"lens": ""}}  # a lens fits no model but its own
     changes["dictionary"] = Dictionary(largest=10**6 * settings.dictionary.is_asked).model_dump()  # fits any model
-    changes["translation"] = {"lens": ""}  # that fits none but its own
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     for kind, file in (("behaviours", "prompts"), ("concepts", "labels")):  # the jobs run in the folder of the trial
-        named = {name: getattr(each, file) for name, each in getattr(settings, kind).items()}
-        found = {name: {file: os.path.abspath(at)} for name, at in named.items() if at and not at.startswith(PREFIX)}
-        own = getattr(settings, kind).items()
-        sections[kind] = {name: each.model_copy(update=found.get(name)) for name, each in own}
+        asked = {name: (each, getattr(each, file)) for name, each in getattr(settings, kind).items()}
+        at = {path: str(Path(path).absolute()) for _, path in asked.values() if path and not path.startswith(PREFIX)}
+        sections[kind] = {
+            name: own.model_copy(update={file: at.get(path, path)}) for name, (own, path) in named.items()
+        }
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
 

@@ -89,9 +89,9 @@ def checked(path: Path, name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return known.completed(frame)
 
 
-def unknown(word: str, name: object, valid: list[str]) -> UserError:
-    """Returns the error for a name that does not exist, with the one that is most like it, and all names that do."""
-    choices = f"Choose one of: {', '.join(valid)}." if valid else "There is none at all."
+def unknown(word: str, name: object, valid: list[str], none: str = "There is none at all.") -> UserError:
+    """Returns the error for a name that does not exist, with the one that is most like it, and all names that do. `none`: without any."""
+    choices = f"Choose one of: {', '.join(valid)}." if valid else none
     return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} {choices}")
 
 
