@@ -98,7 +98,7 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         asked = {name: (each, getattr(each, file)) for name, each in getattr(settings, kind).items()}
         at = {path: str(Path(path).absolute()) for _, path in asked.values() if path and not path.startswith(PREFIX)}
         sections[kind] = {
-            name: own.model_copy(update={file: at.get(path, path)}) for name, (own, path) in named.items()
+            name: own.model_copy(update={file: at.get(path, path)}) for name, (own, path) in asked.items()
         }
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
