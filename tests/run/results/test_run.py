@@ -98,7 +98,7 @@ def test_of_many_runs_some_are_named_and_a_folder_that_may_not_be_looked_at_is_p
             raise UserError("Permission denied")
         return path.exists()
 
-    monkeypatch.setattr("ffkv.run.results.run_files.exists", denied)
+    monkeypatch.setattr("ffkv.run.results.expected.exists", denied)
     with pytest.raises(UserError) as told:
         open(tmp_path)
     named = [name for name in map("{:02}".format, range(12)) if str(tmp_path / name) in str(told.value)]
