@@ -278,7 +278,7 @@ NONSENSE = [
     ("search_memories", {"text": "a" * 10**6}, "The question has 1,000,"),
     ("graph", {"prompt": PROMPT, "maximum": 10**6}, "maximum is 1000000: must be at most 200"),
     ("graph", {"prompt": PROMPT, "share": -1}, "share is -1"),
-    ("behaviour", {"name": "agreement", "run": "tiny"}, "tiny called 'agreement'. It has none (docs/behaviours.md)."),
+    ("behaviour", {"name": "agreement", "run": "tiny"}, "There is no behaviour 'agreement'"),
     ("behaviour", {"name": "agreement", "prompts": ROWS}, "exclude each other"),
     ("behaviour", {"prompts": ROWS * 51}, "prompts is"),
     ("behaviour", {"prompts": [{"prompt": 1}]}, "must be text"),
