@@ -3,6 +3,7 @@
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,22 @@ def test_a_package_of_others_replaces_nothing_of_ffkvs(monkeypatch, other):
         }
     finally:
         doors.entries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("door", "odd", "told"),
+    [
+        ("commands", doors.Command("Ask a finished run", "odd:ask", None), "no str"),
+        ("commands", doors.Command(None, "odd:ask", "Ask."), "no str"),
+        ("rules", {"odd_rule": "odd:rule"}, "no Step"),
+    ],
+)
+def test_what_has_a_part_of_another_kind_costs_itself_alone(monkeypatch, door, odd, told):
+    """Else the help would fail, and whatever asks for the tables of all rules."""
+    monkeypatch.setitem(sys.modules, "odd", SimpleNamespace(odd=odd))
+    monkeypatch.setattr(doors, "entries", lambda _: {"odd": entry("odd", "odd:odd", "theirs")})
+    with pytest.raises(UserError, match=rf"'odd' cannot be used, because odd:odd of the package theirs 1 .*{told}\W"):
+        doors.load(door, "odd")
 
 
 def test_an_address_leads_into_a_package_without_running_it(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from ffkv.base.files.journal import Stored, problem_of
 from ffkv.base.files.stored import check_identities
 from ffkv.base.lookup import exists, find, is_file, read_bytes
 from ffkv.base.terminal import read_safe_text, safe_text
+from ffkv.run.results.run_files import unknown
 from ffkv.run.results.text import BLANK
 from ffkv_annotation.records import MarkedPattern, Record
 
@@ -110,12 +111,8 @@ def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, Any] | None = N
 
     Raises UserError if there is no sheet of this name, it is damaged, or it belongs to another model, tokenizer or corpus.
     """
-    names = sheet_names(folder)
-    if name not in names:
-        raise UserError(
-            f"There is no sheet {name!r} in {folder}. "
-            + (f"Choose one of: {', '.join(names)}." if names else "Make some with `ffkv annotate sheets`.")
-        )
+    if name not in (names := sheet_names(folder)):
+        raise unknown(f"sheet in {folder} called", name, names, "Make some with `ffkv annotate sheets`.")
     return _read(folder / SHEETS / f"{name}.json", Sheet, belongs_to)
 
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from support import random_sentences
 
 from ffkv.activations import batches, commands, last_token, resume
-from ffkv.activations.step import find_triggers
-from ffkv.base.settings import Batches
+from ffkv.activations.step import find_triggers, sample_prefixes
+from ffkv.base.settings import Batches, Prefixes
 from ffkv.base.steps import Work
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
@@ -212,3 +212,16 @@ def test_blocks_of_another_sample_are_made_again(proven, corpus, interrupt):
     again = call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1")
     assert again.exit_code == 0
     assert is_whole(corpus.parent / "a.h5")
+
+
+def test_blocks_of_other_batches_are_made_again(proven, corpus, interrupt):
+    """Half as many tokens per batch, because the memory did not suffice: blocks of larger batches have other last digits."""
+    sample, batching, path = Prefixes(count=40), Batches(tokens=40, block_sentences=8), corpus.parent / "a.h5"
+
+    def sampled(halvings):
+        sample_prefixes(proven("gpt2"), corpus, path, sample, batching, work=Work("cpu", halvings=halvings))
+
+    for halvings, again in ((0, True), (0, False), (1, True), (1, False)):
+        run = interrupt(last_token)
+        sampled(halvings)
+        assert (len(run) > 0) == again

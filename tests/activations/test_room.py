@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import click
 import h5py
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from click.testing import CliRunner
 
 from ffkv.activations import commands
 from ffkv.base.fault import BatchTooLarge
-from ffkv.base.options import HALVINGS
-from ffkv.base.steps import Work
+from ffkv.base.options import HALVINGS, step_options
+from ffkv.base.steps import Step, Work
 from ffkv.branches.given import Given
 from ffkv.branches.translation.jacobian import jacobian_of
 from ffkv.model.checkpoint import load
@@ -115,6 +116,24 @@ def test_a_batch_that_is_too_large_is_halved(proven, corpus_for, small_card, com
         isinstance(never.exception, BatchTooLarge) and never.output.count("half as many tokens per batch") == HALVINGS
     )
     assert not (tmp_path / f"{40 * 2 ** (HALVINGS + 2)}.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("taken", "calls"), [((), 1), (("batches/tokens",), 1 + HALVINGS), (("batches",), 1 + HALVINGS)]
+)
+def test_only_a_step_with_batches_is_begun_again(taken, calls):
+    """A step that reads what others wrote, in parts of its own, would do the same again."""
+    tried = list[Work]()
+
+    @click.command()
+    @step_options(Step("some:step", settings=("model/device", "layer_groups", *taken)))
+    def command(work, **_):
+        tried.append(work)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    told = CliRunner().invoke(command, [])
+    assert isinstance(told.exception, torch.OutOfMemoryError) and len(tried) == calls
+    assert told.output.count("half as many tokens per batch") == calls - 1
 
 
 def test_a_batch_of_the_check_of_long_sentences_is_halved(proven, corpus_for, small_card, tmp_path):

@@ -7,7 +7,7 @@ from ffkv.branches.settings import Settings
 from ffkv.plan import step, trial
 from ffkv.plan.facts import RunFacts, as_trained
 from ffkv.plan.step import as_text, find_savings, find_warnings, measure_amounts, plan_rules, tell_shortages
-from ffkv.plan.trial import Cost
+from ffkv.plan.trial import Cost, _small_settings
 from ffkv.workflow.jobs import Job
 
 LIBRARIES = {"tables": (1.0, 1e8), "head": (2.0, 2e8), "model": (3.0, 4e8)}
@@ -124,6 +124,24 @@ def test_a_run_with_a_behaviour_has_a_plan():
     """Behaviours are a mapping of sections, whose samples no saving names."""
     run, tried = planned(behaviours={"agreement": {"prompts": "agreement.jsonl"}})
     assert all(not each["setting"].startswith("behaviours") for each in find_savings({"mine": run}, {"mine": tried}, 1))
+
+
+def test_a_trial_finds_the_files_of_behaviours_and_concepts(tmp_path, monkeypatch):
+    """Their paths begin where the plan was asked for; its jobs run in a temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    labels = {
+        "mine": {"labels": "labels.csv"},
+        "theirs": {"labels": "package:sae_probes/*"},
+        "rules": {"rules": "text"},
+    }
+    run = facts(
+        behaviours={"agreement": {"prompts": "here/agreement.jsonl"}}, concepts=labels, translation={"lens": "l.pt"}
+    )
+    small = _small_settings(run, tmp_path)
+    assert small.translation.lens == ""  # of the run's own model, which is not that of the trial
+    assert small.behaviours["agreement"].prompts == str(tmp_path / "here/agreement.jsonl")
+    found = [each.labels for each in small.concepts.values()]
+    assert found == [str(tmp_path / "labels.csv"), "package:sae_probes/*", ""]
 
 
 def test_a_setting_of_several_runs_is_named_once():

@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from support import random_checkpoint, settings_file, snakemake
+from support import OFFLINE, random_checkpoint, settings_file, snakemake
 
 pytestmark = pytest.mark.workflow
 
@@ -76,6 +76,21 @@ def test_a_missing_package_is_said_by_a_dry_run(tmp_path):
     assert failed.returncode != 0
     said = failed.stdout + failed.stderr
     assert "Python finds no package 'no_texts'" in said and "Traceback" not in said
+
+
+def test_a_comparison_whose_package_cannot_be_used_is_told_why(tmp_path):
+    """A package that is broken costs its own rules alone, and Snakemake would name only the page that nothing makes."""
+    (tmp_path / "broken/ffkv_comparison").mkdir(parents=True)
+    (tmp_path / "broken/ffkv_comparison/__init__.py").write_text("raise ImportError('made up')")
+    environment = {**OFFLINE, "PYTHONPATH": str(tmp_path / "broken")}
+    runs = {"runs": {"one": {}, "two": {"seed": 1}}}
+    asked = {"comparisons": {"both": {"runs": ["one", "two"]}}}
+    for more, code in ((asked, 1), ({}, 0)):
+        told = snakemake(tmp_path, settings_file(tmp_path, **runs, **more), "-n", environment=environment)
+        said = told.stdout + told.stderr
+        assert told.returncode == code, said
+        assert ("'comparison' cannot be used, because" in said and "(ImportError: made up)" in said) == bool(code)
+        assert "Missing input files" not in said and "Traceback" not in said
 
 
 def test_a_run_that_the_settings_file_lacks_is_named(tmp_path):

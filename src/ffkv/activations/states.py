@@ -65,13 +65,13 @@ def write_shard(
     """Runs one shard of the sampled prefixes and writes their states, each once.
 
     Each block is a file of its own, in the folder beside `path`. An interrupted shard continues after its last complete
-    block. `sample`: sentence and position of every sampled prefix of the validation split, of all shards. `keep`: the
+    block, if its batches are equal. `sample`: sentence and position of every sampled prefix of all shards. `keep`: the
     datasets that are stored beside o. `attributes`: what the file says of itself. Raises UserError if states overflow, or a
     file cannot be written.
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)
     storage = storage_of(loaded.anatomy, keep, min(batching.block_sentences, len(sample[0])))
-    own = {**attributes, "identity": identity("sampled_prefixes", attributes, loaded.device)}
+    own = {**attributes, "identity": identity("sampled_prefixes", {**attributes, "batches": batching}, loaded.device)}
     files = {block: block_folder(path) / f"{block.start}.h5" for block in work}
     complete = {block for block in work if _is_complete(files[block], own)}
     if len(complete) < len(work):

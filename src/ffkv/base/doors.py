@@ -98,6 +98,10 @@ def load(door: str, name: str, function: str = "") -> Any:
         found = EntryPoint(name, function or entry.value, entry.group).load()
         if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
             raise TypeError(f"it is no {kind.__name__}")
+        if not function and door in ("commands", "rules"):
+            of, parts = ("builtins:str", found[:3]) if door == "commands" else ("ffkv.base.steps:Step", found.values())
+            if not all(isinstance(part, EntryPoint("", of, "").load()) for part in parts):
+                raise TypeError(f"a part of it is no {of.partition(':')[2]}")
         return found
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
         raise unusable(entry, function or entry.value, error) from error

@@ -300,17 +300,20 @@ def step_options(step: Step, of: type[Section] = Inputs) -> Callable:
         sections = {name: _taken(section_of(of, name), keys, given) for name, keys in chosen.items()}
         return {**({"work": Work(**work)} if work else {}), **sections, **given}
 
-    return lambda command: _with(options, hand_over)(functools.wraps(command)(functools.partial(_with_room, command)))
+    halvings = HALVINGS if {"batches", "batches/tokens"} & {*step.settings} else 0  # else there is nothing to halve
+    return lambda command: _with(options, hand_over)(
+        functools.wraps(command)(functools.partial(_with_room, command, halvings))
+    )
 
 
-def _with_room(command: Callable, work: Work | None = None, **given: Any) -> None:
+def _with_room(command: Callable, halvings: int, work: Work | None = None, **given: Any) -> None:
     """Calls the command of a step. If a batch does not fit into the memory, calls it again with half as many tokens per batch."""
     while True:
         try:
             return command(**given, **({"work": work} if work else {}))
         except Exception as error:
             too_large = isinstance(error, BatchTooLarge) or type(error).__name__ == "OutOfMemoryError"  # torch's
-            if work is None or work.halvings == HALVINGS or not too_large:
+            if work is None or work.halvings == halvings or not too_large:
                 raise
             reason = " ".join(str([*causes(error)][-1]).split())[:200]
         gc.collect()  # what the failed call held

@@ -22,6 +22,7 @@ import yaml
 from torch.utils.benchmark import Timer
 from transformers import GPT2Config, GPT2LMHeadModel, logging
 
+from ffkv.base.doors import PREFIX
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 from ffkv.base.process.progress import Bar
@@ -90,9 +91,13 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
         device = settings.model.device if torch.cuda.is_available() else "cpu"  # a plan may be for another machine
         named = {"checkpoint": str(folder / "checkpoint"), "dtype": run.shape.dtype, "device": device}
         changes["model"] = Model.model_validate(named).model_dump()
-    changes["corpus"] = text
+    changes |= {"corpus": text, "translation": {"lens": ""}}  # a lens fits no model but its own
     changes["dictionary"] = Dictionary(largest=10**6 * settings.dictionary.is_asked).model_dump()  # fits any model
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
+    for kind, file in (("behaviours", "prompts"), ("concepts", "labels")):  # the jobs run in the folder of the trial
+        asked = {name: (each, getattr(each, file)) for name, each in getattr(settings, kind).items()}
+        at = {path: str(Path(path).absolute()) for _, path in asked.values() if path and not path.startswith(PREFIX)}
+        sections[kind] = {n: own.model_copy(update={file: at.get(path, path)}) for n, (own, path) in asked.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
 

@@ -8,6 +8,7 @@ import torch
 from support import LAYER_KINDS
 
 from ffkv.base.errors import UserError
+from ffkv.base.fault import BatchTooLarge
 from ffkv.model.effects import rerun
 from ffkv.model.effects.rerun import (
     Running,
@@ -182,6 +183,21 @@ def test_a_model_that_cannot_be_changed_is_refused(load_kind, monkeypatch, capsy
     ):
         rerunning(loaded, layer, 1024, True)([base], [changes_of(loaded)])[0]
     assert capsys.readouterr().out.count("Layer 0: not") == 2
+
+
+def test_a_full_memory_says_nothing_about_a_way(load_kind, monkeypatch, capsys):
+    """Keys and values of all copies do not fit: fewer tokens per batch help, and no slower way with other last digits is taken."""
+    loaded = load_kind("gpt2")
+    layer = loaded.anatomy.layers[0]
+    base = unchanged(loaded, layer)
+
+    def never(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    monkeypatch.setattr(rerun, "behind", never)
+    with pytest.raises(BatchTooLarge, match=r"batches\.tokens"):
+        rerunning(loaded, layer, 1024, True)([base], [changes_of(loaded)])
+    assert "not read on" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma4_text"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ffkv.base.errors import UserError
+from ffkv.base.fault import BatchTooLarge
 from ffkv.base.files import hdf5
 from ffkv.base.steps import WHOLE, Part, Work
 from ffkv.branches.given import Given
@@ -77,6 +78,28 @@ def test_a_stopped_shard_goes_on_behind_its_texts(files, tmp_path, monkeypatch, 
     with pytest.raises(SystemExit):
         derived(files, path)
     assert derived(files, path, settings=SETTINGS.model_copy(update={"skip": 3})) != whole and len(calls) == 3 + 5
+    assert "belongs to other settings" in capsys.readouterr().err
+
+
+def test_a_shard_with_half_as_many_tokens_per_pass_begins_again(files, tmp_path, monkeypatch, capsys):
+    """The memory is full at the third text. The sums of the first two have the last digits of larger passes."""
+    files, copies = files("gpt2"), []
+
+    def derived_with(halvings: int, path) -> bytes:
+        read_jacobians(Given(Work("cpu", halvings=halvings), **files), SETTINGS, BATCHES, 3)(path)
+        return path.read_bytes()
+
+    def full(*arguments):
+        copies.append(arguments[3])
+        if len(copies) == 3:
+            raise BatchTooLarge("The memory does not suffice.")
+        return jacobian_of(*arguments)
+
+    whole = derived_with(1, tmp_path / "whole.h5")
+    monkeypatch.setattr(jacobian, "jacobian_of", full)
+    with pytest.raises(BatchTooLarge):
+        derived_with(0, tmp_path / "one.h5")
+    assert derived_with(1, tmp_path / "one.h5") == whole and copies == [8] * 3 + [4] * 5
     assert "belongs to other settings" in capsys.readouterr().err
 
 

@@ -210,7 +210,7 @@ def test_the_graph_of_a_run_is_read_and_drawn(made_up):
     assert places[0][1] == places[1][1] != places[2][1] == places[3][1] and len({*places}) == 4
     assert "share 75" in found.told and json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert "<svg" in found._repr_html_()
-    with pytest.raises(ffkv.UserError, match=r"no behaviour 'none'.*agreement"):
+    with pytest.raises(ffkv.UserError, match=r"no behaviour in .* called 'none'\. Choose one of: agreement"):
         ffkv.behaviour_graph(run, "none")
 
 

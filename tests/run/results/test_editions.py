@@ -1,8 +1,10 @@
 """Runs of earlier editions of ffkv open. Small results of each release are in `editions`, where a README says how they were made."""
 
+import json
 import re
 import shutil
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ from ffkv_comparison.page import write_page
 from ffkv_explorer.application import PAGES
 from ffkv_explorer.page_annotate import ITEM
 from ffkv_explorer.shelf import open_shelf
+from ffkv_publishing.crate import write_crate
 from tests.ffkv_explorer.conftest import Visitor, text_of
 
 third = pytest.mark.parametrize("kept", ["third"], indirect=True)  # what only this edition lacks
@@ -188,6 +191,26 @@ def test_its_comparison_opens_and_can_be_made_again(run, copy):
     shutil.copytree(copy, copy.with_name("other"))
     measured = ffkv_comparison.compare_runs([copy, copy.with_name("other")])
     assert len(measured.behaviours) == 2 and measured.behaviours["difference_low"].notna().all()
+
+
+@third
+def test_a_lost_table_is_missing_where_the_run_knows_all_sections(copy):
+    """As of a run that this ffkv made: its tables are not told to be of a later one."""
+    settings = json.loads((copy / "settings.json").read_text())
+    every = json.loads(Settings.model_validate(settings).model_dump_json())
+    (copy / ".settings.json.sha256").unlink()
+    for added, kind in (({}, "earlier"), ({name: every[name] for name in every if name not in settings}, "missing")):
+        (copy / "settings.json").write_text(json.dumps(settings | added))
+        found = {each.path: each.kind for each in check_run(copy)[1]}
+        assert found[copy / "behaviours/behaviour_areas.csv"] == kind
+
+
+@third
+def test_a_crate_holds_what_the_run_has(run, tmp_path):
+    assert write_crate(run, tmp_path / "crate.zip", "CC0-1.0") == 0
+    with zipfile.ZipFile(tmp_path / "crate.zip") as crate:
+        names = crate.namelist()
+    assert "results/third/triggers.h5" in names and "results/third/behaviours/behaviour_areas.csv" not in names
 
 
 class Later(Keys):

@@ -150,6 +150,7 @@ REFUSED = [
     ({"promotes": 6}, "There is no token 6. The model has tokens 0 to 5."),
     ({"text": ""}, "empty"),
     ({"sort": "beauty"}, "no column 'beauty'. Choose one of: layer, memory"),
+    ({"concept": "French"}, "that a memory separates, called .French.. There is none at all.$"),
     ({"minimum": 1}, "minimum needs a column to compare with"),
     ({"sort": "top_token", "minimum": 1}, "needs a column of numbers"),
     ({"layer": 2}, "no layer 2. The model has layers 0 to 1"),

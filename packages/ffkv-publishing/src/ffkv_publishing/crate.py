@@ -114,7 +114,9 @@ def write_crate(
     """
     if not re.fullmatch(r"https?://\S+|[\w.+-]+", license):
         raise UserError(f"{license!r} is no licence. Name one of SPDX, such as CC-BY-4.0, or give its address.")
-    expected = [run.folder / name for name in expected_files(run.settings)]
+    # Without what an earlier ffkv did not write.
+    without = [name for name, columns in run.files.unmeasured.items() if not columns]
+    expected = [run.folder / name for name in expected_files(run.settings) if name not in without]
     if missing := [path for path in expected if not exists(path)]:
         raise UserError(
             f"{run.folder} is not finished: {missing[0]} does not exist. Run `snakemake` again, then write the crate."

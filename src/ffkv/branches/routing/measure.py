@@ -104,8 +104,7 @@ def rows_of_patterns(sent: np.ndarray, labels: Mapping[str, np.ndarray]) -> Iter
         tokens = int(has.sum())
         if not 0 < tokens < count:
             continue
-        both = fft.irfft(of_experts * fft.rfft(has.astype(float)).conj(), count)  # tokens of both [expert, shift]
-        both = both.round() + 0.0  # which makes 0 of -0
+        both = fft.irfft(of_experts * fft.rfft(has.astype(float)).conj(), count).round() + 0.0  # [expert, shift]; no -0
         far = np.abs(both - tokens * sent.mean(0)[:, None])
         as_far = (far[:, near : count - near + 1] >= far[:, :1] - 1e-9).sum(1)
         rest = sent.sum(0) - both[:, 0]

@@ -141,10 +141,11 @@ def forward(model: nn.Module, ids: Tensor, gradients: bool = False, cache: Any =
 def tried(function: Callable[..., Any], *arguments: Any) -> Any:
     """Returns what a function that runs a model returns, or what it raised: a model's own code may raise anything.
 
-    Raises UserError if the function does.
+    Raises UserError if the function does, or the memory does not suffice: that says nothing about the model.
     """
     try:
-        return function(*arguments)
+        with enough_memory(lambda: 0.0, BatchTooLarge):
+            return function(*arguments)
     except UserError:
         raise
     except Exception as error:

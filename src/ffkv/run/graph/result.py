@@ -18,6 +18,7 @@ from ffkv.run.graph.drawing import ANSWERED, draw, short
 from ffkv.run.results.indexes import pushed_tokens
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run, check_run
+from ffkv.run.results.run_files import unknown
 from ffkv.run.results.text import NO_BREAK_SPACE, number, percent, shortened, summary, table, token, visible
 from ffkv.run.trace.result import as_plain, fill, plain_token
 
@@ -268,10 +269,7 @@ def behaviour_graph(run: Run, behaviour: str, tables: Mapping[str, pd.DataFrame]
     """
     check_run(run)
     if tables is None and behaviour not in (names := [*run.settings.behaviours]):
-        raise UserError(
-            f"There is no behaviour {behaviour!r} in {run.folder}."
-            + (f" Choose one of: {', '.join(names)}." if names else " It has none (docs/behaviours.md).")
-        )
+        raise unknown(f"behaviour in {run.folder} called", behaviour, names, "It has none (docs/behaviours.md).")
     sets, nodes, edges, paths = (
         own[own["behaviour"] == behaviour].drop(columns="behaviour").reset_index(drop=True)
         for own in map(run.table if tables is None else tables.__getitem__, TABLES)

@@ -58,11 +58,8 @@ def read_settings(folder: Path) -> Settings:
         return Settings.of_file(text)
     except FileNotFoundError as error:
         runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
-        which = (
-            f"{folder} has these runs: {runs}. Name one"
-            if runs
-            else "Name the folder of a finished run, such as results/demo"
-        )
+        named = f"{folder} has these runs: {runs}. Name one"
+        which = named if runs else "Name the folder of a finished run, such as results/demo"
         raise UserError(f"{path} does not exist. {which}.") from error
     except ValidationError as error:
         problem = sentences(Settings, error)[0].rstrip(".")
@@ -94,8 +91,8 @@ def expected_files(settings: Settings) -> list[str]:
 def unmeasured(folder: Path, settings: Settings) -> dict[str, list[str]]:
     """Returns what an earlier ffkv, which made a run, did not measure: the columns that a table lacks, by its path below the folder.
 
-    A table that is not there has no columns; nor has a branch, which stands there by its name, if it does not need to be asked for. There is nothing of runs of
-    this ffkv. Raises UserError if a table is damaged.
+    A table that is not there has no columns; nor has a branch, which stands there by its name, if it does not need to be asked for. Of a run whose settings have
+    all sections of this ffkv, no table was left out: one that is not there is missing. Raises UserError if a table is damaged.
     """
     from ffkv.base.files import tables  # needs pandas, which rules do without
 
@@ -103,7 +100,7 @@ def unmeasured(folder: Path, settings: Settings) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in BRANCHES if name in applying and not settings.knows(name)}
     for path in expected_files(settings):
         known, there = table_of(path), exists(folder / path)
-        if known and known.since and not there:
+        if known and known.since and not there and not all(map(settings.knows, Settings.model_fields)):
             found[path] = []
         if known and there and (later := [column.name for column in known.columns if column.since]):
             columns = tables.read_names(folder / path)

@@ -2,10 +2,9 @@
 
 import copy
 import functools
-import io
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +113,20 @@ def read_jobs(folder: Path, settings: Settings) -> pd.DataFrame:
         if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
             continue
         try:
-            text = path.read_text(errors="replace")
+            measured = pd.read_csv(path, sep="\t", encoding_errors="replace").apply(pd.to_numeric, errors="coerce")
+            took, peak, (rule, *part) = measured["s"].sum(), measured["max_rss"].max(), name.with_suffix("").parts
+            found.append((rule, "/".join(part), took, peak, path.stat().st_mtime))
         except OSError as error:
             raise unreadable(path, error) from error
-        with suppress(ValueError, KeyError):  # a power cut left the file half-written
-            measured = pd.read_csv(io.StringIO(text), sep="\t").apply(pd.to_numeric, errors="coerce")
-            rule, *part = name.with_suffix("").parts
-            took, peak = measured["s"].sum(), measured["max_rss"].max()
-            found.append((rule, "/".join(part), took, peak, path.stat().st_mtime))
+        except (ValueError, KeyError):  # a power cut left the file half-written
+            continue
     return pd.DataFrame(found, columns=["rule", "part", "seconds", "memory", "ended"])
 
 
-def unknown(word: str, name: object, valid: list[str]) -> UserError:
-    """Returns the error for a name that does not exist, with the one that is most like it, and all names that do."""
-    return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} Choose one of: {', '.join(valid)}.")
+def unknown(word: str, name: object, valid: list[str], none: str = "There is none at all.") -> UserError:
+    """Returns the error for a name that does not exist, with the one that is most like it, and all names that do. `none`: without any."""
+    choices = f"Choose one of: {', '.join(valid)}." if valid else none
+    return UserError(f"There is no {word} {str(name)!r}.{suggestion(name, valid)} {choices}")
 
 
 class RunFiles:
@@ -180,9 +179,9 @@ class RunFiles:
         if reading not in self.readings:
             both = "both and translation.fit to jacobian" if reading == "jacobian" else "both"
             wanted = "all" if len(self.readings) > 1 else both
+            have = f"{self.folder} has values and states in these readings only: {', '.join(self.readings)}."
             raise UserError(
-                f"{self.folder} has values and states in these readings only: {', '.join(self.readings)}. Set values.readout to"
-                f" {wanted}, see docs/translation.md, and run the workflow again."
+                f"{have} Set values.readout to {wanted}, see docs/translation.md, and run the workflow again."
             )
         files = copy.copy(self)
         files.reading = reading

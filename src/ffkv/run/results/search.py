@@ -265,7 +265,6 @@ def separating(files: RunFiles, task: str) -> pd.DataFrame:
     Raises UserError if no memory separates such a task; names those that some do.
     """
     table = indexes.concepts(files)
-    names = table["task"].unique().tolist()
-    if task not in names:
+    if task not in (names := table["task"].unique().tolist()):
         raise unknown(f"task of a concept in {files.folder} that a memory separates, called", task, names)
     return table[table["task"] == task][["row", "auc"]].rename(columns={"auc": "concept_auc"})
