@@ -128,7 +128,7 @@ def test_a_dry_run_sends_and_writes_nothing(command, tmp_path):
 
 def test_what_cannot_be_asked_is_said(command):
     for options, words in [
-        (["--parameters", "messages=[]"], "written NAME=JSON"), (["--parameters", "top_p"], "written NAME=JSON"),
+        (["--parameters", "messages=[]"], "written NAME=JSON"), (["--parameters", "top_p"], "is not NAME=VALUE"),
         (["--parameters", "top_p=high"], "must be JSON"), (["--pairs", "1"], "at least 2"),
     ]:  # fmt: skip
         told = command("--endpoint", "http://127.0.0.1:9", *options)
