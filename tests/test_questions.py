@@ -24,6 +24,7 @@ INSTEAD = {
     "results/demo": "results/tiny",
     "L3.17-26": "L1.17-26",
     "L3.17": "L1.17",
+    "L29.1512": "L1.17",
 }
 SHORTER = {
     "causes": ["--minimum-accuracy", "0", "--candidates", "1", "--controls", "19", "--flips", "100"],
