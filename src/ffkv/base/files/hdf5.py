@@ -26,7 +26,7 @@ import numpy as np
 from ffkv.base.errors import UserError
 from ffkv.base.files import stored
 from ffkv.base.files.atomic import atomic
-from ffkv.base.lookup import as_path, exists, is_file, open_file, parse_json
+from ffkv.base.lookup import as_path, exists, is_dir, is_file, open_file, parse_json
 from ffkv.base.signals import end_if_told, uninterrupted
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
@@ -208,6 +208,8 @@ def open(
     path = as_path(path)
     if not exists(path):
         raise UserError(f"{path} does not exist: run the step that makes it first.")
+    if is_dir(path):
+        raise UserError(f"{path} cannot be read: it is a folder. Name a file.")
     if is_file(path) and path.stat().st_size <= SMALL:
         stored.verify_sum(path)
     try:

@@ -235,8 +235,6 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
             verify_sum(file)
     except UserError as found:
         return found
-    if is_dir(path):
-        return UserError(f"{path} cannot be read: it is a folder. Name a file.")
     if not exists(path):
         return UserError(f"{path} does not exist: run the step that makes it first.")
     if not os.access(path, os.R_OK):
