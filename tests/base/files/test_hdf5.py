@@ -1,5 +1,6 @@
 """HDF5 files: what is written is read back, any reader opens it, and damage never becomes numbers."""
 
+import errno
 import itertools
 import json
 import subprocess
@@ -299,3 +300,8 @@ def test_errors_of_other_libraries_are_not_taken_for_those_of_hdf5(path):
         h5py.h5g.get_objinfo(file.id, b"nothing")
     with pytest.raises(RuntimeError, match="the model's"), hdf5.open(path, None):
         raise RuntimeError("the model's")
+
+
+def test_an_output_that_is_a_folder_may_have_other_faults(tmp_path):
+    """A model is a folder. What the system says of it is told."""
+    assert "Input/output error" in str(unreadable(tmp_path, OSError(errno.EIO, "Input/output error")))
