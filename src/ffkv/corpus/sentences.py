@@ -136,7 +136,7 @@ def _language(code: str) -> "Language":
             f"{ANY!r}."
         ) from error
     language.add_pipe("sentencizer")
-    words: Any = language.vocab
+    vocabulary: Any = language.vocab
     # All that the sentencizer asks of a word. To find out the rest of each word takes as long as to split the text.
-    words.lex_attr_getters = {IS_PUNCT: words.lex_attr_getters[IS_PUNCT]}
+    vocabulary.lex_attr_getters = {IS_PUNCT: vocabulary.lex_attr_getters[IS_PUNCT]}
     return language

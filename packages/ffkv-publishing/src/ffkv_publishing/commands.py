@@ -65,9 +65,8 @@ def publish(
     those that you may give away.
     """
     own = {"index.html", "README.md", ".nojekyll", "reports", *["exports"] * bool(export)}
-    if not dry_run and (
-        others := sorted({path.name for path in find(to, "*")} - own)
-    ):  # `atomic` says it after minutes
+    others = [] if dry_run else sorted({path.name for path in find(to, "*")} - own)
+    if others:  # `atomic` would say so when all reports are written
         raise UserError(f"{to} holds other files ({', '.join(others[:3])}): name another folder, or empty it.")
     from ffkv_publishing.site import write_site
 

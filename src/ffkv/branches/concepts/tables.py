@@ -86,7 +86,7 @@ TASKS = table(
     share("whole", "the same of all coordinates of the residual"),
     number("best_layer", "layer of the best memory: of the first ones of all layers' rankings; empty without texts"),
     number("best_memory", "this memory"),
-    AUC,
+    share("auc", "AUC of the best memory alone on the test half"),
     SHUFFLED,
     P,
     share("q", "Benjamini-Hochberg q-value over tasks"),

@@ -281,7 +281,7 @@ def _write_sums(given: Given, settings: Translation, batches: Batches, seed: int
     about = {**given.identity, "settings": settings.model_dump(), "batches": batches.model_dump(), "seed": seed}
     about |= {"corpus_hash": given.train.attributes["corpus_hash"]}
     code = code_hash(f"{__name__}:{read_jacobians.__name__}")
-    known = identity(code, {**about, "part": [part.index, part.count, loaded.batch_tokens]}, loaded.device)
+    known = identity(code, {**about, "shard": [part.index, part.count], "tokens": loaded.batch_tokens}, loaded.device)
     sums = Sums(
         jacobian=np.zeros((layers, d, d), np.int64),
         state=np.zeros((layers, d), np.int64),

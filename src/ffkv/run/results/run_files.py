@@ -257,10 +257,10 @@ class RunFiles:
     @contextmanager
     def _open(self, name: str, kind: str, split: str = "", **own: int | None) -> Iterator[Checked]:
         """Opens a file. `own`: lengths of dimensions that differ from those of the model; None: the file alone tells."""
-        path, belongs_to = self.folder / name, self.identity(split) if split else self.anatomy.identity
-        *layers, memories = self.anatomy.layer_offset
-        sizes = {"layer": len(layers), "memory": memories, "width": self.anatomy.width}
-        sizes |= {"token_id": self.anatomy.vocabulary}
+        path, its = self.folder / name, self.anatomy
+        belongs_to = self.identity(split) if split else its.identity
+        *layers, memories = its.layer_offset
+        sizes = {"layer": len(layers), "memory": memories, "width": its.width, "token_id": its.vocabulary}
         sizes |= {"sentence": int(self.corpora[split]["sentences"])} if split else {}
         known = {name: size for name, size in {**sizes, **own}.items() if size is not None}
         if not self._keep_open:
