@@ -44,7 +44,7 @@ CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task
 - **Alone**: a memory separates a task alone if its test AUC, in either direction, is above the 95 % quantile of what the best memory of its layer has
   with shuffled labels. `concept_mixture.csv` counts such tasks per memory, by layer; `Run.memories` has the column `concepts` and the search `concept`.
   Of a rule, `examples` is the share of a memory's trigger examples whose last token has the label; that of all memories is in `concept_tasks.csv`.
-- **Length**: the AUC of the number of tokens alone. A label that it tells is told by shuffled labels, too."""
+- **Length**: the AUC of the number of tokens alone. Where each document has one label, shuffled labels tell a label that it tells, too."""
 INTRODUCTION = f"""# Settings
 
 `python docs/write_settings.py` writes this page from the classes of the settings: `src/ffkv/base/settings/`, and `settings.py` of each branch. A settings file has these settings at its top level. Under `runs:`
