@@ -1,6 +1,5 @@
 """Intervals and boxes against published numbers and other libraries."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.cbook import boxplot_stats
+from scipy.special import stdtrit
 from scipy.stats import binom, binomtest, poisson
 
 from ffkv.base.intervals import (
-    _corrected,
     box,
     boxes,
     difference_of_intervals,
@@ -20,6 +19,7 @@ from ffkv.base.intervals import (
     paired_interval,
     scatter_of_layers,
     shares,
+    skewed_interval,
     wilson,
 )
 
@@ -87,9 +87,15 @@ def test_the_interval_of_a_mean_by_hand():
 
 
 def test_hall_s_cubic_is_inverted():
-    for skewness, n, quantile in itertools.product((-1.5, 0.3, 2.0), (6, 100), (-2.0, 2.5)):
-        t, a = _corrected(quantile, skewness, n), skewness / (3 * math.sqrt(n))
-        assert t + a * t**2 + a**2 * t**3 / 3 + skewness / (6 * math.sqrt(n)) == pytest.approx(quantile)
+    """The longer end of 2 - T: T corrects t on the side of the skewness. Without skewness the t interval is left."""
+    skewness = np.array([-0.6, -0.15, 0.03, 0.8])
+    for degrees in (5, 99):
+        quantile = stdtrit(degrees, 0.975)
+        low, high = skewed_interval(np.full(4, 2.0), np.ones(4), skewness, degrees)
+        t, a = np.where(skewness > 0, 2 - high, 2 - low), skewness / 3
+        np.testing.assert_allclose(t + a * t**2 + a**2 * t**3 / 3 + a / 2, -np.sign(skewness) * quantile)
+        np.testing.assert_allclose(np.where(skewness > 0, 2 - low, high - 2), quantile)
+        assert skewed_interval(np.zeros(1), np.ones(1), np.zeros(1), degrees) == ([-quantile], [quantile])
 
 
 @pytest.mark.parametrize("size", [6, 20])

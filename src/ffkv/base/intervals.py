@@ -45,8 +45,6 @@ def mean_interval(sample: np.ndarray, lowest: float = -np.inf, highest: float = 
     `sample`: numbers [n]. `lowest`, `highest`: the values between which a mean can be. Returns the lower and the upper bound;
     both NaN of fewer than two numbers.
     """
-    from scipy.special import stdtrit  # which commands that compute no interval need not wait for
-
     sample = np.asarray(sample, float)
     n = len(sample)
     if n < 2:
@@ -54,25 +52,34 @@ def mean_interval(sample: np.ndarray, lowest: float = -np.inf, highest: float = 
     if (lowest, highest) == (0, 1) and (np.isin(sample, (0, 1)).all() or np.ptp(sample) == 0):
         low, high = map(float, wilson(sample.sum(), n))
         return low, high
-    mean, error = sample.mean(), sample.std(ddof=1) / np.sqrt(n)
+    mean = sample.mean()
     deviations = sample - mean
-    variance = (deviations**2).mean()
-    if not variance:
+    squares = (deviations**2).sum()
+    if not squares:
         return float(mean), float(mean)
-    skewness = (deviations**3).mean() / variance**1.5
-    t = float(stdtrit(n - 1, 0.975))
-    bounds = [t, -t, *(_corrected(quantile, skewness, n) for quantile in (t, -t))]
-    low, high = mean - max(bounds) * error, mean - min(bounds) * error
-    return float(np.clip(low, lowest, highest)), float(np.clip(high, lowest, highest))
+    error, skewness = np.sqrt(squares / (n - 1) / n), (deviations**3).sum() / squares**1.5
+    low, high = np.clip(skewed_interval(mean, error, skewness, n - 1), lowest, highest)
+    return float(low), float(high)
 
 
-def _corrected(quantile: float, skewness: float, n: int) -> float:
-    """Returns the quantile of (mean - true mean) / error of a skewed sample, from that of a symmetric one.
+def skewed_interval(
+    estimate: np.ndarray, error: np.ndarray, skewness: np.ndarray, degrees: np.ndarray | int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes the t interval of each estimate, made longer on the side of its skewness, see `mean_interval`.
 
-    It is the inverse of Hall's cubic g(T) = T + a T² + a² T³ / 3 + skewness / (6 √n), with a = skewness / (3 √n).
+    Hall's cubic is g(T) = T + a T² + a² T³ / 3 + skewness / 6, with a = skewness / 3: its inverse corrects a quantile of t.
+
+    `skewness`: that of the estimate itself, which of a mean of n is that of the sample, divided by √n. `degrees`: of freedom, one number
+    or one of each estimate. The others and both results, the lower and the upper bounds, have one shape, whichever.
     """
-    a = skewness / (3 * np.sqrt(n))
-    return quantile if abs(a) < 1e-9 else float((np.cbrt(1 + 3 * a * (quantile - a / 2)) - 1) / a)
+    from scipy.special import stdtrit  # which commands that compute no interval need not wait for
+
+    a = np.asarray(skewness) / 3
+    plain = np.stack([t := stdtrit(degrees, 0.975) + 0 * a, -t])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        corrected = np.where(np.abs(a) < 1e-9, plain, (np.cbrt(1 + 3 * a * (plain - a / 2)) - 1) / a)
+    quantiles = np.concatenate([plain, corrected])
+    return estimate - quantiles.max(0) * error, estimate - quantiles.min(0) * error
 
 
 def difference_of_intervals(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import LEAST_GROUPS
+from ffkv.base.intervals import LEAST_GROUPS, skewed_interval
 
 FIRST = 1000  # random assignments that every memory is compared with
 TIMES = 10  # each later round has so many times more
@@ -168,31 +168,32 @@ def p_values(values: np.ndarray, drawn: Drawn, most: int, generator: np.random.G
 
 
 def estimate(values: np.ndarray, drawn: Drawn) -> np.ndarray:
-    """Returns the contrast of each memory with its t interval over groups (of two lists without a common group: Welch's).
+    """Returns the contrast of each memory with its interval over groups, see `skewed_interval`.
 
-    Its width comes from the sums of groups, each prompt minus the mean of its list. `values`: see `p_values`. Returns the mean, and the
-    lower and upper end (95 %), which are NaN with fewer groups than `LEAST_GROUPS` in a list [3, memory].
+    Its width comes from the sums of groups, each prompt minus the mean of its list. Of two lists without a common group, both have
+    scatter of their own (Welch 1947). `values`: see `p_values`. Returns the mean, and the lower and upper end (95 %), which are NaN
+    with fewer groups than `LEAST_GROUPS` in a list [3, memory].
     """
-    from scipy.special import stdtrit  # which commands that compute no interval need not wait for
-
     weights, values = weights_of(drawn.positive), values.astype(np.float64)
     mean, rest = weights @ values, values.copy()
     for own in (drawn.positive, ~drawn.positive):
         rest[own] -= values[own].mean(0) if own.any() else 0
     apart = len(cells_of(drawn).flipped) == 0
-    errors, freedom = [], []
+    variances, freedom, powers = [], [], np.zeros((2, values.shape[1]))
     for own in (drawn.positive, ~drawn.positive) if apart else (np.ones(len(values), bool),):
         names, number = np.unique(drawn.group[own], return_inverse=True)
         if len(names) < LEAST_GROUPS:
             return np.stack([mean, mean * np.nan, mean * np.nan])
         sums = (number == np.arange(len(names))[:, None]) @ (weights[:, None] * rest)[own]
         freedom.append(len(names) - 1)
-        errors.append((sums**2).sum(0) * len(names) / freedom[-1])
-    squares = np.stack(errors)
+        variances.append((sums**2).sum(0) * len(names) / freedom[-1])
+        powers += (sums**2).sum(0), (sums**3).sum(0)
+    squares = np.stack(variances)
     with np.errstate(invalid="ignore"):  # no variance, no width
-        degrees = np.nan_to_num(squares.sum(0) ** 2 / (squares**2 / np.array(freedom)[:, None]).sum(0), nan=1.0)
-    half = stdtrit(degrees, 0.975) * np.sqrt(squares.sum(0))
-    return np.stack([mean, mean - half, mean + half])
+        degrees = squares.sum(0) ** 2 / (squares**2 / np.array(freedom)[:, None]).sum(0)
+        skewness = powers[1] / powers[0] ** 1.5
+    degrees, skewness = np.nan_to_num(degrees, nan=1.0), np.nan_to_num(skewness)
+    return np.stack([mean, *skewed_interval(mean, np.sqrt(squares.sum(0)), skewness, degrees)])
 
 
 def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:
