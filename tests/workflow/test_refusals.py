@@ -97,3 +97,20 @@ def test_a_run_that_the_settings_file_lacks_is_named(tmp_path):
     failed = snakemake(tmp_path, settings_file(tmp_path), "results/nobody/keys/activity.csv")
     assert failed.returncode != 0
     assert "No run is called nobody. The settings name: " in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"behaviours": {"agreement": {"prompts": "nowhere.jsonl"}}}, "nowhere.jsonl"),
+        ({"concepts": {"french": {"labels": "nowhere.csv"}}}, "No file of labels matches 'nowhere.csv'"),
+        (
+            {"values": {"readout": "all"}, "translation": {"lens": "nowhere.pt"}},
+            "There is no file nowhere.pt. Set translation.lens to another one.",
+        ),
+    ],
+)
+def test_a_file_that_the_settings_of_a_branch_name_is_looked_for_before_a_job_starts(tmp_path, section, message):
+    failed = snakemake(tmp_path, settings_file(tmp_path, **section), "-n")
+    assert failed.returncode != 0
+    assert message in failed.stderr and "Traceback" not in failed.stderr

@@ -8,7 +8,7 @@ in results/<run>/behaviours/ the tables of the report's section. Runs without `b
 
 rule behaviours_encode:
     input:
-        runs.files("prompts"),
+        runs.files("behaviours"),
         model="results/{run}/model",
         train="results/{run}/corpus/train.h5",
         prefixes="results/{run}/sampled_prefixes.h5",
@@ -24,7 +24,7 @@ rule behaviours_encode:
         "../../envs/ffkv.yaml"
     params:
         options=runs.options("behaviours_encode"),
-        content=runs.content("prompts"),
+        content=runs.content("behaviours"),
         code=code("behaviours_encode"),
     message:
         "Encode the prompts of the behaviour {wildcards.behaviour} of {wildcards.run}."

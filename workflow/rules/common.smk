@@ -17,14 +17,14 @@ from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
-from ffkv.branches.behaviours.prompt_file import read_prompts
-from ffkv.branches.registry import BROKEN
+from ffkv.branches.branch import load
+from ffkv.branches.registry import BRANCHES, BROKEN
 from ffkv.corpus.sources import source_files
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.workflow import SOURCE, checked
 from ffkv.workflow.changed import changes, rules_of
 from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
-from ffkv.workflow.inputs import check_labels, moves
+from ffkv.workflow.inputs import moves
 from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.recover import note_owner
 from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
@@ -129,7 +129,7 @@ atexit.register(say_other_settings)
 
 
 def check_inputs():
-    """Before a run and in a dry run: the checkpoint, the text of each corpus, the prompts and the labels that are still to be read are there.
+    """Before a run and in a dry run: the checkpoint, the text of each corpus, and the files of branches that are still to be read are there.
 
     A model may be trained before they are read.
     """
@@ -138,11 +138,11 @@ def check_inputs():
         try:
             if job.rule.name.endswith("corpus") and job.wildcards.run in runs.named:
                 source_files(settings.corpus, job.wildcards.split)
-            if job.rule.name == "behaviours_encode":
-                its = settings.behaviours[job.wildcards.behaviour]
-                read_prompts(its.prompts, its.fields)
-            if job.rule.name == "concepts_measure":
-                check_labels(settings.concepts[job.wildcards.concept])
+            reads_files = "content" in job.rule.params.keys()
+            for branch in BRANCHES.values() if reads_files else ():
+                if job.rule.name in branch.rules and branch.local_files:
+                    for its in branch.sections(settings, dict(job.wildcards.items())):
+                        load(branch.local_files)(its, read=True)
             if job.rule.name in ("model", "unpack") and not (
                 job.input.get("trained") or job.input.get("unpacked")
             ):

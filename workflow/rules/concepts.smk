@@ -7,7 +7,7 @@ Makes: results/<run>/concepts/: tables by concept, and the tables of the report'
 
 rule concepts_measure:
     input:
-        runs.files("labels"),
+        runs.files("concepts"),
         model="results/{run}/model",
         train="results/{run}/corpus/train.h5",
         triggers="results/{run}/triggers.h5",
@@ -29,7 +29,7 @@ rule concepts_measure:
     params:
         options=runs.options("concepts_measure"),
         memory=runs.memory_limits(),
-        content=runs.content("labels"),
+        content=runs.content("concepts"),
         code=code("concepts_measure"),
     message:
         "Measure which memories of {wildcards.run} separate the labels of {wildcards.concept}. Progress is in {log}."

@@ -51,7 +51,7 @@ rule copy_corpus:
     benchmark:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     wildcard_constraints:
-        run=runs.that_copy,
+        run=runs.that("copy"),
     priority: 273
     conda:
         "../../envs/ffkv.yaml"

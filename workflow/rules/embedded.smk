@@ -17,7 +17,7 @@ rule train:
     benchmark:
         "results/{run}/benchmarks/train.tsv"
     wildcard_constraints:
-        run=runs.that_train,
+        run=runs.that("train"),
     priority: 350
     conda:
         "../../envs/ffkv.yaml"

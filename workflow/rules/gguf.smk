@@ -16,7 +16,7 @@ rule unpack:
     benchmark:
         "results/{run}/benchmarks/unpack.tsv"
     wildcard_constraints:
-        run=runs.that_unpack,
+        run=runs.that("unpack"),
     priority: 303
     conda:
         "../../envs/ffkv.yaml"

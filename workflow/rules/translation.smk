@@ -158,7 +158,7 @@ rule translation_derive:
 
 rule translation_average:
     input:
-        runs.files("lens"),
+        runs.files("translation"),
         jacobians=runs.every("results/{run}/translation/jacobians/{shard}.h5"),
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
@@ -178,7 +178,7 @@ rule translation_average:
     params:
         jacobians=repeated("jacobians"),
         options=runs.options("translation_average"),
-        content=runs.content("lens"),
+        content=runs.content("translation"),
         code=code("translation_average"),
     message:
         "Average the Jacobians of layer group {wildcards.group} of {wildcards.run}. Progress is in {log}."

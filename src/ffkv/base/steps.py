@@ -49,6 +49,8 @@ class Step:
     # `model/device`; of all its jobs. And rows or numbers that it writes. `ffkv plan` takes both beside those of a small
     # run, so that a constant factor of things may be left out. None: neither grows with the run.
     amount: Callable[[Any], tuple[float, float]] | None = None
+    # bytes that one of its jobs holds beside what others of its `imports` hold, as far as they grow, for `ffkv plan`
+    memory: Callable[[Any], float] | None = None
 
     @property
     def has_threads(self) -> bool:

@@ -53,6 +53,9 @@ class Branch:
     samples: Mapping[str, int] = field(default_factory=dict)
     # the settings that a control has in place of those of its run
     of_control: Mapping[str, Any] = field(default_factory=dict)
+    # "module:function" of what returns the local files that a section of its settings names; with `read=True` it raises UserError if a
+    # step cannot read them. "" if it names none. Rules take them by `runs.files(<branch>)` and `content=runs.content(<branch>)`
+    local_files: str = ""
     # whether a run with such settings has the branch; None: every run has it
     applies: "Callable[[Settings], bool] | None" = None
 
@@ -83,6 +86,13 @@ class Branch:
     def is_in(self, settings: "Settings") -> bool:
         """Tells whether a run with such settings has the branch. A run has none that came after the ffkv that made it."""
         return settings.knows(self.name) and (self.applies is None or self.applies(settings))
+
+    def sections(self, settings: "Settings", parts: Mapping[str, str] = {}) -> list[Any]:
+        """Returns its section of settings, as a list; of a mapping of names all of them, or the one that `parts` name."""
+        if not isinstance(own := getattr(settings, self.name, None), dict):
+            return [own] if self.settings else []
+        wanted = [parts[part] for part in NAMED if NAMED[part] == self.name and part in parts]
+        return [own[name] for name in wanted or own]
 
     @property
     def writes(self) -> list[Table | File]:

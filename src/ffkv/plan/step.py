@@ -16,7 +16,6 @@ from ffkv.base.fault import free_memory
 from ffkv.base.lookup import exists
 from ffkv.base.settings.common import TOKENS_ON_CPU
 from ffkv.base.terminal import in_bytes
-from ffkv.branches.concepts.branch import TOGETHER
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import EMBEDDED, Section, Settings
 from ffkv.corpus.step import choose_sentences
@@ -235,7 +234,7 @@ def device_bytes(run: RunFacts) -> dict[str, float]:
 
 def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = False) -> float:
     """Returns the bytes of a job (`libraries_of`), as far as they grow: on a GPU, those that it holds beside it."""
-    shape, device, concepts = run.shape, device_bytes(run), run.settings.concepts.values()
+    shape, device = run.shape, device_bytes(run)
     model = 0.0 if on_gpu else 1.25 * device["weights"] + device["working"]  # a quarter more while weights are read
     passing = model + run.trigger_bytes * (rule != "model")
     states = shape.all_memories + 2 * shape.layers * shape.width  # of a prefix
@@ -244,11 +243,11 @@ def measure_memory(run: RunFacts, rule: str, libraries: str, on_gpu: bool = Fals
         "corpus": 20 * run.text["train"].text_bytes,  # lists and arrays beside the text
         "sampled_prefixes": passing + block * (block < IN_MEMORY),
         "model": passing,
-        "concepts_measure": passing + 4 * states * TOGETHER * max((each.texts for each in concepts), default=0),
         "head": shape.outside * shape.itemsize + 4 * run.sampled * (2 * max(shape.memories) + 4 * shape.width),
         "tables": run.trigger_bytes * rule.startswith(("keys", "report")),
     }
-    return held[rule if rule in held else libraries]
+    step = STEPS.get(rule)
+    return held[rule if rule in held else libraries] + (step.memory(run) if step and step.memory else 0.0)
 
 
 def as_text(plan: Mapping[str, Any], every: bool = False) -> str:

@@ -16,9 +16,9 @@ from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.lookup import exists, files_in, is_file, read_json
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED
-from ffkv.branches.behaviours.prompt_file import read_prompts
-from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
-from ffkv.branches.settings import Concept, Settings
+from ffkv.branches.branch import load as load_named
+from ffkv.branches.registry import BRANCHES
+from ffkv.branches.settings import Settings
 from ffkv.corpus.sources import check_files, find_files
 from ffkv.model.checkpoint.readers import readers
 from ffkv.run.annotation_tables import MACHINE_FILES
@@ -73,43 +73,21 @@ def check_packages(settings: Settings) -> None:
 
 
 def unreadable_inputs(settings: Settings) -> list[str]:
-    """Says what cannot be read of the local text, prompts, labels and lens of a run, in one sentence each. Of text it reads the beginnings of files."""
+    """Says what cannot be read of the local files of a run, in one sentence each. Of text it reads the beginnings of files."""
     splits = () if settings.corpus.contradictions() else ("train", "validation")[: 1 + bool(settings.corpus.validation)]
     checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
     checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
-    checks += [partial(read_prompts, each.prompts, each.fields) for each in settings.behaviours.values()]
-    checks += [partial(check_labels, each) for each in settings.concepts.values()]
-    lens = settings.translation.lens
-    problems = [] if not lens or is_file(lens) else [f"There is no file {lens}. Set translation.lens to another one."]
+    for branch in BRANCHES.values():
+        own = branch.sections(settings) if branch.local_files else []
+        checks += [partial(load_named(branch.local_files), its, read=True) for its in own]
     folder = settings.dictionary.located().path
-    problems += [f"There is no {folder}. Set dictionary.path to another folder."] * bool(folder and not exists(folder))
+    problems = [f"There is no {folder}. Set dictionary.path to another folder."] * bool(folder and not exists(folder))
     for check in checks:
         try:
             check()
         except UserError as error:
             problems.append(str(error))
     return problems
-
-
-def label_files(concept: Concept) -> list[str]:
-    """Returns the files with the labels of a concept, none of one with rules. Raises: see `task_files`."""
-    return [*task_files(concept.labels).values()] if concept.labels else []
-
-
-def check_labels(concept: Concept) -> None:
-    """Reads the files with the labels of a concept. Raises UserError if its only file, or none of them, is a task; or as `find_rules`."""
-    if concept.rules == "speech":
-        from ffkv.corpus.rules import find_rules  # needs spaCy, which takes its time
-
-        find_rules(concept.rules, concept.pipeline)
-    problems, files = list[str](), label_files(concept)
-    for path in files:
-        try:
-            read_labels(path, concept)
-        except Unusable as error:
-            problems.append(str(error))
-    if files and len(problems) == len(files):
-        raise UserError(problems[0])
 
 
 def tuning_files(settings: Settings, trained_here: bool) -> list[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,7 @@ from ffkv.base.doors import entries
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
-from ffkv.branches.branch import NAMED, parts_of, paths
+from ffkv.branches.branch import NAMED, load, parts_of, paths
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Corpus, Settings
 from ffkv.corpus.sources import source_files
@@ -136,10 +136,12 @@ class Runs:
         settings = self.settings[run]
         return [f"results/{run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
 
-    @property
-    def that_copy(self) -> str:
-        """A regular expression for the names of the runs that copy the corpus of another run: the controls."""
-        return _any_of(self.controls)
+    def that(self, does: str) -> str:
+        """A regular expression for the names of the runs of which the workflow must "copy" the corpus, as of controls, "train" the model,
+        or "unpack" a GGUF file; without any, one that fits nothing."""
+        unpacked = [run for run, own in self.settings.items() if own.model.is_unpacked]
+        runs = {"copy": self.controls, "train": self._trained, "unpack": unpacked}[does]
+        return "|".join(map(re.escape, runs)) or "(?!)"
 
     def copied_corpus(self, wildcards: Wildcards) -> str:
         """Returns the corpus that a control copies: that of its run."""
@@ -179,16 +181,6 @@ class Runs:
     def _trained(self) -> list[str]:
         return [run for run, own in self.settings.items() if own.model.checkpoint == EMBEDDED]
 
-    @property
-    def that_train(self) -> str:
-        """A regular expression for the names of the runs whose model the workflow trains."""
-        return _any_of(self._trained)
-
-    @property
-    def that_unpack(self) -> str:
-        """A regular expression for the names of the runs that unpack a GGUF file."""
-        return _any_of(run for run, own in self.settings.items() if own.model.is_unpacked)
-
     def unpacked_checkpoint(self, wildcards: Wildcards) -> list[str]:
         """Returns the checkpoint that the workflow unpacks from the GGUF file of the job's run, if it has one."""
         unpacked = self.settings[wildcards.run].model.is_unpacked
@@ -210,8 +202,13 @@ class Runs:
 
         Args:
             what: "checkpoint", unless the workflow trains it; "dictionary"; "corpus"; "tuning", what a model is trained further on, and
-                from; "prompts", of its behaviour; "labels", of its concept; "lens", a published Jacobian lens; or "annotations", what people and machines said.
+                from; "annotations", what people and machines said; or a branch: those that its section of settings names, or the part of the job.
         """
+
+        def of_branch(settings: Settings, job: Wildcards) -> list[str]:
+            sections = BRANCHES[what].sections(settings, dict(job.items()))
+            return [file for its in sections for file in load(BRANCHES[what].local_files)(its)]
+
         find: Callable[[Settings, Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
                 [] if self.trained_checkpoint(job) else inputs.checkpoint_files(settings)
@@ -220,11 +217,7 @@ class Runs:
             "corpus": lambda settings, job: source_files(settings.corpus, job.split),
             "tuning": lambda settings, job: inputs.tuning_files(settings, bool(self.tuned_checkpoint(job))),
             "annotations": lambda settings, job: inputs.annotation_files(settings, job.run),
-            # if they are there: else the step says that they are not
-            "prompts": lambda settings, job: [*filter(is_file, [settings.behaviours[job.behaviour].prompts])],
-            "labels": lambda settings, job: inputs.label_files(settings.concepts[job.concept]),
-            "lens": lambda settings, job: [*filter(is_file, [settings.translation.lens])],
-        }[what]
+        }.get(what, of_branch)
 
         def files(wildcards: Wildcards) -> list[str]:
             try:
@@ -249,11 +242,6 @@ class Runs:
         return lambda wildcards: (
             inputs.contents(self.found(what)(wildcards)) + inputs.code_beside(what, self.settings[wildcards.run])
         )
-
-
-def _any_of(runs: Iterable[str]) -> str:
-    """Returns a regular expression for names of runs; without any, one that fits nothing."""
-    return "|".join(map(re.escape, runs)) or "(?!)"
 
 
 def code(rule: str) -> str:

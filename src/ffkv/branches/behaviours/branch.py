@@ -65,6 +65,7 @@ BRANCH = Branch(
     split="train",
     settings=f"{PACKAGE}.settings:BEHAVIOURS",
     section=f"{PACKAGE}.section:SECTION",
+    local_files=f"{PACKAGE}.prompt_file:prompt_files",
     # A control has the run's own prompts, so that accuracies and counts of memories can be compared.
     samples={
         "candidates": 5,

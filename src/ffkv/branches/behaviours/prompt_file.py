@@ -10,6 +10,7 @@ from ffkv.base.lookup import is_file
 from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import suggestion
 from ffkv.base.terminal import say
+from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.words import FIELDS, GROUP, LABEL_FIELDS, LISTS
 from ffkv.corpus.chat import ANSWERING, Message, chat_renderer, check_messages
 from ffkv.corpus.raw_file import check_text
@@ -85,6 +86,13 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
     return kind, prompts
+
+
+def prompt_files(settings: Behaviour, read: bool = False) -> list[str]:
+    """Returns the file of prompts of a behaviour, if it is there. With `read` it raises UserError, as `read_prompts`."""
+    if read:
+        read_prompts(settings.prompts, settings.fields)
+    return [*filter(is_file, [settings.prompts])]
 
 
 def write_chats(

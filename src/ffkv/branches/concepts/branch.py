@@ -29,12 +29,19 @@ def _measured(run: Any) -> tuple[float, float]:
     return total, rows
 
 
+def _held(run: Any) -> float:
+    """Returns the bytes of the states of the texts that are kept at once."""
+    of_a_text = run.shape.all_memories + 2 * run.shape.layers * run.shape.width
+    return 4 * of_a_text * TOGETHER * max((each.texts for each in run.settings.concepts.values()), default=0)
+
+
 BRANCH = Branch(
     name="concepts",
     about="Concepts: which labelled concepts memories separate.",
     split="train",
     settings="ffkv.branches.concepts.settings:CONCEPTS",
     section="ffkv.branches.concepts.section:SECTION",
+    local_files="ffkv.branches.concepts.labels:label_files",
     samples={"shuffles": 99, "draws": 50},  # a control has the run's own texts
     steps={
         "measure": Step(
@@ -45,6 +52,7 @@ BRANCH = Branch(
             writes=(tables.BY_TASK, tables.BY_LAYER, tables.BEST, tables.MEMORIES),
             imports="model",
             amount=_measured,
+            memory=_held,
         ),
         "summarize": Step(
             "ffkv.branches.concepts.summarize:summarize_concepts",

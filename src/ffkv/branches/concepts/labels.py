@@ -74,6 +74,26 @@ def task_files(labels: str) -> dict[str, str]:
     return made
 
 
+def label_files(settings: Concept, read: bool = False) -> list[str]:
+    """Returns the files with the labels of a concept, none of one with rules.
+
+    Raises UserError as `task_files`; with `read` if its only file, or none of them, is a task, or as `find_rules`.
+    """
+    if read and settings.rules == "speech":
+        from ffkv.corpus.rules import find_rules  # needs spaCy, which takes its time
+
+        find_rules(settings.rules, settings.pipeline)
+    problems, files = list[str](), [*task_files(settings.labels).values()] if settings.labels else []
+    for path in files if read else ():
+        try:
+            read_labels(path, settings)
+        except Unusable as error:
+            problems.append(str(error))
+    if files and len(problems) == len(files):
+        raise UserError(problems[0])
+    return files
+
+
 def _bare(name: str) -> str:
     return ENDING.sub("", name)
 

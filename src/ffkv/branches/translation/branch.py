@@ -64,6 +64,7 @@ BRANCH = Branch(
     split="train",
     settings=f"{ROOM}.settings:Translation",
     section=f"{ROOM}.section:SECTION",
+    local_files=f"{ROOM}.settings:lens_files",
     samples={"prefixes": 200, "texts": 4, "reading_texts": 1},
     of_control={"lens": ""},  # a published lens is of the trained model
     steps={

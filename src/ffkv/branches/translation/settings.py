@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from ffkv.base.errors import UserError
+from ffkv.base.lookup import is_file
 from ffkv.base.settings.section import Section, Whole
 
 LEAST_TOKENS = 3  # of a text behind those that are left out: two that count, and the last one, which does not
@@ -42,3 +44,10 @@ class Translation(Section):
         return [
             f"skip: must be at most {self.tokens - LEAST_TOKENS}, so that texts of {self.tokens} tokens have two that count"
         ] * short
+
+
+def lens_files(settings: Translation, read: bool = False) -> list[str]:
+    """Returns the file of a published lens, if one is named. Raises UserError if it is not there; `read` tells nothing more."""
+    if settings.lens and not is_file(settings.lens):
+        raise UserError(f"There is no file {settings.lens}. Set translation.lens to another one.")
+    return [settings.lens] * bool(settings.lens)
