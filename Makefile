@@ -165,11 +165,11 @@ $(VENV)/slurm: $(VENV)/installed envs/requirements-slurm.txt
 
 peers: $(VENV)-peers/installed ## Set up .venv-peers: the libraries that ffkv is measured against.
 
-$(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt benchmarks/requirements-circuitkit.txt envs/constraints.txt envs/requirements.txt
-	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/pip install --quiet -c envs/constraints.txt -c envs/requirements.txt -r benchmarks/requirements-peers.txt
-	$(VENV)-peers/bin/pip install --quiet --no-deps -r benchmarks/requirements-delphi.txt
-	$(VENV)-peers/bin/pip install --quiet --no-deps --upgrade --target $(VENV)-peers/circuitkit -r benchmarks/requirements-circuitkit.txt
+$(VENV)-peers/installed: $(VENV)/installed benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt benchmarks/requirements-circuitkit.txt envs/constraints.txt envs/requirements.txt
+	$(PYTHON) -m venv --without-pip $(VENV)-peers
+	$(VENV)/bin/pip --python $(VENV)-peers/bin/python install --quiet --no-compile -c envs/constraints.txt -c envs/requirements.txt -r benchmarks/requirements-peers.txt
+	$(VENV)/bin/pip --python $(VENV)-peers/bin/python install --quiet --no-compile --no-deps -r benchmarks/requirements-delphi.txt
+	$(VENV)/bin/pip --python $(VENV)-peers/bin/python install --quiet --no-compile --no-deps --upgrade --target $(VENV)-peers/circuitkit -r benchmarks/requirements-circuitkit.txt
 	touch $@
 
 $(VENV)-dictionary/installed: envs/requirements-dictionary.txt envs/constraints.txt envs/requirements.txt
