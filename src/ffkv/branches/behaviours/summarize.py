@@ -135,7 +135,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
     """Returns the rows of the table `OF_SETS` of one behaviour.
 
     The behaviour is by how much the logit difference is above the floor: that on the patch prompts; without these, and where memories
-    are patched to something else, that with all memories patched. Then all memories carry all of it by construction, which is not told.
+    are patched to something else, that with all memories patched: then a set of all carries all by construction, which is not told.
     Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0. `sets`: the table `SETS`
     of all shards. `answers`: `ANSWERS`. `group`: of each prompt, by its number.
     """
@@ -146,7 +146,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
     by_construction = np.isnan(floor).any()
     if by_construction:
         floor = sets[sets["choice"] == ALL].set_index("prompt").loc[prompts, "patched"].to_numpy(np.float64)
-    weights = without_each(group.loc[prompts].to_numpy())
+    weights, memories = without_each(group.loc[prompts].to_numpy()), sets["memories"][sets["choice"] == ALL].max()
     behaviour = weights @ (clean - floor)
     there = behaviour[0] > 0 and not interval_over_groups(behaviour)[0] <= 0
     rows = []
@@ -156,7 +156,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
         row = {"choice": choice, "size": size, "memories": by_prompt["memories"].mean(), "prompts": len(prompts)}
         for name, part in (("completeness", lost), ("faithfulness", left)):
             shares = weights @ part / behaviour if there else np.full(1, np.nan)
-            if choice == ALL and by_construction:
+            if by_construction and row["memories"] == memories:
                 shares = shares[:1] * np.nan
             row[name], row[f"{name}_low"], row[f"{name}_high"] = shares[0], *interval_over_groups(shares)
         rows.append(row)
