@@ -14,8 +14,6 @@ from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, DIRECTIONS, EVERYTHING, MEMORIES, OUTSIDE, OWN, REFERENCE
 from ffkv.branches.given import Given
 
-PLACE = ("behaviour", "layer", "memory")
-
 
 def summarize_behaviours(given: Given) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all behaviours for the report's section of behaviours."""
@@ -28,10 +26,7 @@ def summarize_behaviours(given: Given) -> dict[str, pd.DataFrame]:
                 made[table].append(frame.assign(behaviour=name))
     for of_one, table in zip(GRAPHS, summary_tables.ALL_GRAPHS, strict=True):
         frame = every[of_one.name]
-        if "token" in table.names:
-            of_memories = every["memories"][[*PLACE, "coefficient"]]
-            frame = frame.assign(token=given.top_token_texts(frame)).merge(of_memories, "left", [*PLACE])
-        made[table] = [frame]
+        made[table] = [frame.assign(token=given.top_token_texts(frame)) if "token" in table.names else frame]
     made[summary_tables.ALL_EXPERTS] = [every["experts"]]
     return {
         table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
