@@ -173,11 +173,11 @@ def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFra
     for choice, own in parts.groupby("choice", sort=False):
         kept = own.pivot(index="prompt", columns="share", values="kept").loc[none.index].astype(np.float64)
         f = weights @ (kept.to_numpy() - none.to_numpy()[:, None]) / whole[:, None]
-        row = {"choice": choice, "prompts": len(none)}
-        for name, heights in (("cpr", f), ("cmd", np.abs(1 - f))):
+        rows.append({"choice": choice, "prompts": len(none)})
+        for name, heights, lowest in (("cpr", f, -np.inf), ("cmd", np.abs(1 - f), 0)):
             areas = np.trapezoid(heights, kept.columns.to_numpy(np.float64), axis=1)
-            row[name], row[f"{name}_low"], row[f"{name}_high"] = areas[0], *interval_over_groups(areas)
-        rows.append(row)
+            low, high = np.maximum(interval_over_groups(areas), lowest)
+            rows[-1] |= {name: areas[0], f"{name}_low": low, f"{name}_high": high}
     return pd.DataFrame(rows)
 
 
