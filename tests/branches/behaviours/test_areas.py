@@ -33,6 +33,20 @@ def test_areas_by_hand():
     assert (double["cpr"], double["cmd"]) == pytest.approx((2 * 0.999, 0.999))
 
 
+def test_no_end_of_an_area_between_f_and_1_is_below_0():
+    """One prompt lacks all, the others nothing. An area below f can be below 0, and so can its interval."""
+    parts = [
+        {"choice": "screen", "prompt": n, "share": share, "kept": -1.0 if n == 0 and share < 1 else 3.0}
+        for n in range(6)
+        for share in SHARES
+    ]
+    answers = pd.DataFrame({"prompt": range(6), "difference": 3.0})
+    [line] = summarize_areas(pd.DataFrame(parts), SETS, answers, GROUP).to_dict("records")
+    assert line["cmd_low"] == 0 < line["cmd"] < line["cmd_high"]
+    [line] = summarized(lambda share: -1 - 4 * share)  # all groups are alike
+    assert line["cpr_low"] == pytest.approx(line["cpr"]) and line["cpr"] < 0
+
+
 def test_no_area_of_what_is_not_there():
     assert summarized(lambda share: share, difference=-1.5) == []
 

@@ -92,6 +92,18 @@ def test_candidates_do_not_have_a_value_of_zero():
     assert found["by_contrast"].tolist() == [True, False, True] and not found["by_screen"].any()
 
 
+def test_candidates_do_not_have_what_rounding_leaves_of_pairs_in_both_directions():
+    """Three pairs and their mirror images in each half: the last memory alone does not cancel."""
+    one = np.float32([[0.1, 0.7, 1e-8], [0.3, 0.11, 1e-8], [0.7, 0.13, 1e-8]])
+    both = np.concatenate([one, one * np.float32([-1, -1, 1])])[[0, 4, 2, 3, 1, 5]]
+    part = np.repeat(["choose", "estimate"], 6)
+    found = measure_memories(
+        states(np.tile(both, (2, 1))), table(part, np.ones(12, bool)), Behaviour(prompts="p", candidates=2), 0
+    )
+    assert (found["contrast"].abs() > 0).any() and found["contrast"][:2].abs().max() < 1e-15
+    assert found["by_contrast"].tolist() == [False, False, True]
+
+
 def test_two_lists_are_contrasted():
     """Two of the first half and one of the second are of the first list: their mean minus that of the others."""
     positive = np.array([True] * 3 + [False] * 5)

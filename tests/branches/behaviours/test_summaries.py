@@ -185,6 +185,17 @@ def test_without_a_floor_the_behaviour_is_what_all_memories_carry(known):
     np.testing.assert_array_equal(found["faithfulness"], [5 / 10, 2.5 / 10, NAN])
 
 
+@pytest.mark.parametrize("choice", ["all_experts", "screen"])
+def test_without_a_floor_no_set_of_all_memories_has_a_share(choice):
+    """Whatever chose them: all experts, where all layers have some; or as many as there are."""
+    every = SETS[SETS["choice"] == "all"].assign(choice=choice)
+    found = summarize.summarize_sets(pd.concat([SETS, every]), ANSWERS.assign(floor=NAN), GROUP).set_index("choice")
+    assert found[found["memories"] == 9][SHARES].isna().all(axis=None)
+    assert found[found["memories"] < 9][SHARES[::3]].notna().all(axis=None)
+    told = summarize.summarize_sets(pd.concat([SETS, every]), ANSWERS, GROUP)
+    assert told[told["memories"] == 9]["completeness"].tolist() == [10 / 8] * 2
+
+
 def test_side_effects_are_averaged_over_draws_then_over_prefixes():
     side_effects = frame(
         "choice size prefix divergence loss memories",

@@ -19,6 +19,7 @@ from ffkv.branches.given import Given
 
 PERSISTENCE = 0.9  # of rank-biased overlap: the first 10 ranks have some 86 % of the weight
 LEAST_OF_LABEL = 3  # prompts that a label must have to be compared with others
+ROUNDING = 1e-12  # of the largest number: what rounding leaves of a mean of pairs in both directions, which cancel
 
 
 def choose_memories(given: Given, settings: Behaviour, seed: int = 0) -> tuple[pd.DataFrame, ...]:
@@ -82,10 +83,10 @@ def measure_memories(states: PromptStates, prompts: pd.DataFrame, settings: Beha
     table = pd.concat(by_layer, ignore_index=True)
     table["smallest_p"] = smallest_p(drawn.of(tests[1][-1]), settings.flips)
     table["size"] = states.change[first].mean(0) * states.norm
-    for name in (words.BY_CONTRAST, words.BY_SCREEN):
+    for name, values in ((words.BY_CONTRAST, states.contribution), (words.BY_SCREEN, states.screen)):
         sizes = table[name].abs().to_numpy()
-        chosen = largest(sizes, settings.candidates)
-        table[f"by_{name}"] = np.isin(np.arange(len(table)), chosen[sizes[chosen] > 0])
+        chosen, left = largest(sizes, settings.candidates), ROUNDING * max(values.max(), -values.min())
+        table[f"by_{name}"] = np.isin(np.arange(len(table)), chosen[sizes[chosen] > left])
     return table
 
 

@@ -80,6 +80,8 @@ def make_graph(
     choices += [(NONE, Chosen(memories[:0])), (ALL, Chosen(telling.all)), *random]
     sets, nodes, between = describe_graph(telling, choices, again, settings.graph_share)
     nodes["stability"] = [np.mean([memory in own.members for own in graphs[1:]]) for memory in memories]
+    moves = [(subject.m - subject.base)[:, memories].sum(0).numpy() for subject in telling.subjects]
+    nodes["coefficient"] = np.mean(moves, axis=0, dtype=np.float64)
     paths, found = pd.DataFrame(), []  # at the last token of the prompts, as means
     for subject in telling.subjects if nodes["layer"].nunique() > 1 else ():
         ids = torch.tensor(subject.prompt.clean)[None].to(running.loaded.device)

@@ -14,8 +14,6 @@ from ffkv.branches.behaviours.tables import GRAPHS
 from ffkv.branches.behaviours.words import ALL, DIRECTIONS, EVERYTHING, MEMORIES, OUTSIDE, OWN, REFERENCE
 from ffkv.branches.given import Given
 
-PLACE = ("behaviour", "layer", "memory")
-
 
 def summarize_behaviours(given: Given) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all behaviours for the report's section of behaviours."""
@@ -28,10 +26,7 @@ def summarize_behaviours(given: Given) -> dict[str, pd.DataFrame]:
                 made[table].append(frame.assign(behaviour=name))
     for of_one, table in zip(GRAPHS, summary_tables.ALL_GRAPHS, strict=True):
         frame = every[of_one.name]
-        if "token" in table.names:
-            of_memories = every["memories"][[*PLACE, "coefficient"]]
-            frame = frame.assign(token=given.top_token_texts(frame)).merge(of_memories, "left", [*PLACE])
-        made[table] = [frame]
+        made[table] = [frame.assign(token=given.top_token_texts(frame)) if "token" in table.names else frame]
     made[summary_tables.ALL_EXPERTS] = [every["experts"]]
     return {
         table.name: table.frame(pd.concat(frames, ignore_index=True) if frames else [])
@@ -135,7 +130,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
     """Returns the rows of the table `OF_SETS` of one behaviour.
 
     The behaviour is by how much the logit difference is above the floor: that on the patch prompts; without these, and where memories
-    are patched to something else, that with all memories patched. Then all memories carry all of it by construction, which is not told.
+    are patched to something else, that with all memories patched: then a set of all carries all by construction, which is not told.
     Shares are of means over prompts. There are none if the behaviour is not above 0, or its interval has the 0. `sets`: the table `SETS`
     of all shards. `answers`: `ANSWERS`. `group`: of each prompt, by its number.
     """
@@ -146,7 +141,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
     by_construction = np.isnan(floor).any()
     if by_construction:
         floor = sets[sets["choice"] == ALL].set_index("prompt").loc[prompts, "patched"].to_numpy(np.float64)
-    weights = without_each(group.loc[prompts].to_numpy())
+    weights, memories = without_each(group.loc[prompts].to_numpy()), sets["memories"][sets["choice"] == ALL].max()
     behaviour = weights @ (clean - floor)
     there = behaviour[0] > 0 and not interval_over_groups(behaviour)[0] <= 0
     rows = []
@@ -156,7 +151,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
         row = {"choice": choice, "size": size, "memories": by_prompt["memories"].mean(), "prompts": len(prompts)}
         for name, part in (("completeness", lost), ("faithfulness", left)):
             shares = weights @ part / behaviour if there else np.full(1, np.nan)
-            if choice == ALL and by_construction:
+            if by_construction and row["memories"] == memories:
                 shares = shares[:1] * np.nan
             row[name], row[f"{name}_low"], row[f"{name}_high"] = shares[0], *interval_over_groups(shares)
         rows.append(row)
@@ -178,11 +173,11 @@ def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFra
     for choice, own in parts.groupby("choice", sort=False):
         kept = own.pivot(index="prompt", columns="share", values="kept").loc[none.index].astype(np.float64)
         f = weights @ (kept.to_numpy() - none.to_numpy()[:, None]) / whole[:, None]
-        row = {"choice": choice, "prompts": len(none)}
-        for name, heights in (("cpr", f), ("cmd", np.abs(1 - f))):
+        rows.append({"choice": choice, "prompts": len(none)})
+        for name, heights, lowest in (("cpr", f, -np.inf), ("cmd", np.abs(1 - f), 0)):
             areas = np.trapezoid(heights, kept.columns.to_numpy(np.float64), axis=1)
-            row[name], row[f"{name}_low"], row[f"{name}_high"] = areas[0], *interval_over_groups(areas)
-        rows.append(row)
+            low, high = np.maximum(interval_over_groups(areas), lowest)
+            rows[-1] |= {name: areas[0], f"{name}_low": low, f"{name}_high": high}
     return pd.DataFrame(rows)
 
 

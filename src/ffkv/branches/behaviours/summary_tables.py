@@ -170,11 +170,8 @@ OF_STABILITY = table(
 )
 SUMMARIES = (SUMMARY, UNUSED, BY_LAYER, OF_MEMORIES, OF_SETS, AREAS, MISSED, OF_WRITERS, OF_SIDE_EFFECTS, OF_STABILITY)
 ALL_EXPERTS = replace(tables.EXPERTS, path="behaviours/behaviour_experts.csv")  # of all behaviours
-COEFFICIENT = replace(tables.COEFFICIENT, since="fourth")
 # Those of all behaviours, below each other.
 ALL_GRAPHS = tuple(
     table(f"behaviours/behaviour_{each.name}.csv", f"{each.about} Of all behaviours.", *each.columns, *more)
-    for each, more in zip(
-        tables.GRAPHS, ((), (text("token", "the top token of the value"), COEFFICIENT), (), ()), strict=True
-    )
+    for each, more in zip(tables.GRAPHS, ((), (text("token", "the top token of the value"),), (), ()), strict=True)
 )

@@ -287,6 +287,11 @@ OF_GRAPH_NODES = (
     *estimated("loss", "by how much less the graph keeps without it"),
     share("stability", "share of the graphs of groups that are drawn again that have it"),
     number("passed_on", "sum of the effects of its edges", LOGITS),
+    number(
+        "coefficient",
+        "mean over the second half: by how much m is higher than what it is patched to, summed over tokens",
+        since="fourth",
+    ),
 )
 EXPERTS = table(
     f"{OF}/experts.parquet",
