@@ -1,20 +1,6 @@
 """Installed packages: what those beside the core add to it, and files inside of any.
 
-An entry point of an installed package stands behind a door by its name.
-
-| door | an entry is |
-|---|---|
-| `ffkv.branches` | a `ffkv.branches.branch.Branch`, in a module beside which `settings`, `section` and `rules.smk` may stand |
-| `ffkv.commands` | a `Command`; that of the name `annotate.machine` is a subcommand of the group `annotate` |
-| `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
-| `ffkv.formats` | a `ffkv.run.export.job.Format` |
-| `ffkv.graph_formats` | a `ffkv.run.graph.result.GraphFormat` |
-| `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
-| `ffkv.dictionaries` | a `ffkv.model.dictionaries.Dictionaries`: reads layers through dictionaries |
-| `ffkv.dictionary_forms` | a `ffkv_dictionaries.forms.Form` of their files |
-| `ffkv.files` | a `ffkv.model.checkpoint.readers.FileReader`; the one of the name `gguf` reads what `model.gguf` names |
-| `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
-
+An entry point of an installed package stands behind a door of `DOORS` by its name; docs/plugins.md says what each door is for.
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
 
 Settings name files inside a package, such as the weights of a small model or a text, as `package:NAME/PATH`.
@@ -22,11 +8,16 @@ Settings name files inside a package, such as the weights of a small model or a 
 
 import importlib.machinery
 import os
-from collections.abc import Iterable
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ffkv.base.errors import UserError
 
@@ -40,12 +31,13 @@ BRINGS = {
     "gguf": ("What reads the file that model.gguf names", "ffkv-gguf"),
     "dictionary": ("What reads layers as the section dictionary of the settings asks", "ffkv-dictionaries"),
 }
+INSIDE = "Inside of the package "  # begins a note on an error
 PREFIX = "package:"  # of an address inside a package
 # Each door, and the class of what stands behind it.
 DOORS = {
     "branches": "ffkv.branches.branch:Branch",
     "commands": "ffkv.base.doors:Command",
-    "rules": "builtins:dict",
+    "rules": "ffkv.base.steps:Rules",
     "formats": "ffkv.run.export.job:Format",
     "graph_formats": "ffkv.run.graph.result:GraphFormat",
     "readers": "ffkv.model.checkpoint.readers:Reader",
@@ -56,18 +48,36 @@ DOORS = {
 }
 
 
-class Command(NamedTuple):
-    """A command of `ffkv`. The command itself is imported when it is called."""
+@dataclass(frozen=True)
+class Command:
+    """A command of `ffkv`. The command itself is imported when it is called. Raises TypeError if a part that is a text is none."""
 
     heading: str  # that in the help under which it stands; a new one is added below the others; "" of a subcommand
     function: str  # "module:name" of a `click` command
     about: str  # its line in the help
     first: bool = False  # whether it stands above the others of its heading: the help is in the order of use
 
+    def __post_init__(self) -> None:
+        """Looks at its parts: the help shows them before the command is imported."""
+        if not all(isinstance(part, str) for part in (self.heading, self.function, self.about)):
+            raise TypeError("a part of the Command is no text")
+
 
 @cache
 def _of_all_packages() -> Any:  # its type depends on the version of Python
-    return entry_points()  # reads a file of each package
+    try:
+        return entry_points()  # reads a file of each package
+    except Exception:  # it does not say which file is damaged
+        for package in distributions():
+            try:
+                _ = package.entry_points
+            except Exception as error:  # nothing can go on: pydantic and torch fail on it, too
+                raise SystemExit(
+                    f"ffkv: {package.locate_file('')}: entry_points.txt of the installed package {package.name} is damaged"
+                    f" ({_reason(error)}). Install this package again, or uninstall it: no Python program that asks for"
+                    " packages beside it runs."
+                ) from error
+        raise
 
 
 def is_own(entry: EntryPoint) -> bool:
@@ -94,14 +104,15 @@ def load(door: str, name: str, function: str = "") -> Any:
     if name not in entries(door):
         raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
+    rivals = {each.dist.name for each in _of_all_packages().select(group=entry.group, name=name) if each.dist}
+    if len(rivals) > 1 and not is_own(entry):
+        raise UserError(
+            f"{name!r} cannot be used, because several packages bring it: {', '.join(sorted(rivals))}. Uninstall all but one."
+        )
     try:
         found = EntryPoint(name, function or entry.value, entry.group).load()
         if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
             raise TypeError(f"it is no {kind.__name__}")
-        if not function and door in ("commands", "rules"):
-            of, parts = ("builtins:str", found[:3]) if door == "commands" else ("ffkv.base.steps:Step", found.values())
-            if not all(isinstance(part, EntryPoint("", of, "").load()) for part in parts):
-                raise TypeError(f"a part of it is no {of.partition(':')[2]}")
         return found
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
         raise unusable(entry, function or entry.value, error) from error
@@ -114,12 +125,45 @@ def in_package(what: str, package: str) -> str:
 
 def unusable(entry: EntryPoint, what: str, error: BaseException) -> UserError:
     """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return UserError(
-        f"{entry.name!r} cannot be used, because {what} of the package {package} cannot be imported"
-        f" ({reason}). Install the package again, or one that fits this ffkv."
+        f"{entry.name!r} cannot be used, because {what} of the package {_package(entry)} cannot be imported"
+        f" ({_reason(error)}). Install the package again, or one that fits this ffkv."
     )
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+@contextmanager
+def inside(door: str, name: str) -> Iterator[None]:
+    """Notes on what is raised within that it is of the package of others behind a door, if it is of one, for `culprit`."""
+    try:
+        yield
+    except Exception as error:
+        if name in entries(door) and not is_own(entries(door)[name]):
+            error.add_note(INSIDE + _package(entries(door)[name]))
+        raise
+
+
+def culprit(error: BaseException) -> str:
+    """Returns name and version of the package of others inside of which an error was raised, or whose code was running; else ""."""
+    if noted := [note for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]:
+        return noted[0].removeprefix(INSIDE)
+    files = {Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)}
+    for entry in (entry for door in DOORS for entry in entries(door).values() if not is_own(entry)):
+        start = Path(getattr(sys.modules.get(_top(entry)), "__file__", None) or os.devnull)
+        if start in files or (start.name == "__init__.py" and any(start.parent in file.parents for file in files)):
+            return _package(entry)
+    return ""
+
+
+def _top(entry: EntryPoint) -> str:
+    return re.split("[.:]", entry.value)[0]
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @cache
@@ -137,7 +181,7 @@ def load_all(door: str) -> tuple[dict[str, Any], dict[str, UserError]]:
 @cache
 def packages() -> frozenset[str]:
     """Returns the names of the packages whose code counts: the core, and what stands behind its doors."""
-    return frozenset({"ffkv", *(entry.module.split(".")[0] for door in DOORS for entry in entries(door).values())})
+    return frozenset({"ffkv", *(_top(entry) for door in DOORS for entry in entries(door).values())})
 
 
 def locate(address: str) -> str:

@@ -18,6 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import ffkv
+from ffkv.base.doors import culprit
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import DENIED, exists, is_dir, is_file
 from ffkv.base.terminal import say
@@ -224,6 +225,11 @@ def explain(error: BaseException) -> tuple[str, int]:
     except OSError:
         say("".join(traceback.format_exception(error)), error=True, name=False)
         told = "The traceback is above."
+    if package := culprit(error):
+        return (
+            f"This is a defect of the package {package}, not of ffkv or of your files: {type(error).__name__}: {reason}. {told} Tell"
+            f" the developers of {package.split()[0]}. Without this package and its settings, all else runs."
+        ), EXIT_CODE
     return (
         f"This is a defect of ffkv, not of your files: {type(error).__name__}. {told} Please report it to the developers"
         " of ffkv with that text; it holds the names of your files, and no text of your corpus."

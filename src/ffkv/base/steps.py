@@ -66,6 +66,15 @@ class Step:
         return code_hash(self.function, self.also)
 
 
+class Rules(dict[str, Step]):
+    """The rules of a package that is no branch: rule to `Step`. Raises TypeError if one is no `Step`."""
+
+    def __init__(self, steps: Mapping[str, Step]) -> None:
+        super().__init__(steps)
+        if odd := [name for name, step in self.items() if not isinstance(step, Step)]:
+            raise TypeError(f"the rule {odd[0]} is no Step")
+
+
 @dataclass(frozen=True)
 class Part:
     """One of several parts.

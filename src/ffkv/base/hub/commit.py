@@ -19,7 +19,7 @@ from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
 from ffkv.base.lookup import DENIED, exists, not_looked_up, read_json
 from ffkv.base.options import output_option, setting
-from ffkv.base.settings import Corpus, Model, section
+from ffkv.base.settings import EMBEDDED, Corpus, Model, section
 from ffkv.base.terminal import say
 
 Kind = Literal["model", "dataset"]
@@ -110,7 +110,11 @@ def prepare_client() -> None:
 
 
 def resolve_dataset(settings: Corpus) -> Commit:
-    """Asks the hub which commit a data set is at now. See `resolve_model`."""
+    """Asks the hub which commit a data set is at now. Raises: see `resolve_model`."""
+    if not settings.on_hub:
+        raise UserError(
+            f"The text {settings.dataset!r} has no commit: it is not on the hub. Name a data set: `--dataset`."
+        )
     return _resolve_repository("dataset", settings.dataset, settings.revision)
 
 
@@ -119,9 +123,11 @@ def resolve_model(settings: Model) -> Commit:
 
     A local folder has no commits. Without the hub, they are those that were fetched last.
 
-    Raises UserError if there is no such repository or revision, it may not be read, or nothing was fetched before and
-    the hub cannot be reached.
+    Raises UserError if there is no such repository or revision, it may not be read, nothing was fetched before and the hub
+    cannot be reached, or what is named is not on the hub.
     """
+    if settings.checkpoint == EMBEDDED:
+        raise UserError(f"The model {EMBEDDED!r} has no commit: it is not on the hub. Name a model: `--checkpoint`.")
     settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
     code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}

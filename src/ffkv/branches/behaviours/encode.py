@@ -111,11 +111,11 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
 
 def _check(kind: str, prompts: Sequence[Prompt], encoded: Sequence[Encoded], settings: Behaviour, name: str) -> None:
     """Refuses what cannot be measured of the prompts of a behaviour with this name."""
-    if settings.positions == "all" and kind == words.LISTS:
-        raise UserError(
-            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
-            f" all`. Set `positions` of {name} to last, or write pairs."
-        )
+    if kind == words.LISTS and (settings.positions == "all" or settings.graph_prompts):
+        why = "answers, so they have no graph. Set `graph_prompts` of {} to 0"
+        if settings.positions == "all":
+            why = "positions in common, so they cannot be compared with `positions: all`. Set `positions` of {} to last"
+        raise UserError(f"{settings.prompts} has two lists. Their prompts have no {why.format(name)}, or write pairs.")
     for prompt, own in zip(prompts, encoded, strict=True):
         both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
         if own.unused == BEGINS:
