@@ -73,7 +73,7 @@ def _import(name: str, context: click.Context | None) -> click.Command:
 
         return command_group(BRANCHES[name])
     if name in ADDED:
-        return load("commands", name, ADDED[name].function)
+        return load("commands", name, ADDED[name].function, "click:Command")
     if name in COMMANDS:
         return EntryPoint(name, COMMANDS[name][0], "").load()
     raise click.UsageError(in_package(f"`ffkv {name.replace('.', ' ')}`", ELSEWHERE[name]), context)

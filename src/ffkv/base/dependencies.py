@@ -134,7 +134,7 @@ def _has_steps(path: Path) -> bool:
 
 @cache
 def _statements(path: Path) -> list[ast.stmt]:
-    return ast.parse(_content(path)).body
+    return ast.parse(_content(path), str(path)).body
 
 
 @cache

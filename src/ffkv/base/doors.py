@@ -99,8 +99,11 @@ def entries(door: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in found if ALONE not in os.environ or is_own(entry)}
 
 
-def load(door: str, name: str, function: str = "") -> Any:
-    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
+def load(door: str, name: str, other: str = "", kind: str = "") -> Any:
+    """Imports what stands behind a door, or another thing of the same package, "module:name", and looks whether it is of its kind.
+
+    `kind`: "module:class" of another thing; "" for anything. Raises UserError if it cannot be used, or is not installed.
+    """
     if name not in entries(door):
         raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
@@ -110,12 +113,13 @@ def load(door: str, name: str, function: str = "") -> Any:
             f"{name!r} cannot be used, because several packages bring it: {', '.join(sorted(rivals))}. Uninstall all but one."
         )
     try:
-        found = EntryPoint(name, function or entry.value, entry.group).load()
-        if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
-            raise TypeError(f"it is no {kind.__name__}")
+        found = EntryPoint(name, other or entry.value, entry.group).load()
+        wanted = EntryPoint("", kind if other else DOORS[door], "")
+        if wanted.value and not isinstance(found, wanted.load()):
+            raise TypeError(f"it is no {wanted.attr}")
         return found
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
-        raise unusable(entry, function or entry.value, error) from error
+        raise unusable(entry, other or entry.value, error) from error
 
 
 def in_package(what: str, package: str) -> str:
@@ -126,12 +130,13 @@ def in_package(what: str, package: str) -> str:
 def unusable(entry: EntryPoint, what: str, error: BaseException) -> UserError:
     """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
     return UserError(
-        f"{entry.name!r} cannot be used, because {what} of the package {_package(entry)} cannot be imported"
+        f"{entry.name!r} cannot be used, because {what} of the package {package_of(entry)} cannot be imported"
         f" ({_reason(error)}). Install the package again, or one that fits this ffkv."
     )
 
 
-def _package(entry: EntryPoint) -> str:
+def package_of(entry: EntryPoint) -> str:
+    """Returns the name and the version of the package of an entry."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
@@ -142,7 +147,7 @@ def inside(door: str, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if name in entries(door) and not is_own(entries(door)[name]):
-            error.add_note(INSIDE + _package(entries(door)[name]))
+            error.add_note(INSIDE + package_of(entries(door)[name]))
         raise
 
 
@@ -154,7 +159,7 @@ def culprit(error: BaseException) -> str:
     for entry in (entry for door in DOORS for entry in entries(door).values() if not is_own(entry)):
         start = Path(getattr(sys.modules.get(_top(entry)), "__file__", None) or os.devnull)
         if start in files or (start.name == "__init__.py" and any(start.parent in file.parents for file in files)):
-            return _package(entry)
+            return package_of(entry)
     return ""
 
 

@@ -209,7 +209,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     reason = " ".join(str(error).split())[:300]
     if isinstance(error, UserError):
-        return str(error), 2
+        return " ".join([str(error), *(f"({note}.)" for note in getattr(error, "__notes__", ()))]), 2
     if lacks_space(error):
         place = Path(tempfile.gettempdir())
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2
@@ -227,8 +227,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         told = "The traceback is above."
     if package := culprit(error):
         return (
-            f"This is a defect of the package {package}, not of ffkv or of your files: {type(error).__name__}: {reason}. {told} Tell"
-            f" the developers of {package.split()[0]}. Without this package and its settings, all else runs."
+            f"This is most likely a defect of the package {package}: {type(error).__name__}: {reason}. {told} Tell its developers."
+            " Without this package and its settings, all else runs."
         ), EXIT_CODE
     return (
         f"This is a defect of ffkv, not of your files: {type(error).__name__}. {told} Please report it to the developers"

@@ -20,7 +20,7 @@ from ffkv.branches.behaviours.prompt_file import read_prompts
 from ffkv.branches.concepts.labels import Unusable, read_labels, task_files
 from ffkv.branches.settings import Concept, Settings
 from ffkv.corpus.sources import check_files, find_files
-from ffkv.model.checkpoint.readers import readers
+from ffkv.model.checkpoint.readers import reader_named
 from ffkv.run.annotation_tables import MACHINE_FILES
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -54,8 +54,7 @@ def code_beside(what: str, settings: Settings) -> str:
     elif what == "checkpoint" and settings.model.gguf:
         entry = entries("files").get("gguf")
     elif what == "checkpoint":
-        folder = Path(settings.model.located().checkpoint)
-        entry = next((entries("readers")[name] for name, reader in readers().items() if reader.reads(folder)), None)
+        entry = entries("readers").get(reader_named(settings.model.located().checkpoint))
     else:
         return ""
     return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
