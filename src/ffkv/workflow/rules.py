@@ -12,7 +12,7 @@ from typing import Any
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient, contains_wildcard, local
 
-from ffkv.base.doors import entries, is_own, package_of
+from ffkv.base.doors import entries
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
@@ -280,14 +280,3 @@ def rules_file(name: str) -> str:
         return str(own)
     module = next(entries(door)[name].module for door in ("branches", "rules") if name in entries(door))
     return str(Path(str(import_module(module).__file__)).with_name("rules.smk"))
-
-
-def fault_in_rules(name: str, error: Exception) -> Exception:
-    """Returns what to raise where the rules of a branch or a package cannot be read: of those of others, it names the package."""
-    entry = next((entries(door)[name] for door in ("branches", "rules") if name in entries(door)), None)
-    if entry is None or is_own(entry):
-        return error
-    return WorkflowError(
-        f"The rules of {name!r} cannot be read ({rules_file(name)}: {type(error).__name__}: {error}). They are of the package {package_of(entry)}:"
-        " tell its developers. Uninstall it, and take its settings out of the settings file: all else runs without it."
-    )

@@ -37,14 +37,12 @@ TRAIN = Command(
     first=True,
 )
 RULES = Rules(
-    {
-        "train": Step(
-            "ffkv_embedded.training:train",
-            settings=("embedded", "corpus/limit", "corpus/validation_share", "seed"),
-            writes=(TRAINING,),
-            imports="model",
-            also=("ffkv_embedded/python_docs.py",),  # the text, by its door
-            amount=amount,
-        )
-    }
+    train=Step(
+        "ffkv_embedded.training:train",
+        settings=("embedded", "corpus/limit", "corpus/validation_share", "seed"),
+        writes=(TRAINING,),
+        imports="model",
+        also=("ffkv_embedded/python_docs.py",),  # the text, by its door
+        amount=amount,
+    )
 )

@@ -11,5 +11,5 @@ UNPACK = Command(
     first=True,
 )
 RULES = Rules(
-    {"unpack": Step("ffkv_gguf.unpack:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model")}
+    unpack=Step("ffkv_gguf.unpack:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model")
 )

@@ -59,11 +59,10 @@ def read_settings(folder: Path) -> Settings:
         if not isinstance(read := parse_json(text), dict):
             raise ValueError("it is no mapping of settings")
         strange = [name for name in read.keys() - Settings.model_fields.keys() if is_dir(folder / name)]
-        for name in sorted(strange):
+        for name in strange:
             _say_left_out(folder / name)
-        return Settings.of_file(
-            json.dumps({name: read[name] for name in read if name not in strange}) if strange else text
-        )
+            del read[name]
+        return Settings.of_file(json.dumps(read) if strange else text)
     except FileNotFoundError as error:
         runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
         named = f"{folder} has these runs: {runs}. Name one"
@@ -81,9 +80,7 @@ def read_settings(folder: Path) -> Settings:
 
 @functools.cache
 def _say_left_out(folder: Path) -> None:
-    say(
-        f"{folder} is left out: the branch {folder.name!r} is of a package that is not installed or broken.", error=True
-    )
+    say(f"{folder} is left out: its branch is of a package that is not installed or broken.", error=True)
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:
