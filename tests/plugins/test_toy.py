@@ -327,7 +327,7 @@ from ffkv.run.report.registry import load_figure, load_section
 from ffkv.run.report.section import draw_exhibits, summary, told
 from types import SimpleNamespace
 run = SimpleNamespace(files=SimpleNamespace(unmeasured={}), tables=["value_lengths"], settings=SimpleNamespace(
-    knows=lambda name: name == "lengths", report=SimpleNamespace(paper_curves=False), lengths=None))
+    knows=lambda name: name == "lengths", report=SimpleNamespace(paper_curves=False), lengths=SimpleNamespace(quantile=0.5)))
 try:
     %s
 except Exception as error:
@@ -342,7 +342,13 @@ except Exception as error:
         ("section.py", 'return {"largest', 'return 0 / 0 or {"largest', "summary(run)", "ZeroDivisionError"),
         ("section.py", "numbers)", "lambda run: 3)", "summary(run)", "AttributeError"),
         ("section.py", '{"value_lengths": Figure', '{"other": Figure', "load_figure('value_lengths')", "KeyError"),
-        ("section.py", 'run.table("value_lengths")', "run.no_table", "draw_exhibits(run)", "AttributeError"),
+        (
+            "section.py",
+            'run.table("value_lengths")',
+            "run.no_table",
+            "draw_exhibits(run, only='lengths')",
+            "AttributeError",
+        ),
         ("counting.py", "Document(f", "(f", "[*brought_documents('counting')]", "TypeError"),
         (
             "counting.py",

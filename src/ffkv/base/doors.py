@@ -9,6 +9,7 @@ Settings name files inside a package, such as the weights of a small model or a 
 import importlib.machinery
 import os
 import re
+import tomllib
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,31 +22,14 @@ from typing import Any
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-# The packages of this repository, the core first.
-BESIDE = "agents", "dictionaries", "embedded", "fairseq", "formats", "gguf", "machines", "publishing"
+_NAMED = tomllib.loads(Path(__file__).with_name("doors.toml").read_text(encoding="utf-8"))
 CORE = ("ffkv",)  # always installed
-OWN = *CORE, *(f"ffkv-{name}" for name in BESIDE)
+OWN = *CORE, *(f"ffkv-{name}" for name in _NAMED["packages"])  # the packages of this repository
 # By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
-BRINGS = {
-    "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),
-    "gguf": ("What reads the file that model.gguf names", "ffkv-gguf"),
-    "dictionary": ("What reads layers as the section dictionary of the settings asks", "ffkv-dictionaries"),
-}
+BRINGS: dict[str, tuple[str, str]] = _NAMED["brings"]
 INSIDE = "Inside of the package "  # begins a note on an error
 PREFIX = "package:"  # of an address inside a package
-# Each door, and the class of what stands behind it.
-DOORS = {
-    "branches": "ffkv.branches.branch:Branch",
-    "commands": "ffkv.base.doors:Command",
-    "rules": "ffkv.base.steps:Rules",
-    "formats": "ffkv.run.export.job:Format",
-    "graph_formats": "ffkv.run.graph.result:GraphFormat",
-    "readers": "ffkv.model.checkpoint.readers:Reader",
-    "files": "ffkv.model.checkpoint.readers:FileReader",
-    "corpora": "collections.abc:Callable",
-    "dictionaries": "ffkv.model.dictionaries:Dictionaries",
-    "dictionary_forms": "ffkv_dictionaries.forms:Form",
-}
+DOORS: dict[str, str] = _NAMED["doors"]  # each door, and the class of what stands behind it
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("kind", "more", "told"),
     [
-        ("model", [], "'embedded' has no commit: it is not on the hub. Name a model: `--checkpoint`"),
-        ("dataset", [], "'embedded' has no commit: it is not on the hub. Name a data set: `--dataset`"),
+        ("model", [], "The model 'embedded' has no commit: it is not on the hub. Name another one."),
+        ("dataset", [], "The data set 'embedded' has no commit"),
         ("dataset", ["--dataset", "embedded"], "'embedded' has no commit"),
     ],
 )

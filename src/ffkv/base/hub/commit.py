@@ -19,7 +19,7 @@ from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
 from ffkv.base.lookup import DENIED, exists, not_looked_up, read_json
 from ffkv.base.options import output_option, setting
-from ffkv.base.settings import EMBEDDED, Corpus, Model, section
+from ffkv.base.settings import BROUGHT, EMBEDDED, Corpus, Model, section
 from ffkv.base.terminal import say
 
 Kind = Literal["model", "dataset"]
@@ -110,11 +110,7 @@ def prepare_client() -> None:
 
 
 def resolve_dataset(settings: Corpus) -> Commit:
-    """Asks the hub which commit a data set is at now. Raises: see `resolve_model`."""
-    if not settings.on_hub:
-        raise UserError(
-            f"The text {settings.dataset!r} has no commit: it is not on the hub. Name a data set: `--dataset`."
-        )
+    """Asks the hub which commit a data set is at now. See `resolve_model`."""
     return _resolve_repository("dataset", settings.dataset, settings.revision)
 
 
@@ -126,8 +122,6 @@ def resolve_model(settings: Model) -> Commit:
     Raises UserError if there is no such repository or revision, it may not be read, nothing was fetched before and the hub
     cannot be reached, or what is named is not on the hub.
     """
-    if settings.checkpoint == EMBEDDED:
-        raise UserError(f"The model {EMBEDDED!r} has no commit: it is not on the hub. Name a model: `--checkpoint`.")
     settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
     code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
@@ -187,6 +181,8 @@ def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
             told = f"{repository} is read from the folder of this name in the working directory."
             say(f"{told} A {NAMES[kind]} of this name on the hub is not looked at.", error=True, name=False)
         return Commit(kind, repository, revision)
+    if repository == EMBEDDED or (kind == "dataset" and repository in BROUGHT):
+        raise UserError(f"The {NAMES[kind]} {repository!r} has no commit: it is not on the hub. Name another one.")
     return Commit(kind, repository, revision, _resolve(kind, repository, revision))
 
 

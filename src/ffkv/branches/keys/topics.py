@@ -117,8 +117,7 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
         vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
         count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
         groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
-    known = vectorizer.get_feature_names_out()
-    return _describe(weights.astype(bool), groups, count, known, corpus.language)
+    return _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out(), corpus.language)
 
 
 def add_neighbours(vectors: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -64,7 +63,10 @@ def read_settings(folder: Path) -> Settings:
             del read[name]
         return Settings.of_file(json.dumps(read) if strange else text)
     except FileNotFoundError as error:
-        runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
+        runs = ""
+        with contextlib.suppress(UserError, OSError):  # what may not be looked at gives no hint
+            found = (each for each in find(folder, "*") if exists(each / "settings.json"))
+            runs = ", ".join(map(str, islice(found, 10)))
         named = f"{folder} has these runs: {runs}. Name one"
         which = named if runs else "Name the folder of a finished run, such as results/demo"
         raise UserError(f"{path} does not exist. {which}.") from error
@@ -81,15 +83,6 @@ def read_settings(folder: Path) -> Settings:
 @functools.cache
 def _say_left_out(folder: Path) -> None:
     say(f"{folder} is left out: its branch is of a package that is not installed or broken.", error=True)
-
-
-def _runs_in(folder: Path) -> Iterator[Path]:
-    """Yields the runs in a folder of runs. What may not be looked at is passed over: it is a hint alone."""
-    with contextlib.suppress(UserError, OSError):
-        for each in find(folder, "*"):
-            with contextlib.suppress(UserError, OSError):
-                if exists(each / "settings.json"):
-                    yield each
 
 
 def expected_files(settings: Settings) -> list[str]:
