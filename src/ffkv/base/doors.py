@@ -78,9 +78,9 @@ def entries(door: str) -> dict[str, EntryPoint]:
 
 
 def load(door: str, name: str, other: str = "", kind: str = "") -> Any:
-    """Imports what stands behind a door, or another thing of the same package, "module:name", and looks whether it is of its kind.
+    """Imports what stands behind a door, or another thing of its package, "module:name" (of the class `kind`, if that is named).
 
-    `kind`: "module:class" of another thing; "" for anything. Raises UserError if it cannot be used, or is not installed.
+    Raises UserError if it cannot be used, or is not installed.
     """
     if name not in entries(door):
         raise UserError(in_package(*BRINGS[name]))

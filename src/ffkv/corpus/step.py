@@ -19,7 +19,7 @@ from ffkv.base.settings import Corpus as Settings
 from ffkv.base.settings.section import third
 from ffkv.corpus.chat import Render, chat_renderer, render_one
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus, write_part
-from ffkv.corpus.encode import encode
+from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.sources import read_documents, source_files
 from ffkv.model.anatomy import read_anatomy_to_run
 from ffkv.model.checkpoint.config import read_config
@@ -81,12 +81,7 @@ def encode_corpus(
         longest = longest_sentence(anatomy.context, settings.context, beginning)
         encoded = encode(documents, tokenizer, longest, settings, beginning.ids, processes, bar)
     encoded.counts.update(left_out)
-    if len(encoded.ids) < 2:
-        counted = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in encoded.counts.items() if count)
-        raise UserError(
-            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
-            f"and at least 2 are needed ({counted or 'it has no document'}). Check the corpus settings."
-        )
+    _check_enough(encoded, split, settings)
     attributes = {
         "model": anatomy.checkpoint,
         "tokenizer_hash": anatomy.tokenizer_hash,
@@ -98,6 +93,16 @@ def encode_corpus(
     vocabulary = read_vocabulary(Path(model))
     write_corpus(Path(output), encoded, beginning.ids, settings.pretokenized, attributes, settings.language, vocabulary)
     return read_corpus(Path(output))
+
+
+def _check_enough(encoded: Encoded, split: str, settings: Settings) -> None:
+    """Refuses a split with fewer than two sentences."""
+    if len(encoded.ids) < 2:
+        counted = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in encoded.counts.items() if count)
+        raise UserError(
+            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
+            f"and at least 2 are needed ({counted or 'it has no document'}). Check the corpus settings."
+        )
 
 
 def copy_corpus(corpus: Path | str, output: Path | str) -> Corpus:

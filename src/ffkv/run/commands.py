@@ -213,8 +213,7 @@ def probe(
 def report(results: Path, output: Path) -> None:
     """Write the HTML report of a run.
 
-    The report is one file that opens from disk, without network. The folder `figures` beside it
-    gets each figure as an SVG file.
+    The report is one file that opens from disk, without network. The folder `figures` beside it gets each figure as an SVG file.
     """
     from ffkv.run.report.step import write_report
     from ffkv.run.results.run import open

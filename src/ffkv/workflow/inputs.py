@@ -163,8 +163,7 @@ def moves(results: Path) -> list[str]:
 
 
 def contents(paths: Iterable[str]) -> str:
-    """Returns a hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the
-    rule.
+    """Returns a hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the rule.
 
     Times alone do not tell: a file that `cp -p`, `tar` or `rsync -t` brings is older than what was made from its
     predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode

@@ -51,8 +51,7 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     """Encodes the prompts of a behaviour, and draws those that are used; and prefixes with which they are compared
     (docs/behaviours.md).
 
-    Pairs whose baseline is the other prompt, and lists, need neither sampled prefixes nor the validation split. Returns the table
-    `PROMPTS`.
+    Pairs whose baseline is the other prompt, and lists, need no sampled prefixes and no validation split. Returns the table `PROMPTS`.
 
     Raises:
         UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
@@ -325,8 +324,7 @@ def in_turn(numbers: Iterable[int], groups: Sequence[str], kinds: Sequence[tuple
 def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[bool, str]]) -> dict[int, int]:
     """Puts prompts into two halves, groups as a whole, so that both have as many of each kind, and of each list, as can be.
 
-    The largest groups come first, each to the half that has fewer of its kinds; if both have as many, fewer of its lists. Arguments: as
-    in `in_turn`.
+    The largest groups come first, each to the half with fewer of its kinds; if equal, fewer of its lists. Arguments: as in `in_turn`.
 
     Returns:
         0 or 1 for each prompt.

@@ -65,8 +65,7 @@ def read_settings(folder: Path) -> Settings:
     except FileNotFoundError as error:
         runs = ""
         with contextlib.suppress(UserError, OSError):  # what may not be looked at gives no hint
-            found = (each for each in find(folder, "*") if exists(each / "settings.json"))
-            runs = ", ".join(map(str, islice(found, 10)))
+            runs = ", ".join(islice((str(each) for each in find(folder, "*") if exists(each / "settings.json")), 10))
         named = f"{folder} has these runs: {runs}. Name one"
         which = named if runs else "Name the folder of a finished run, such as results/demo"
         raise UserError(f"{path} does not exist. {which}.") from error

@@ -84,8 +84,7 @@ def coefficients(
         run: a finished run.
         texts: own texts, to the letter; or numbers of sentences of the train split. What precedes every sentence of the
             corpus precedes each of them.
-        memories: names such as "L3.17", "L3.17-40" or "L3", all of a layer. By default all memories.
-        device: as in `Run.model`.
+        memories: names such as "L3.17", "L3.17-40" or "L3", all of a layer. By default all memories. device: as in `Run.model`.
     Returns:
         Coefficients, float32: a row per token, without the tokens in front of a text, and a column per memory, in the
         order of the layers. The index has three levels: `text`, the place of the text in `texts`, from 0; `position`,
@@ -265,8 +264,7 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
 def _compare(following: Tensor, before: Tensor, *changed: Tensor) -> dict[str, np.ndarray]:
     """Returns the columns of `predict` about some tokens, with ids in place of texts, from logits [token, vocabulary].
 
-    `following`: ids of the tokens that follow; `NONE` where none does [token]. `changed`: the logits with the changes, if
-    there are any.
+    `following`: ids of the next tokens; `NONE` where there is none [token]. `changed`: the logits with the changes, if there are any.
     """
     columns: dict[str, Tensor] = {}
     following = following.to(before.device)[:, None]
