@@ -79,8 +79,7 @@ class Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports the subcommand of that name, and adds to a group what packages have for it. None if there is none.
 
-        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now, or is of a package that
-        is not installed.
+        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now, or its package is not installed.
         """
         if name in RENAMED:
             raise click.UsageError(f"`ffkv {name}` is now `ffkv {RENAMED[name]}`, with the same options.", context)

@@ -37,7 +37,8 @@ def compare_runs(
 
     Args:
         folders: the folder of each run, such as "results/demo". The first one is what the others are compared with.
-        settings: the settings of the comparison. None compares the runs without an axis. name: name of the comparison.
+        settings: the settings of the comparison. None compares the runs without an axis.
+        name: name of the comparison.
         seed: seed of samples, permutations and bootstraps.
         trust_remote_code: as of `ffkv.open`, for all runs.
     Raises:

@@ -211,7 +211,8 @@ def read_triggers(
 
     Args:
         path: the file.
-        belongs_to: attributes whose identities the file must share, see `hdf5.open`. memories: the rows that are read.
+        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
+        memories: the rows that are read.
     Raises:
         UserError: see `hdf5.open`.
     Examples:

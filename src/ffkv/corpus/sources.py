@@ -61,8 +61,7 @@ def read_documents(
     Args:
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
-        counts: gets the number of `left_out_documents`: rows that `corpus.where` leaves out, and pages of a
-            dump that are no articles.
+        counts: gets the number of `left_out_documents`: rows that `corpus.where` leaves out, and pages that are no articles.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """

@@ -212,7 +212,8 @@ def choose_sets(
     Args:
         screen: mean screen of each memory [memory].
         sizes: mean length of the change by which each memory is patched [memory].
-        counts: the numbers n. A number of more memories than there are gives all of them. draws: random sets per set.
+        counts: the numbers n. A number of more memories than there are gives all of them.
+        draws: random sets per set.
     """
     ranked, sets = np.argsort(-screen, kind="stable"), []
     moved = np.flatnonzero(sizes)  # memories whose patch changes something

@@ -130,7 +130,8 @@ class Graph(Drawn):
     Attributes:
         run: name of the run.
         text: the prompt.
-        answer_id, wrong_id: ids of the answer and of the token that it is compared with. answer, wrong: their texts.
+        answer_id, wrong_id: ids of the answer and of the token that it is compared with.
+        answer, wrong: their texts.
         probability: of the answer.
         baseline: what memories are patched to: "mean", "zero", or "patch".
         other: the other prompt, for "patch"; else "".

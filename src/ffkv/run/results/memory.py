@@ -134,7 +134,8 @@ class Memory:
 
         Args:
             by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the
-                sampled validation prefixes; "triggers": by trigger examples that both have. count: the most rows.
+                sampled validation prefixes; "triggers": by trigger examples that both have.
+            count: the most rows.
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """

@@ -140,7 +140,8 @@ class RunFiles:
         >>> files.details("values/by_memory").columns.tolist()[:2]
         ['layer', 'memory']
         >>> with files.open_triggers() as file:
-        ...     file["coefficient"].shape == (256, files.settings.triggers.per_key) True
+        ...     file["coefficient"].shape == (256, files.settings.triggers.per_key)
+        True
     """
 
     def __init__(

@@ -84,7 +84,8 @@ def coefficients(
         run: a finished run.
         texts: own texts, to the letter; or numbers of sentences of the train split. What precedes every sentence of the
             corpus precedes each of them.
-        memories: names such as "L3.17", "L3.17-40" or "L3", all of a layer. By default all memories. device: as in `Run.model`.
+        memories: names such as "L3.17", "L3.17-40" or "L3", all of a layer. By default all memories.
+        device: as in `Run.model`.
     Returns:
         Coefficients, float32: a row per token, without the tokens in front of a text, and a column per memory, in the
         order of the layers. The index has three levels: `text`, the place of the text in `texts`, from 0; `position`,
