@@ -83,16 +83,19 @@ def say_broken():
         say(str(error), error=True)
 
 
-def fault_in_rules(name, error):
-    """Returns what to raise where the rules of a branch or a package cannot be read: of those of others, it names the package."""
-    entry = {**entries("rules"), **entries("branches")}.get(name)
-    if entry is None or is_own(entry):
-        return error
-    return WorkflowError(
-        f"The rules of {name!r} cannot be read ({rules_file(name)}: {type(error).__name__}: {error}). They are of the package"
-        f" {package_of(entry)}: tell its developers. Uninstall it, and take its settings out of the settings file: all else"
-        " runs without it."
-    )
+def include_rules(name):
+    """Includes the rules of a branch or a package. Of those of others that cannot be read, the message names the package."""
+    try:
+        workflow.include(rules_file(name))
+    except Exception as error:
+        entry = {**entries("rules"), **entries("branches")}.get(name)
+        if entry is None or is_own(entry):
+            raise
+        raise WorkflowError(
+            f"The rules of {name!r} cannot be read ({rules_file(name)}: {type(error).__name__}: {error}). They are of the"
+            f" package {package_of(entry)}: tell its developers. Uninstall it, and take its settings out of the settings"
+            " file: all else runs without it."
+        ) from None
 
 
 def check_places():
