@@ -3,7 +3,6 @@
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -44,16 +43,21 @@ def test_a_package_of_others_replaces_nothing_of_ffkvs(monkeypatch, other):
 
 
 @pytest.mark.parametrize(
-    ("door", "odd", "told"),
+    ("door", "made", "told"),
     [
-        ("commands", doors.Command("Ask a finished run", "odd:ask", None), "no str"),
-        ("commands", doors.Command(None, "odd:ask", "Ask."), "no str"),
-        ("rules", {"odd_rule": "odd:rule"}, "no Step"),
+        ("commands", "Command('Ask a finished run', 'odd:ask', None)", "no text"),
+        ("commands", "Command(None, 'odd:ask', 'Ask.')", "no text"),
+        ("commands", "('Ask a finished run', 'odd:ask', 'Ask.')", "it is no Command"),
+        ("rules", "Rules(odd_rule='odd:rule')", "the rule odd_rule is no Step"),
+        ("rules", "{}", "it is no Rules"),
     ],
 )
-def test_what_has_a_part_of_another_kind_costs_itself_alone(monkeypatch, door, odd, told):
+def test_what_has_a_part_of_another_kind_costs_itself_alone(monkeypatch, tmp_path, door, made, told):
     """Else the help would fail, and whatever asks for the tables of all rules."""
-    monkeypatch.setitem(sys.modules, "odd", SimpleNamespace(odd=odd))
+    text = f"from ffkv.base.doors import Command\nfrom ffkv.base.steps import Rules\nodd = {made}\n"
+    (tmp_path / "odd.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
     monkeypatch.setattr(doors, "entries", lambda _: {"odd": entry("odd", "odd:odd", "theirs")})
     with pytest.raises(UserError, match=rf"'odd' cannot be used, because odd:odd of the package theirs 1 .*{told}\W"):
         doors.load(door, "odd")

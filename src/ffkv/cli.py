@@ -18,17 +18,9 @@ from ffkv.base.version import version
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.registry import BROKEN as BROKEN_BRANCHES
 
-# Commands of packages/, which may not be installed.
-ELSEWHERE = {
-    "annotate.machine": "ffkv-machines",
-    "mcp": "ffkv-agents",
-    "crate": "ffkv-publishing",
-    "publish": "ffkv-publishing",
-    "train": "ffkv-embedded",
-    "unpack": "ffkv-gguf",
-}
 RENAMED = {"behaviour": "causes"}  # it was a letter away from `ffkv behaviours`, the steps
 LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+ELSEWHERE: dict[str, str] = LISTED.pop("elsewhere")  # commands of packages/, which may not be installed
 OF_BRANCHES = {name: ["", branch.about] for name, branch in BRANCHES.items()}  # made from the steps of branches
 # Heading in the help: its subcommands, each with its function, and its line in the help.
 GROUPS: dict[str, dict[str, list[str]]] = {
@@ -58,9 +50,7 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 class Later(click.Command):
     """A subcommand that a package adds to a group of another. It is imported when it is called."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
         """Imports the subcommand, and makes the context in which that runs. Raises as `Lazy.get_command` does."""
         return _import(str(self.name), parent).make_context(info_name, args, parent, **extra)
 
@@ -73,7 +63,7 @@ def _import(name: str, context: click.Context | None) -> click.Command:
 
         return command_group(BRANCHES[name])
     if name in ADDED:
-        return load("commands", name, ADDED[name].function)
+        return load("commands", name, ADDED[name].function, "click:Command")
     if name in COMMANDS:
         return EntryPoint(name, COMMANDS[name][0], "").load()
     raise click.UsageError(in_package(f"`ffkv {name.replace('.', ' ')}`", ELSEWHERE[name]), context)
@@ -89,8 +79,7 @@ class Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports the subcommand of that name, and adds to a group what packages have for it. None if there is none.
 
-        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now, or is of a package that
-        is not installed.
+        Raises UserError if it is of a package that cannot be imported, UsageError if it has another name now, or its package is not installed.
         """
         if name in RENAMED:
             raise click.UsageError(f"`ffkv {name}` is now `ffkv {RENAMED[name]}`, with the same options.", context)

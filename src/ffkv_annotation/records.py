@@ -107,8 +107,7 @@ def read_records(
         belongs_to: the identity that every record must share, as `Run.identity("train")`; None: any.
         annotator: only the records of this annotator; None: of all.
     Raises:
-        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or
-            corpus.
+        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
     Examples:
         >>> ffkv_annotation.read_records("annotations/tiny").latest  # nobody has judged anything
         []

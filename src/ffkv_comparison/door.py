@@ -1,7 +1,7 @@
 """What comparisons add to ffkv, see `ffkv.base.doors`."""
 
 from ffkv.base.doors import Command
-from ffkv.base.steps import Step
+from ffkv.base.steps import Rules, Step
 from ffkv.run.steps import FIGURES
 
 COMPARISON = Command(
@@ -9,7 +9,7 @@ COMPARISON = Command(
     "ffkv_comparison.commands:comparison",
     "Comparison: several finished runs over each other.",
 )
-RULES = {
-    "comparison_measure": Step("ffkv_comparison.step:compare_runs", also=FIGURES, imports="model"),
-    "comparison_report": Step("ffkv_comparison.page:write_page", also=(*FIGURES, "ffkv_comparison/*")),
-}
+RULES = Rules(
+    comparison_measure=Step("ffkv_comparison.step:compare_runs", also=FIGURES, imports="model"),
+    comparison_report=Step("ffkv_comparison.page:write_page", also=(*FIGURES, "ffkv_comparison/*")),
+)

@@ -220,8 +220,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     first, found = compared.runs[0], []
     offset = np.asarray(first.anatomy.layer_offset)
     count = min(compared.settings.sampled_memories, int(offset[-1]))
-    stream = random_stream(seed, Purpose.COMPARISON_SAMPLE)
-    rows = np.sort(stream.choice(offset[-1], count, replace=False))
+    rows = np.sort(random_stream(seed, Purpose.COMPARISON_SAMPLE).choice(offset[-1], count, replace=False))
     layers = zip(_layers(first), itertools.pairwise(offset))
     own = standardise(np.concatenate([m[:, rows[(rows >= low) & (rows < end)] - low] for m, (low, end) in layers], 1))
     changes = np.isfinite(own).all(0)

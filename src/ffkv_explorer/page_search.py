@@ -160,8 +160,7 @@ def _csv(found: Found) -> Iterator[str]:
 
 
 def go(held: Held, query: Mapping[str, str]) -> Response:
-    """Sends to the page of a memory by its name, or to a search for a behaviour or a token. Raises NoSuch if there is no
-    such memory."""
+    """Sends to the page of a memory by its name, or a search for a behaviour or token. Raises NoSuch if there is no such memory."""
     text = query.get("q", "")
     if text.strip().startswith(BEHAVIOUR):
         name = text.strip().removeprefix(BEHAVIOUR)

@@ -58,9 +58,7 @@ class LruCache:
         return found
 
     def kept(self, question: Any, found: Any = None) -> Any:
-        """Returns the kept answer; None if there is none. Keeps one that was `found`, and drops those that were not used for
-        longest.
-        """
+        """Returns the kept answer; None if there is none. Keeps one that was `found`, and drops those not used for longest."""
         with self._lock:
             if (found := self._kept.pop(question, found)) is not None:
                 self._kept[question] = found

@@ -61,6 +61,14 @@ def ffkv(environment: dict[str, str], *arguments: str, folder: Path | None = Non
     return subprocess.run(["ffkv", *arguments], capture_output=True, text=True, env=environment, cwd=folder)
 
 
+def edit(folder: Path, name: str, there: str, instead: str) -> None:
+    """Changes a file of the package in `folder / "site"`."""
+    file = folder / "site/ffkv_toy" / name
+    text = file.read_text()
+    assert there in text
+    file.write_text(text.replace(there, instead))
+
+
 def python(environment: dict[str, str], code: str, folder: Path | None = None, *words: str) -> str:
     command = [shutil.which("python-code", path=environment["PATH"]) or sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
@@ -213,6 +221,12 @@ def test_a_run_has_the_branch_in_its_plan_rules_report_explorer_and_exports(besi
     assert exported.returncode == 0, exported.stderr
     assert json.loads((folder / "out/1.json").read_text()) == ["L1.3"]
     assert python(beside, EXPLORE % str(run)) == "200 True"
+    # Without the package, all else of the run is there.
+    checked = ffkv(OFFLINE, "check", str(run))
+    assert checked.returncode == 0 and "all are whole" in checked.stdout
+    assert f"{run}/lengths is left out: its branch is of a package" in checked.stderr
+    (run / "lengths").rename(run / "elsewhere")
+    assert "Unknown setting 'lengths'" in ffkv(OFFLINE, "check", str(run)).stdout
 
 
 # What of the package is broken: by file, its content, the command or the format that is lost, and the problem that is told.
@@ -241,14 +255,20 @@ UNFIT = [
     ("steps={", "steps=None and {"),
     ("lengths/value_lengths.csv", "keys/activity.csv"),
     ("BRANCH =", "raise SystemExit('no branch here')\nBRANCH ="),
+    ("quantile: float = Field(0.5", "quantile: float = Field(1.5"),
+    ("def summarize_lengths(", "def summarize_lengths(:"),
+    ("SECTION =", "SECTION = ="),
+    ("class Lengths(Section)", "class Lengths(dict)"),
 ]
+FILES = {"lengths/": "tables.py", "quantile": "settings.py", "class": "settings.py", "def": "summarize.py"}
+FILES |= {"SECTION": "section.py"}
 
 
 @pytest.mark.parametrize("there, instead", UNFIT)
 def test_a_branch_that_does_not_fit_costs_itself_alone(own, of_others, there, instead, tmp_path):
     """Whoever asks for it is told why, and the rules of all others are there."""
-    file = tmp_path / "site/ffkv_toy" / ("tables.py" if there.endswith(".csv") else "branch.py")
-    file.write_text(file.read_text().replace(there, instead))
+    name = next((FILES[begins] for begins in FILES if there.startswith(begins)), "branch.py")
+    edit(tmp_path, name, there, instead)
     done = ffkv(own, "lengths", "-h")
     assert done.returncode == 2 and "'lengths' cannot be used" in done.stderr and "ffkv-toy 1.0" in done.stderr
     assert python(own, CODE) == of_others
@@ -295,3 +315,113 @@ def test_a_branch_that_has_the_name_of_another_is_refused(own, tmp_path):
     names.write_text(names.read_text().replace("lengths =", "keys ="))
     assert "patterns" in ffkv(own, "keys", "-h").stdout
     assert "must have another name" in python(own, "from ffkv.branches.registry import BROKEN; print(*BROKEN.values())")
+
+
+RAISES = """
+from ffkv.base.doors import inside
+from ffkv.base.fault import explain
+from ffkv.branches.branch import load
+from ffkv.branches.registry import BRANCHES
+from ffkv.corpus.sources import brought_documents
+from ffkv.run.report.registry import load_figure, load_section
+from ffkv.run.report.section import draw_exhibits, summary, told
+from types import SimpleNamespace
+run = SimpleNamespace(files=SimpleNamespace(unmeasured={}), tables=["value_lengths"], settings=SimpleNamespace(
+    knows=lambda name: name == "lengths", report=SimpleNamespace(paper_curves=False), lengths=SimpleNamespace(quantile=0.5)))
+try:
+    %s
+except Exception as error:
+    print(explain(error)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "instead", "does", "kind"),
+    [
+        ("section.py", '.tables["value_lengths"]', "", "load_section('lengths')", ""),
+        ("section.py", 'return {"largest', 'return 0 / 0 or {"largest', "summary(run)", "ZeroDivisionError"),
+        ("section.py", "numbers)", "lambda run: 3)", "summary(run)", "AttributeError"),
+        ("section.py", '{"value_lengths": Figure', '{"other": Figure', "load_figure('value_lengths')", "KeyError"),
+        (
+            "section.py",
+            'run.table("value_lengths")',
+            "run.no_table",
+            "draw_exhibits(run, only='lengths')",
+            "AttributeError",
+        ),
+        ("counting.py", "Document(f", "(f", "[*brought_documents('counting')]", "TypeError"),
+        (
+            "counting.py",
+            'Document(f"document {number}"',
+            "Document(number",
+            "[*brought_documents('counting')]",
+            "TypeError",
+        ),
+    ],
+)
+def test_what_raises_is_told_as_of_its_package(own, tmp_path, name, there, instead, does, kind):
+    """Also where none of its own code is running at the time."""
+    if not kind:
+        edit(tmp_path, "branch.py", "section:SECTION", "section:draw")
+        assert "it is no Section" in python(own, RAISES % does)
+        return
+    edit(tmp_path, name, there, instead)
+    assert f"most likely a defect of the package ffkv-toy 1.0: {kind}: " in python(own, RAISES % does)
+
+
+def test_a_step_that_raises_or_returns_something_else_is_told_as_of_its_package(own, tiny, tmp_path):
+    command = [
+        "lengths",
+        "summarize",
+        "--values",
+        str(tiny / "results/tiny/values.h5"),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    for there, instead, kind in (
+        ("found = read", "1 / 0\n    found = read", "ZeroDivisionError"),
+        ("1 / 0\n    found = read", "return 3\n    found = read", "AttributeError"),
+    ):
+        edit(tmp_path, "summarize.py", there, instead)
+        told = ffkv(own, *command)
+        assert told.returncode == 70 and f"most likely a defect of the package ffkv-toy 1.0: {kind}" in told.stderr
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("there", "instead", "told"),
+    [
+        ("rule lengths_summarize:", "rule lengths_summarize", "SyntaxError"),
+        ("rule lengths_summarize:", "rule keys_summarize:", "The name keys_summarize is already used"),
+        ("runs.options(", "runs.no_options(", "has no attribute 'no_options'"),
+    ],
+)
+def test_rules_that_cannot_be_read_are_told_with_their_package(own, tmp_path, there, instead, told):
+    edit(tmp_path, "rules.smk", there, instead)
+    done = snakemake(tmp_path, settings_file(tmp_path), "-n", environment=own)
+    said = done.stdout + done.stderr
+    assert done.returncode and "They are of the package ffkv-toy 1.0" in said
+    assert f"{tmp_path}/site/ffkv_toy/rules.smk" in said and told in said
+
+
+def test_a_reader_that_fails_is_left_out_where_the_code_of_a_run_counts(own, tmp_path):
+    edit(tmp_path, "linked.py", "lambda folder: (", "lambda folder: 1 / 0 and (")
+    assert python(own, BESIDE % (str(tmp_path), "theirs/text")) == "['', '']"
+
+
+def test_of_two_packages_with_one_name_neither_is_taken(own, tmp_path):
+    for name in ("first", "second"):
+        folder = tmp_path / f"site/{name}-2.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2\n")
+        (folder / "entry_points.txt").write_text("[ffkv.formats]\nnames = ffkv_toy.names:FORMAT\n")
+    assert "several packages bring it (ffkv-toy 1.0, first 2, second 2)" in python(own, FIND)
+
+
+def test_a_damaged_list_of_entry_points_is_named(own, tmp_path):
+    """Libraries that ffkv needs fail on it, too."""
+    names = next((tmp_path / "site").glob("ffkv_toy-*.dist-info/entry_points.txt"))
+    names.write_text("[ffkv.branches]\nno equals sign\n")
+    told = ffkv(own, "-h")
+    assert told.returncode == 1 and len(told.stderr.strip().splitlines()) == 1
+    assert f"{tmp_path}/site: entry_points.txt of the installed package ffkv-toy is damaged" in told.stderr

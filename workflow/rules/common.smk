@@ -11,7 +11,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import is_quiet_about
 from snakemake.settings.types import ExecMode
 
-from ffkv.base.doors import load_all
+from ffkv.base.doors import entries, is_own, load_all, package_of
 from ffkv.base.errors import UserError
 from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
 from ffkv.base.settings.yaml_file import typed
@@ -27,7 +27,7 @@ from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
 from ffkv.workflow.inputs import moves
 from ffkv.workflow.live import hide_progress, show_progress
 from ffkv.workflow.recover import note_owner
-from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, tables
+from ffkv.workflow.rules import DEFAULTS, Runs, code, repeated, rules_file, tables
 
 if shutil.which("ffkv") is None:
     raise WorkflowError(
@@ -81,6 +81,21 @@ def say_broken():
     """Before a run: which packages beside ffkv cannot be used. Their rules are left out."""
     for error in [*BROKEN.values(), *load_all("rules")[1].values()]:
         say(str(error), error=True)
+
+
+def include_rules(name):
+    """Includes the rules of a branch or a package. Of those of others that cannot be read, the message names the package."""
+    try:
+        workflow.include(rules_file(name))
+    except Exception as error:
+        entry = {**entries("rules"), **entries("branches")}.get(name)
+        if entry is None or is_own(entry):
+            raise
+        raise WorkflowError(
+            f"The rules of {name!r} cannot be read ({rules_file(name)}: {type(error).__name__}: {error}). They are of the"
+            f" package {package_of(entry)}: tell its developers. Uninstall it, and take its settings out of the settings"
+            " file: all else runs without it."
+        ) from None
 
 
 def check_places():

@@ -39,8 +39,7 @@ def triggers(
     from ffkv.activations.step import find_triggers
     from ffkv.activations.trigger_file import write_triggers
 
-    saved = progress_path(output)
-    found = find_triggers(model_folder, corpus_file, triggers, batches, work, saved, save_every)
+    found = find_triggers(model_folder, corpus_file, triggers, batches, work, progress_path(output), save_every)
     write_triggers(output, found)
     discard_progress(output)
 

@@ -187,8 +187,7 @@ def branches(loaded: LoadedModel, row: np.ndarray) -> bool:
     """Tells whether the model gives the same where it reads once what two rows begin with.
 
     It is tried on a row and on the same row without a token in the middle: o of the last layer. A model whose window is
-    shorter than the row, or that mixes tokens in other ways than by attention, gives something else; and so does rounding in
-    low precision.
+    shorter than the row, or that mixes tokens otherwise than by attention, gives something else; so does rounding in low precision.
     """
     row = np.resize(row, max(len(row), 2 * LEAST_SHARED))
     rows, found = [row, np.delete(row, len(row) // 2)], list[Tensor]()

@@ -46,8 +46,7 @@ def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple
         # Shuffled prefixes are shuffled positions within each sentence. Round n consists of the n-th of each sentence.
         shuffled = order[np.argsort(sentence[order], kind="stable")]
         rounds = np.arange(len(sentence)) - starts[sentence[shuffled]]
-        turn = generator.permutation(len(lengths))[sentence[shuffled]]
-        order = shuffled[np.lexsort((turn, rounds))]
+        order = shuffled[np.lexsort((generator.permutation(len(lengths))[sentence[shuffled]], rounds))]
     chosen = np.sort(order[:count])
     return sentence[chosen].astype(np.int32), position[chosen].astype(np.int32)
 

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ffkv.base.doors import entries, is_of_core, packages
+from ffkv.base.doors import CORE, entries, is_own, packages
 from ffkv.base.lookup import is_file
 
 # Modules that steps import and that change no number, with the reason.
@@ -120,7 +120,7 @@ def _imports(path: Path) -> tuple[Path, ...]:
     text = _content(path).decode()
     found = [beside for name in DATA.findall(text) if is_file(beside := path.with_name(name))]
     for door in OPENED.findall(text):
-        found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_of_core(entry)])
+        found += filter(None, [_source(entry.module) for entry in entries(door).values() if is_own(entry, CORE)])
     for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", text)):
         listed = tuple(re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names)))
         found += filter(None, [_source(alone)]) if alone else _sources(module, listed, path)
@@ -134,7 +134,7 @@ def _has_steps(path: Path) -> bool:
 
 @cache
 def _statements(path: Path) -> list[ast.stmt]:
-    return ast.parse(_content(path)).body
+    return ast.parse(_content(path), str(path)).body
 
 
 @cache

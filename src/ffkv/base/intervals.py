@@ -138,8 +138,7 @@ def box(sample: np.ndarray | pd.Series | list[float]) -> dict[str, float]:
 def boxes(frame: pd.DataFrame, column: str, count: str) -> pd.DataFrame:
     """Computes one box per layer, of a column of a table with a column `layer`.
 
-    Returns one row per layer: layer, its number of rows under the name `count`, whisker_low, q1, median, q3,
-    whisker_high.
+    Returns one row per layer: layer, its number of rows under the name `count`, whisker_low, q1, median, q3, whisker_high.
     """
     by_layer = frame.groupby("layer")[column]
     rows = [{"layer": layer, count: len(sample), **box(sample)} for layer, sample in by_layer]

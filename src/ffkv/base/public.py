@@ -13,8 +13,7 @@ Public = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 def public_names(package: str, file: str, version: Callable[[], str] | None = None) -> Public:
     """Returns the `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside `file`. `version` gives its `__version__`.
 
-    If torch is not there yet when a name is first used, its threads will sleep while they wait, see
-    `ffkv.base.process.runtime`.
+    If torch is not there yet when a name is first used, its threads will sleep while they wait, see `ffkv.base.process.runtime`.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     # Each public name: its module, and its name there.

@@ -38,8 +38,7 @@ class Step:
     # the files that it reads, by name, see `ffkv.branches.branch.FILES`. A name with `*` stands for all files of the
     # name: those of all groups of layers, shards or behaviours.
     reads: tuple[str, ...] = ()
-    # the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of the top
-    # level such as "seed"
+    # the settings that it takes: sections such as "triggers", settings such as "model/device", or "seed"
     settings: tuple[str, ...] = ()
     writes: tuple[Table | File, ...] = ()  # what it returns, in this order
     imports: str = "tables"  # what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`
@@ -68,6 +67,15 @@ class Step:
         return code_hash(self.function, self.also)
 
 
+class Rules(dict[str, Step]):
+    """The rules of a package that is no branch, by their names. Raises TypeError if one is no `Step`."""
+
+    def __init__(self, **steps: Step) -> None:
+        super().__init__(steps)
+        if odd := [name for name, step in steps.items() if not isinstance(step, Step)]:
+            raise TypeError(f"the rule {odd[0]} is no Step")
+
+
 @dataclass(frozen=True)
 class Part:
     """One of several parts.
@@ -86,8 +94,7 @@ class Part:
     def of(self, total: int) -> range:
         """Returns the numbers of 0..total-1 that belong to this part.
 
-        Parts are contiguous and as even as possible. Some are empty if there are more parts than numbers. Raises UserError if
-        there is no such part.
+        Parts are contiguous and as even as possible. Some are empty if there are more parts than numbers. Raises UserError for another part.
         """
         if not 0 <= self.index < self.count:
             raise UserError(f"There is no part {self.index} of {self.count}: parts count from 0.")

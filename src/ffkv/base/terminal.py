@@ -29,9 +29,7 @@ def plain(text: str) -> str:
 
 
 def say(text: object, error: bool = False, name: bool = True) -> None:
-    """Prints a text, as `plain` has it; an error to standard error, behind the name of the program unless `name` is
-    False.
-    """
+    """Prints a text, as `plain` has it; an error to standard error, behind the name of the program unless `name` is False."""
     prefix = click.style("ffkv: ", fg="red", bold=True, reset=True) if error and name else ""
     click.echo(prefix + plain(str(text)), err=error)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ffkv.base.doors import inside
 from ffkv.base.files.columns import WILD, Table
 from ffkv.base.options import FOLDER, READABLE, output_option, step_options
 from ffkv.base.steps import EVERY_GROUP, File, Step, Work
@@ -20,6 +21,7 @@ def command_group(branch: Branch) -> click.Group:
 
 
 def _command(name: str, step: Step, branch: Branch) -> click.Command:
+    @inside("branches", branch.name)
     def run(work: Work = Work(), name: str = "", **options: Any) -> None:
         from ffkv.branches.given import Given
 

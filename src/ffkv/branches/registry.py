@@ -13,14 +13,17 @@ from ffkv.branches.branch import Branch
 
 
 def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
-    """Looks for what a branch of another package names, without an import of it. Raises LookupError if something is not there."""
+    """Looks for what a branch of another package names, and reads its modules. Raises LookupError or SyntaxError if it cannot."""
     rules = Path(str(sys.modules[module].__file__)).with_name("rules.smk")
     wrong = [str(rules)] * (not is_file(rules))
     wrong += [each.path for each in branch.writes if not each.path.startswith(f"{branch.name}/")]  # it may be another's
     for step in branch.steps.values():
         wrong += [each for each in step.settings if each.partition("/")[0] not in known]
-        wrong += [step.function] * (find_spec(step.function.partition(":")[0]) is None)
         wrong += [each for each in step.reads if not branch.path(each.rstrip(EVERY_GROUP))]
+    for named in filter(None, [branch.section, *(step.function for step in branch.steps.values())]):
+        if found := find_spec(named.partition(":")[0]):
+            compile(Path(str(found.origin)).read_bytes(), str(found.origin), "exec")
+        wrong += [named] * (found is None)
     if wrong:
         raise LookupError(f"no such file, place of a table, setting or function: {', '.join(wrong)}")
 
@@ -35,14 +38,18 @@ for _name, _branch in _ADDED.items():
     if is_own(entries("branches")[_name]):
         BRANCHES[_name] = _branch
         continue
+    from pydantic import TypeAdapter
+
     from ffkv.base.settings import Inputs, Jobs  # takes longer than all else here, and is seldom needed
 
     taken = {*NAMES, *Inputs.model_fields, *Jobs.model_fields, "annotation", "report", "runs", "comparisons"}
     try:
         if _name in taken or _name != _branch.name:
             BROKEN[_name] = UserError(f"The branch {_branch.name!r}, added as {_name!r}, must have another name.")
-        elif not _branch.settings or _branch.field:
+        else:
+            if _branch.settings:  # pydantic trusts defaults
+                (_kind := TypeAdapter(_branch.field[0])).validate_json(_kind.dump_json(_branch.field[1]))
             _try_steps(_branch, entries("branches")[_name].module, {*taken, *_ADDED})
             BRANCHES[_name] = _branch
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
-        BROKEN[_name] = unusable(entries("branches")[_name], _branch.settings or _name, error)
+        BROKEN[_name] = unusable(entries("branches")[_name], entries("branches")[_name].value, error)

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
-from ffkv.base.doors import load, locate, rename
+from ffkv.base.doors import inside, load, locate, rename
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.base.lookup import DENIED, is_dir, is_file
@@ -61,15 +61,14 @@ def read_documents(
     Args:
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
-        counts: gets the number of `left_out_documents`: rows that `corpus.where` leaves out, and pages of a
-            dump that are no articles.
+        counts: gets the number of `left_out_documents`: rows that `corpus.where` leaves out, and pages that are no articles.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
     counts = Counter() if counts is None else counts
     if corpus.dataset in BROUGHT:
-        found = load("corpora", corpus.dataset)()
+        found = brought_documents(corpus.dataset)
     elif corpus.dataset == "files":
         each_file = ((rename(path, sources), path) for path in find_files(sources))
         of_files = (_named(name, documents_of(path, _format(path), corpus, render), counts) for name, path in each_file)
@@ -94,6 +93,15 @@ def check_files(corpus: Corpus, split: str) -> None:
         found = (each and each.text for each in documents_of(path, _format(path), corpus, chats))
         if not any([*islice(found, LOOKED_AT)]):
             any(found)  # at its end a file without the field is refused
+
+
+def brought_documents(name: str, every: int = 1) -> Iterator[Document]:
+    """Yields the documents of the corpus that a package brings; or of `every` so many one. Raises TypeError if one is no `Document`."""
+    with inside("corpora", name):
+        for each in load("corpora", name)(every):
+            if not isinstance(each, Document) or not all(isinstance(part, str) for part in each):
+                raise TypeError(f"a document of the corpus {name!r} is no Document, or a part of it is no text")
+            yield each
 
 
 def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:

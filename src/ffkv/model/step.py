@@ -69,8 +69,7 @@ class ProvenModel:
             write_values(Path(values_file), self.model, self.anatomy)
         save_pretrained(folder, self.tokenizer)
         write_vocabulary(folder, self.tokenizer, self.anatomy)
-        emptied = write_head(folder, self.model, self.anatomy)
-        anatomy = replace(self.anatomy, head_chain=find_chain(emptied))
+        anatomy = replace(self.anatomy, head_chain=find_chain(write_head(folder, self.model, self.anatomy)))
         write_anatomy(folder, anatomy)
         with _naming(anatomy.checkpoint, self.model):
             head = load_head(folder, "cpu", trust_remote_code=anatomy.trust_remote_code)

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from transformers import PreTrainedModel
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Triggers
-from ffkv.base.doors import BRINGS, entries, in_package, load, locate
+from ffkv.base.doors import BRINGS, entries, in_package, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
 from ffkv.base.files.datasets import stored_bytes
@@ -27,7 +27,7 @@ from ffkv.corpus.chat import Render, chat_renderer
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
-from ffkv.corpus.sources import find_files, read_documents, select_split
+from ffkv.corpus.sources import brought_documents, find_files, read_documents, select_split
 from ffkv.model.checkpoint.load import load_form
 from ffkv.model.checkpoint.readers import file_reader
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
@@ -174,7 +174,7 @@ def _measure_text(
     """Counts or estimates both splits of a run; returns them by name, and some of the sentences."""
     corpus, made, named = settings.corpus, settings.embedded, settings.model
     if named.checkpoint == EMBEDDED:
-        texts = (document.text for document in load("corpora", EMBEDDED)(EVERY))
+        texts = (document.text for document in brought_documents(EMBEDDED, EVERY))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
         tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
@@ -253,7 +253,7 @@ def _read(corpus: Corpus, split: str, render: Render | None) -> tuple[list[Docum
     """Returns documents of a split and their share of its text: all of a small one, beginnings of a large one's files."""
     if corpus.dataset in BROUGHT:
         every = corpus.model_copy(update={"limit": 0})
-        return [*select_split(load("corpora", corpus.dataset)(EVERY), every, split)], 1 / EVERY
+        return [*select_split(brought_documents(corpus.dataset, EVERY), every, split)], 1 / EVERY
     paths = find_files(corpus_sources(corpus, split)[0])
     total, groups = sum(Path(path).stat().st_size for path in paths), [paths]
     if total > READ_BYTES and not corpus.limit:

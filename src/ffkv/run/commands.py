@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ffkv.base.doors import entries, load
+from ffkv.base.doors import entries, inside, load
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import read_bytes
 from ffkv.base.options import (
@@ -149,7 +149,8 @@ def export(
     from ffkv.run.export.step import export as export_memories
     from ffkv.run.results.run import open
 
-    left_out = export_memories(open(results, **allowed), format_name, output, wanted, device)
+    with inside("formats", format_name):
+        left_out = export_memories(open(results, **allowed), format_name, output, wanted, device)
     without = f" {len(left_out):,} memories are left out, because the format cannot hold them." if left_out else ""
     say(f"{output}: written in the format {format_name}.{without}")
 
@@ -212,8 +213,7 @@ def probe(
 def report(results: Path, output: Path) -> None:
     """Write the HTML report of a run.
 
-    The report is one file that opens from disk, without network. The folder `figures` beside it
-    gets each figure as an SVG file.
+    The report is one file that opens from disk, without network. The folder `figures` beside it gets each figure as an SVG file.
     """
     from ffkv.run.report.step import write_report
     from ffkv.run.results.run import open

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ffkv.base.dependencies import code_hash
-from ffkv.base.doors import entries, is_of_core, load, locate
+from ffkv.base.doors import CORE, entries, is_own, load, locate
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import write_text
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
@@ -20,7 +20,7 @@ from ffkv.branches.branch import load as load_named
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
 from ffkv.corpus.sources import check_files, find_files
-from ffkv.model.checkpoint.readers import readers
+from ffkv.model.checkpoint.readers import reader_named
 from ffkv.run.annotation_tables import MACHINE_FILES
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -54,11 +54,10 @@ def code_beside(what: str, settings: Settings) -> str:
     elif what == "checkpoint" and settings.model.gguf:
         entry = entries("files").get("gguf")
     elif what == "checkpoint":
-        folder = Path(settings.model.located().checkpoint)
-        entry = next((entries("readers")[name] for name, reader in readers().items() if reader.reads(folder)), None)
+        entry = entries("readers").get(reader_named(settings.model.located().checkpoint))
     else:
         return ""
-    return "" if entry is None or is_of_core(entry) else code_hash(entry.value)
+    return "" if entry is None or is_own(entry, CORE) else code_hash(entry.value)
 
 
 def check_packages(settings: Settings) -> None:
@@ -142,8 +141,7 @@ def moves(results: Path) -> list[str]:
 
 
 def contents(paths: Iterable[str]) -> str:
-    """Returns a hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the
-    rule.
+    """Returns a hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the rule.
 
     Times alone do not tell: a file that `cp -p`, `tar` or `rsync -t` brings is older than what was made from its
     predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode

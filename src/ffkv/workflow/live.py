@@ -23,8 +23,7 @@ def show_progress(logs: Callable[[], Iterable[str]], seconds: float = 1.0) -> No
     for handler in logging.getLogger("snakemake.logging").handlers:
         # Snakemake's own handler knows whether it writes to a terminal.
         if isinstance(handler, logging.StreamHandler) and not getattr(handler, "nocolor", True):
-            draw = _keep_below(handler)
-            threading.Thread(target=_watch, args=(logs, draw, seconds), daemon=True).start()
+            threading.Thread(target=_watch, args=(logs, _keep_below(handler), seconds), daemon=True).start()
 
 
 def hide_progress() -> None:

@@ -57,8 +57,7 @@ class Runs:
         """Checks the settings.
 
         Raises:
-            UserError: an unknown key or an impossible value, and the message names all problems; or the package is
-                missing that a text is in.
+            UserError: an unknown key or an impossible value, and the message names all; or the package of a text is missing.
         """
         self.settings = ByRun(resolve(configuration))
         for own in self.settings.values():

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import h5py
 import pytest
+from click.testing import CliRunner
 
+from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
+from ffkv.cli import ffkv
 from ffkv.model.step import prove
 from tests.base.hub.contents import json_dataset, sentences
 
@@ -55,6 +58,20 @@ def run(*arguments):
     assert done.exception is None, (arguments, done.output, repr(done.exception))
     return done.output
 """
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "told"),
+    [
+        ("model", [], "The model 'embedded' has no commit: it is not on the hub. Name another one."),
+        ("dataset", [], "The data set 'embedded' has no commit"),
+        ("dataset", ["--dataset", "embedded"], "'embedded' has no commit"),
+    ],
+)
+def test_what_is_not_on_the_hub_is_not_asked_for(kind, more, told, tmp_path):
+    asked = ["resolve-commit", "--kind", kind, "--output", str(tmp_path / "commit.json"), *more]
+    with pytest.raises(UserError, match=re.escape(told)):
+        CliRunner().invoke(ffkv, asked, standalone_mode=False, catch_exceptions=False)
 
 
 def test_a_model_and_a_data_set_are_read_at_the_commit_that_was_resolved(hub, child, model_folders, tmp_path):

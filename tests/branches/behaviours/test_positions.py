@@ -330,3 +330,5 @@ def test_two_lists_are_refused(planted_inputs, tmp_path):
     rows = [{"positive": row["clean_prefix"]} for row in PAIRS] + [{"negative": row["patch_prefix"]} for row in PAIRS]
     with pytest.raises(ffkv.UserError, match=r"has two lists.*`positions: all`.*Set `positions` of planted to last"):
         make(tmp_path, planted_inputs, prompts=rows, positions="all")
+    with pytest.raises(ffkv.UserError, match=r"has two lists.*no graph. Set `graph_prompts` of planted to 0, or"):
+        make(tmp_path, planted_inputs, prompts=rows, graph_prompts=2)

@@ -268,6 +268,20 @@ def test_a_table_that_came_later_is_absent(copy, monkeypatch, undrawn, tmp_path)
     assert KEPT_MEMORIES.path in page and 'id="kept_memories"' not in page
 
 
+@third
+def test_a_package_that_came_after_a_run_makes_it_no_earlier_one(copy, monkeypatch):
+    """A table that is gone is missing, though the settings of the run have no section of the package."""
+    text = expected.read_settings(copy).model_dump_json()
+    (copy / "settings.json").write_text(text)
+    (copy / ".settings.json.sha256").unlink()
+    (copy / KEPT_MEMORIES.path).unlink()
+    monkeypatch.setitem(vars(KEPT_MEMORIES), "since", "fifth")
+    monkeypatch.setattr(expected, "Settings", LaterSettings)
+    assert KEPT_MEMORIES.path in expected.unmeasured(copy, expected.read_settings(copy))  # a section of ffkv is new
+    monkeypatch.setattr(expected, "entries", lambda door: {"toy": None} if door == "branches" else {})
+    assert KEPT_MEMORIES.path not in expected.unmeasured(copy, expected.read_settings(copy))
+
+
 def test_a_column_that_came_later_is_written_and_may_be_missing_when_it_is_read():
     described = table(
         "a.csv", "A layer.", LAYER, word("how", "how", "so", since="fifth"), count("many", "many", since="fifth")

@@ -15,6 +15,7 @@ from ffkv.base.files import hdf5, tables
 from ffkv.branches.settings import Settings
 from ffkv.model.anatomy import write_anatomy
 from ffkv.run.results import run as run_module
+from ffkv.run.results import run_files
 from ffkv.run.results.run import open
 from tests.run.results.conftest import HOSTILE, IDENTITY, VOCABULARY, anatomy
 
@@ -194,6 +195,17 @@ def test_a_table_of_another_model_or_corpus_is_refused(run, folder, name, identi
     for read in (lambda: run.files.details(name), lambda: run.files.memory_rows(name, 1, 0)):
         with pytest.raises(UserError, match=rf"{name}/.\.parquet belongs to another {identity.removesuffix('_hash')}"):
             read()
+
+
+def test_a_table_by_group_is_found_by_its_name_alone(run, monkeypatch):
+    """Also of a branch whose numbers are about no split."""
+    whole = run.table("keys/patterns")
+    for name in ("keys", "keys/patterns"):
+        monkeypatch.delitem(run_files.SPLIT_OF, name, raising=False)
+    pd.testing.assert_frame_equal(run.table("keys/patterns"), whole)
+    for name in ("keys", "keys/pattern"):
+        with pytest.raises(UserError, match=rf"no table '{name}'\..* Choose one of: keys/patterns, "):
+            run.files.details(name)
 
 
 def test_a_split_that_does_not_exist_is_refused(run):

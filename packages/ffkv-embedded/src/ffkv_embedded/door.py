@@ -5,7 +5,7 @@ from typing import Any
 from ffkv.base.doors import Command
 from ffkv.base.files.columns import count, number, table, word
 from ffkv.base.settings import EMBEDDED
-from ffkv.base.steps import Step
+from ffkv.base.steps import Rules, Step
 
 TRAINING = table(
     "checkpoint/training.csv",
@@ -36,8 +36,8 @@ TRAIN = Command(
     "Train the embedded model, or train it further.",
     first=True,
 )
-RULES = {
-    "train": Step(
+RULES = Rules(
+    train=Step(
         "ffkv_embedded.training:train",
         settings=("embedded", "corpus/limit", "corpus/validation_share", "seed"),
         writes=(TRAINING,),
@@ -45,4 +45,4 @@ RULES = {
         also=("ffkv_embedded/python_docs.py",),  # the text, by its door
         amount=amount,
     )
-}
+)

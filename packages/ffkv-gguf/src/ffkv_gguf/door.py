@@ -1,7 +1,7 @@
 """What the package adds to ffkv beside its reader of files, see `ffkv.base.doors`: the step `unpack`, and its command."""
 
 from ffkv.base.doors import Command
-from ffkv.base.steps import Step
+from ffkv.base.steps import Rules, Step
 from ffkv.model.steps import UNPACKED
 
 UNPACK = Command(
@@ -10,6 +10,6 @@ UNPACK = Command(
     "Unpack a GGUF file once for all later steps.",
     first=True,
 )
-RULES = {
-    "unpack": Step("ffkv_gguf.unpack:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model")
-}
+RULES = Rules(
+    unpack=Step("ffkv_gguf.unpack:unpack", settings=tuple(f"model/{name}" for name in UNPACKED), imports="model")
+)

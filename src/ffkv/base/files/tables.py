@@ -34,8 +34,7 @@ def read(path: Path | str, texts: Iterable[str] = (), only: Any = None) -> pd.Da
     """Reads what `write` wrote.
 
     `texts`: columns of a CSV file that are text even if every row looks like a number, a truth value or nothing. `only`: the
-    rows that are read of a parquet file, as `filters` of pandas. Raises UserError if the table does not exist, is damaged, or
-    cannot be read.
+    rows that are read of a parquet file, as `filters` of pandas. Raises UserError if the table is missing, damaged, or cannot be read.
     """
     with _reading(path):
         if Path(path).suffix == ".parquet":
@@ -85,8 +84,7 @@ def frame(table: Table, rows: Sequence[Any] | pd.DataFrame, belongs_to: Mapping[
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
     """Refuses tables of layer groups in which a layer is missing, does not belong there, or is there twice.
 
-    `identity`: the columns that name a row. `layers` must be there. `option`: where the tables came from, for the
-    message.
+    `identity`: the columns that name a row. `layers` must be there. `option`: where the tables came from, for the message.
     """
     if missing := layers ^ set(table["layer"]):
         raise UserError(f"{option}: layers {sorted(missing)} are missing, or not of this model; give every group once.")

@@ -19,7 +19,7 @@ from ffkv.base.files.stored import verify_sum
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
 from ffkv.base.lookup import DENIED, exists, not_looked_up, read_json
 from ffkv.base.options import output_option, setting
-from ffkv.base.settings import Corpus, Model, section
+from ffkv.base.settings import BROUGHT, EMBEDDED, Corpus, Model, section
 from ffkv.base.terminal import say
 
 Kind = Literal["model", "dataset"]
@@ -119,8 +119,8 @@ def resolve_model(settings: Model) -> Commit:
 
     A local folder has no commits. Without the hub, they are those that were fetched last.
 
-    Raises UserError if there is no such repository or revision, it may not be read, or nothing was fetched before and
-    the hub cannot be reached.
+    Raises UserError if there is no such repository or revision, it may not be read, nothing was fetched before and the hub
+    cannot be reached, or what is named is not on the hub.
     """
     settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
@@ -181,6 +181,8 @@ def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
             told = f"{repository} is read from the folder of this name in the working directory."
             say(f"{told} A {NAMES[kind]} of this name on the hub is not looked at.", error=True, name=False)
         return Commit(kind, repository, revision)
+    if repository == EMBEDDED or (kind == "dataset" and repository in BROUGHT):
+        raise UserError(f"The {NAMES[kind]} {repository!r} has no commit: it is not on the hub. Name another one.")
     return Commit(kind, repository, revision, _resolve(kind, repository, revision))
 
 

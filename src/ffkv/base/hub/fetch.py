@@ -183,8 +183,7 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
 def local_model(commit: Commit, choose: Choose | None = None) -> str:
     """Returns the folder with the files of a model, which are fetched if they are not there; a local folder as it is.
 
-    Libraries that read a folder ask the hub nothing. `choose`: None for all files that a model is made of. Raises: see
-    `fetch`.
+    Libraries that read a folder ask the hub nothing. `choose`: None for all files that a model is made of. Raises: see `fetch`.
     """
     return str(fetch(commit, choose or choose_model_files)) if commit.commit else commit.repository
 

@@ -60,8 +60,7 @@ class Model(Section):
     changes the trigger examples."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one. If the
-    weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the
-    disk."""
+    weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the disk."""
     max_memory: Memory = Field({})
     """Maximum memory that the weights take on each device, if the model is spread over several. The key is the number of a
     GPU, or `cpu`, as in `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of its free memory. Empty
@@ -348,8 +347,7 @@ class Jobs(Section):
     seed: Seed = 0
     """Seed of all random choices."""
     shards: int = Field(1, ge=1, le=10_000)
-    """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
-    results."""
+    """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the results."""
     corpus_processes: int = Field(1, ge=1, le=256)
     """Number of processes that split and encode the documents of a split, all of them in one job. This setting changes no
     number in the results."""

@@ -51,8 +51,7 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
     """Encodes the prompts of a behaviour, and draws those that are used; and prefixes with which they are compared
     (docs/behaviours.md).
 
-    Pairs whose baseline is the other prompt, and lists, need neither sampled prefixes nor the validation split. Returns the table
-    `PROMPTS`.
+    Pairs whose baseline is the other prompt, and lists, need no sampled prefixes and no validation split. Returns the table `PROMPTS`.
 
     Raises:
         UserError: the file of prompts is missing or malformed; a chat has no template; two lists are to be patched at all positions;
@@ -111,11 +110,11 @@ def encode_behaviour(given: Given, settings: Behaviour, seed: int = 0) -> pd.Dat
 
 def _check(kind: str, prompts: Sequence[Prompt], encoded: Sequence[Encoded], settings: Behaviour, name: str) -> None:
     """Refuses what cannot be measured of the prompts of a behaviour with this name."""
-    if settings.positions == "all" and kind == words.LISTS:
-        raise UserError(
-            f"{settings.prompts} has two lists. Their prompts have no positions in common, so they cannot be compared with `positions:"
-            f" all`. Set `positions` of {name} to last, or write pairs."
-        )
+    if kind == words.LISTS and (settings.positions == "all" or settings.graph_prompts):
+        why = "answers, so they have no graph. Set `graph_prompts` of {} to 0"
+        if settings.positions == "all":
+            why = "positions in common, so they cannot be compared with `positions: all`. Set `positions` of {} to last"
+        raise UserError(f"{settings.prompts} has two lists. Their prompts have no {why.format(name)}, or write pairs.")
     for prompt, own in zip(prompts, encoded, strict=True):
         both = f"{settings.prompts}, {prompt.line}: the answers are {prompt.answer!r} and {prompt.wrong!r}."
         if own.unused == BEGINS:
@@ -325,8 +324,7 @@ def in_turn(numbers: Iterable[int], groups: Sequence[str], kinds: Sequence[tuple
 def halve(numbers: Sequence[int], groups: Sequence[str], kinds: Sequence[tuple[bool, str]]) -> dict[int, int]:
     """Puts prompts into two halves, groups as a whole, so that both have as many of each kind, and of each list, as can be.
 
-    The largest groups come first, each to the half that has fewer of its kinds; if both have as many, fewer of its lists. Arguments: as
-    in `in_turn`.
+    The largest groups come first, each to the half with fewer of its kinds; if equal, fewer of its lists. Arguments: as in `in_turn`.
 
     Returns:
         0 or 1 for each prompt.

@@ -77,8 +77,7 @@ def measure_routing(running: Running, frame: pd.DataFrame, flips: int, seed: int
         values = own - patch[layer] if pairs else own
         sides = (own, patch[layer]) if pairs else (own[drawn.positive], own[~drawn.positive])
         logs = [np.log2((each.sum(0) + 0.5) / (len(each) + 1)) for each in sides]
-        generator = random_stream(seed, Purpose.EXPERT_FLIPS, layer, 1)
-        p = p_values(values.astype(np.float32), drawn, flips, generator)
+        p = p_values(values.astype(np.float32), drawn, flips, random_stream(seed, Purpose.EXPERT_FLIPS, layer, 1))
         of_layer = {"layer": layer, "expert": np.arange(len(p)), "clean": sides[0].mean(0), "patch": sides[1].mean(0)}
         of_layer |= {"log_ratio": logs[0] - logs[1], "p_value": p, "q_value": q_values(p, len(p))}
         by_layer.append(pd.DataFrame(of_layer))

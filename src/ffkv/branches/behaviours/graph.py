@@ -161,8 +161,7 @@ def measure_links(half: Subjects, members: np.ndarray) -> Links:
                 for of_all in (subject.m, subject.base)
             )
             change, falls = own - seen.reshape(len(members), *own.shape), own - base
-            along = (change * falls).sum(1)
-            found[n] = change.sum(1), along, (falls**2).sum(0), subject.difference - differences
+            found[n] = change.sum(1), (change * falls).sum(1), (falls**2).sum(0), subject.difference - differences
     return Links(*(np.stack(parts) for parts in zip(*(found[n] for n in range(len(found))), strict=True)))
 
 

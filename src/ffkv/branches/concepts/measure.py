@@ -36,8 +36,7 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
     """Measures the tasks of a concept, one after the other. Returns the tables `BY_TASK`, `BY_LAYER`, `BEST` and `MEMORIES`.
 
     Raises:
-        UserError: there is no such file; it is malformed, or has not two labels, and is the only one; no task has enough texts; or states
-            are not finite.
+        UserError: the only file is missing, malformed, or has not two labels; no task has enough texts; or states are not finite.
     """
     rules = find_rules(settings.rules, settings.pipeline) if settings.rules else {}
     tasks = [*_tasks(given, settings, rules, seed)]
@@ -114,8 +113,7 @@ def measure_task(
     Returns the rows of `BY_LAYER`, `BEST` and `MEMORIES`, without the task.
     """
     positive, train = task.positive, task.train
-    generator = random_stream(seed, Purpose.SHUFFLED_CONCEPTS)
-    shuffled = shuffle(task, settings.shuffles, generator)
+    shuffled = shuffle(task, settings.shuffles, random_stream(seed, Purpose.SHUFFLED_CONCEPTS))
     weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:

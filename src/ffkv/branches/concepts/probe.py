@@ -71,8 +71,7 @@ def area(scores: np.ndarray, positive: np.ndarray) -> float:
 def interval(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
     """Computes the 95 % interval of an AUC, and its standard error, by drawing documents again.
 
-    Where all draws are alike, because every text is on its side, the interval is that of a share that was 1 among the texts of the rarer
-    label.
+    Where all draws are alike, as every text is on its side, the interval is that of a share of 1 among texts of the rarer label.
 
     `scores`, `positive`: [text]. `weights`: how often each text is there in each draw [draw, text].
     """

@@ -37,8 +37,7 @@ def summarize_mixture(memories: pd.DataFrame, counts: Sequence[int]) -> pd.DataF
     for layer, count in enumerate(counts):
         own = of_memory[of_memory.index.get_level_values("layer") == layer]
         shares = {"any": len(own) / count, "several": (own["tasks"] > 1).sum() / count}
-        means = own[["tasks", "examples"]].mean().to_dict()
-        rows.append({"layer": layer, "memories": count, **shares, **means})
+        rows.append({"layer": layer, "memories": count, **shares, **own[["tasks", "examples"]].mean().to_dict()})
     return pd.DataFrame(rows)
 
 

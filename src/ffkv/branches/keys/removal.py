@@ -35,8 +35,7 @@ def remove_tokens(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.Da
     if not given.layers:
         return tables.frame(REMOVAL, [], given.train_identity)
     examples, sentences, loaded = given.triggers, given.train, given.model()
-    longest = sentences.ids(int(sentences.lengths.argmax()))
-    branching = branches(loaded, np.concatenate([sentences.bos, longest]))
+    branching = branches(loaded, np.concatenate([sentences.bos, sentences.ids(int(sentences.lengths.argmax()))]))
     if not branching:
         say(
             "Prefixes without a middle token are read whole: this model gives something else where it reads their beginning once."
@@ -111,8 +110,7 @@ def relative_changes(
     Returns:
         100 (m' - m) / m in % [prefix, `REMOVED`]; NaN if the removal is impossible or m is not positive.
     """
-    lengths = np.array([len(ids) for ids in prefixes], int)
-    whole = np.flatnonzero(lengths >= 2)
+    whole = np.flatnonzero(np.array([len(ids) for ids in prefixes], int) >= 2)
     prefix, removed = np.nonzero(positions >= 0)
     front = np.asarray(bos, np.int32)
     rows = [np.concatenate([front, prefixes[index]]) for index in whole.tolist()]

@@ -96,8 +96,7 @@ def content_words(prefix: Sequence[str], language: str = ENGLISH) -> list[str]:
 
 
 def fit_topics(corpus: Corpus, seed: int) -> Topics:
-    """Finds the topics of a corpus: groups of passages with similar words. The result does not depend on the number of
-    threads.
+    """Finds the topics of a corpus: groups of passages with similar words. The result does not depend on the number of threads.
 
     Passages are compared in a latent semantic space (Deerwester et al. 1990), together with their neighbours.
     """
@@ -117,8 +116,7 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
         vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
         count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
         groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
-    known = vectorizer.get_feature_names_out()
-    return _describe(weights.astype(bool), groups, count, known, corpus.language)
+    return _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out(), corpus.language)
 
 
 def add_neighbours(vectors: np.ndarray) -> np.ndarray:
@@ -133,8 +131,7 @@ def add_neighbours(vectors: np.ndarray) -> np.ndarray:
     chance = float(mean @ mean)
     for distance in range(1, min(NEIGHBOURS, len(vectors) - 1) + 1):
         before, behind = vectors[:-distance], vectors[distance:]
-        similarity = float(np.einsum("pd,pd->p", before, behind).mean())
-        weight = max(0.0, (similarity - chance) / max(1 - chance, 1e-9))
+        weight = max(0.0, (float(np.einsum("pd,pd->p", before, behind).mean()) - chance) / max(1 - chance, 1e-9))
         together[distance:] += weight * before
         together[:-distance] += weight * behind
     return normalize(together)
@@ -292,8 +289,7 @@ def strongest(sums: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
 def find_members(key: PlacedKey, pool: Pool) -> np.ndarray:
     """Finds the prefixes of a key that belong to its topic, as numbers among those of `key` [member].
 
-    A prefix is a member if it speaks more for the topic than a share of 1 - `CHANCE` of the pool's prefixes of the same
-    length class.
+    A prefix is a member if it is more for the topic than a share of 1 - `CHANCE` of the pool's prefixes of the same length class.
     """
     of_topic = key.scores[:, key.topic]
     threshold = np.empty(len(of_topic))

@@ -98,7 +98,6 @@ def measure_closeness(
     """
     unit = embedding / np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-30)
     cosine = (unit[first] * unit[second]).sum(1)
-    generator = random_stream(seed, Purpose.RANDOM_TOKEN_PAIRS)
-    a, b = used[generator.integers(0, len(used), (2, RANDOM_PAIRS))]
+    a, b = used[random_stream(seed, Purpose.RANDOM_TOKEN_PAIRS).integers(0, len(used), (2, RANDOM_PAIRS))]
     random_cosines = np.sort((unit[a] * unit[b]).sum(1)[a != b])
     return cosine, np.searchsorted(random_cosines, cosine) / max(len(random_cosines), 1)

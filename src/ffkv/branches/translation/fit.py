@@ -1,8 +1,7 @@
 """Fits the map of each layer: by ridge regression in closed form, whose penalty is chosen by cross-validation, and from there on by
 descent if that is asked for (docs/translation.md).
 
-The descent is on the divergence of predictions, as the tuned lens fits its maps (Belrose et al. 2023). Maps are judged on validation
-prefixes.
+The descent is on the divergence of predictions, as of the tuned lens (Belrose et al. 2023). Maps are judged on validation prefixes.
 """
 
 import functools
@@ -216,8 +215,7 @@ def descend(
     """Lets a map from x [n, d] to y [n, d] go on by gradient descent on KL(head(y)‖head(x W + b)).
 
     The last fold is left out. The map whose divergence there is the smallest counts, of all that were looked at and `start`.
-    `fold`: as `fold_of` returns it [n]; with a single fold nothing can be left out, and `start` stays. `generator`: of the
-    batches.
+    `fold`: as `fold_of` returns it [n]; with a single fold nothing is left out, and `start` stays. `generator`: of the batches.
     """
     own, held = np.flatnonzero(fold < fold.max(initial=0)), np.flatnonzero(fold == fold.max(initial=0))
     if not len(own):

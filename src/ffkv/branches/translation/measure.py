@@ -19,8 +19,7 @@ from ffkv.model.head.topk import predictions
 def measure_translation(given: Given) -> tuple[Projections, pd.DataFrame, pd.DataFrame]:
     """Reads the values, and r and y of the sampled prefixes, of a group of layers through their maps: `maps`, or `jacobian_maps`.
 
-    Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and a row per sampled prefix, layer and reading,
-    `BY_PREFIX`.
+    Returns the translated projections; a row per memory and reading, `BY_MEMORY`; and one per prefix, layer and reading, `BY_PREFIX`.
     """
     maps = given.files.get("maps") or given.files["jacobian_maps"]
     plain, examples = given.projections, given.triggers

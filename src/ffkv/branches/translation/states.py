@@ -19,8 +19,7 @@ def read_states(
 ) -> Callable[[Path], None]:
     """Returns what writes the block outputs of one shard of random train prefixes, as `sample_prefixes` does.
 
-    `settings`: `prefixes`, how many there are of all shards. `prefixes`: `sample`, how they are drawn. `batches`: how they are cut
-    into batches.
+    `settings`: `prefixes`, how many of all shards. `prefixes`: `sample`, how they are drawn. `batches`: how they are cut into batches.
     """
     chosen = Prefixes(count=settings.prefixes, sample=prefixes.sample)
     model, train = given.files["model"], given.files["train"]

@@ -67,16 +67,23 @@ def is_fairseq(checkpoint: Path | str) -> bool:
     return not exists(folder / "config.json") and any(is_file(folder / name) for name in FAIRSEQ_FILES)
 
 
-def reader_of(checkpoint: Path | str) -> Reader | None:
-    """Returns what reads a checkpoint; None if transformers does. Raises UserError if its package is not installed."""
+def reader_named(checkpoint: Path | str) -> str:
+    """Returns the name of the reader that reads a checkpoint; "" if none does. One that fails on it is left out, and told."""
     for name, reader in readers().items():
         try:
             if reader.reads(Path(checkpoint)):
-                return reader
+                return name
         except UserError:
             raise
         except Exception as error:  # whatever goes wrong in a package of others
             say(f"The reader {name!r} fails on {checkpoint}, and is left out ({error!r}).", error=True)
+    return ""
+
+
+def reader_of(checkpoint: Path | str) -> Reader | None:
+    """Returns what reads a checkpoint; None if transformers does. Raises UserError if its package is not installed."""
+    if name := reader_named(checkpoint):
+        return readers()[name]
     if is_fairseq(checkpoint):
         _refuse_without_package(f"checkpoint {checkpoint}")
     return None

@@ -283,8 +283,7 @@ def state_of(settings: Model, commit: Commit) -> str:
 def hash_once(settings: Model, commit: Commit, model: PreTrainedModel, state: str) -> str:
     """Returns the hash of a model's weights: the noted one for the state of its files, else computed and noted.
 
-    A note only saves time: nothing is said if it cannot be read or written. `state`: `state_of` before the model was
-    loaded.
+    A note only saves time: nothing is said if it cannot be read or written. `state`: `state_of` before the model was loaded.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     note = cache / "ffkv" / "weights" / state

@@ -41,8 +41,7 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
     feed-forward layer, or the residual stream is not one vector per token.
     """
     modules = dict(model.named_modules())
-    candidates = candidates_of(model, modules, second_matrix)
-    shapes, executed = _run(modules, candidates, model, ids)
+    shapes, executed = _run(modules, candidates_of(model, modules, second_matrix), model, ids)
     found = []
     for (block, repeat), ran in executed.items():
         width = shapes[block][-1]

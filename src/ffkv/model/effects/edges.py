@@ -195,8 +195,7 @@ def _adds(model: nn.Module, name: str, width: int) -> Tensor:
     """What a first matrix returns for zero [memory]."""
     module = model.get_submodule(name)
     with torch.no_grad(), in_float32(module):
-        like = next(module.parameters())
-        return known_state(module(like.new_zeros(1, width)))[0].double().cpu()
+        return known_state(module(next(module.parameters()).new_zeros(1, width)))[0].double().cpu()
 
 
 def _direct(

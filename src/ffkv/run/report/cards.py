@@ -46,8 +46,7 @@ class Card:
     def patterns(self) -> list[Any]:
         """The most frequent patterns, as in `Memory.patterns`, a row each: family, label, prefixes, ranks.
 
-        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by
-        chance).
+        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by chance).
         """
         found = (self.memory.patterns if self.sought is None else self.sought).head(PATTERNS_PER_CARD)
         if found.empty:

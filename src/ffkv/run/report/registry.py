@@ -38,13 +38,14 @@ FIGURES = {
 def load_section(name: str) -> "Section":
     """Loads the section of a branch, or of the run itself ("run")."""
     if name in doors.entries("branches") and name in BRANCHES:
-        return doors.load("branches", name, BRANCHES[name].section)
+        return doors.load("branches", name, BRANCHES[name].section, "ffkv.run.report.section:Section")
     return load(BRANCHES[name].section if name in BRANCHES else OF_RUN)
 
 
 def load_figure(name: str) -> "Figure":
     """Loads a figure of the list."""
-    return load_section(FIGURES[name].section).figures[name]
+    with doors.inside("branches", FIGURES[name].section):
+        return load_section(FIGURES[name].section).figures[name]
 
 
 def branches_of(run: "Run") -> list[Branch]:

@@ -14,6 +14,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.base.doors import inside
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_dir
 from ffkv.base.settings import EMBEDDED
@@ -153,12 +154,12 @@ def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[
     exhibits = {}
     with drawing.look():
         for name in (name for name in FIGURES if only in ("", FIGURES[name].section) and has_figure(run, name)):
-            figure = load_figure(name)
-            heading, words = heading_of(name), figure.caption(run)
-            drawn, beside = draw_beside(run, name, control)
-            if beside is not None:
-                its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
-                words = replace(words, more=f"{words.more} {its}".lstrip())
+            figure, heading = load_figure(name), heading_of(name)
+            with inside("branches", FIGURES[name].section):
+                words, (drawn, beside) = figure.caption(run), draw_beside(run, name, control)
+                if beside is not None:
+                    its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
+                    words = replace(words, more=f"{words.more} {its}".lstrip())
             element = svg.write_svg(drawn, name, heading, words.description)
             more = [table for table in figure.more_tables if table in run.tables]
             tables = [data_table(run, table) for table in [*figure.tables, *more]]
@@ -184,7 +185,8 @@ def heading_of(name: str) -> str:
 def arrange(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
     """Returns the section of a branch: the branch, its figures, and the tables before and after."""
     section, drawn = load_section(branch.name), of_section(branch.name, exhibits)
-    return {"branch": branch, "exhibits": drawn, "before": section.before(run), "after": section.after(run)}
+    with inside("branches", branch.name):
+        return {"branch": branch, "exhibits": drawn, "before": section.before(run), "after": section.after(run)}
 
 
 def summary(run: Run, control: Run | None = None) -> list[tuple[str, str, str]]:
@@ -192,14 +194,18 @@ def summary(run: Run, control: Run | None = None) -> list[tuple[str, str, str]]:
     measured = []
     for branch in branches_of(run):
         tell = load_section(branch.name).numbers
-        its = tell(control) if control is not None and branch in branches_of(control) else {}
-        measured += [(what, own, its.get(what) or "–") for what, own in tell(run).items() if own]
+        with inside("branches", branch.name):
+            its = tell(control) if control is not None and branch in branches_of(control) else {}
+            measured += [(what, own, its.get(what) or "–") for what, own in tell(run).items() if own]
     return measured
 
 
 def told(run: Run, control: Run | None = None) -> list[str]:
     """Returns what the summary says in sentences, in the order of the branches; and what the run is compared with."""
-    said = [said for branch in branches_of(run) for said in load_section(branch.name).summary(run, control)]
+    said = []
+    for branch in branches_of(run):
+        with inside("branches", branch.name):
+            said += load_section(branch.name).summary(run, control)
     if control is None:
         return [*said, note(__package__, "uncompared", run=run)]
     name = short_name(control)

@@ -58,8 +58,7 @@ def collect(run: Run, name: str, memories: str | Iterable[str], *, remove: bool 
         memories: their names, as in `coefficients`.
         remove: whether they are taken out. Those that are not in the list stay out.
     Raises:
-        UserError: the name cannot be one; there is no such memory, or no such list to take it out of; or the folder
-            cannot be written.
+        UserError: the name cannot be one; no such memory, or no such list to take it out of; or the folder cannot be written.
     Examples:
         >>> run = ffkv.open("results/tiny")
         >>> ffkv.collect(run, "starred", "L1.17")

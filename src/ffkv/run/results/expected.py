@@ -2,19 +2,20 @@
 
 import contextlib
 import functools
+import json
 import re
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from ffkv.base.doors import load_all
+from ffkv.base.doors import entries, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table
 from ffkv.base.files.stored import Foreign, unreadable, verify_sum
-from ffkv.base.lookup import exists, find, parse_json, read_bytes
+from ffkv.base.lookup import exists, find, is_dir, parse_json, read_bytes
 from ffkv.base.settings.messages import sentences
+from ffkv.base.terminal import say
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import EMBEDDED, Settings
 from ffkv.run import annotation_tables
@@ -45,7 +46,8 @@ def table_of(name: str) -> Table | None:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults.
+    """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults. A section that this ffkv
+    does not know is left out, and told, if the run has a folder of its name: it is of a branch, which nothing else needs.
 
     Raises UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
     """
@@ -53,11 +55,17 @@ def read_settings(folder: Path) -> Settings:
     verify_sum(path)
     try:
         text = read_bytes(path)
-        if not isinstance(parse_json(text), dict):
+        if not isinstance(read := parse_json(text), dict):
             raise ValueError("it is no mapping of settings")
-        return Settings.of_file(text)
+        strange = [name for name in read.keys() - Settings.model_fields.keys() if is_dir(folder / name)]
+        for name in strange:
+            _say_left_out(folder / name)
+            del read[name]
+        return Settings.of_file(json.dumps(read) if strange else text)
     except FileNotFoundError as error:
-        runs = ", ".join(map(str, islice(_runs_in(folder), 10)))
+        runs = ""
+        with contextlib.suppress(UserError, OSError):  # what may not be looked at gives no hint
+            runs = ", ".join(islice((str(each) for each in find(folder, "*") if exists(each / "settings.json")), 10))
         named = f"{folder} has these runs: {runs}. Name one"
         which = named if runs else "Name the folder of a finished run, such as results/demo"
         raise UserError(f"{path} does not exist. {which}.") from error
@@ -71,13 +79,9 @@ def read_settings(folder: Path) -> Settings:
     )
 
 
-def _runs_in(folder: Path) -> Iterator[Path]:
-    """Yields the runs in a folder of runs. What may not be looked at is passed over: it is a hint alone."""
-    with contextlib.suppress(UserError, OSError):
-        for each in find(folder, "*"):
-            with contextlib.suppress(UserError, OSError):
-                if exists(each / "settings.json"):
-                    yield each
+@functools.cache
+def _say_left_out(folder: Path) -> None:
+    say(f"{folder} is left out: its branch is of a package that is not installed or broken.", error=True)
 
 
 def expected_files(settings: Settings) -> list[str]:
@@ -96,11 +100,12 @@ def unmeasured(folder: Path, settings: Settings) -> dict[str, list[str]]:
     """
     from ffkv.base.files import tables  # needs pandas, which rules do without
 
+    own = Settings.model_fields.keys() - entries("branches").keys()  # a package of others may have come after the run
     applying = {name for name, branch in BRANCHES.items() if branch.applies is None or branch.applies(settings)}
     found: dict[str, list[str]] = {name: [] for name in BRANCHES if name in applying and not settings.knows(name)}
     for path in expected_files(settings):
         known, there = table_of(path), exists(folder / path)
-        if known and known.since and not there and not all(map(settings.knows, Settings.model_fields)):
+        if known and known.since and not there and not all(map(settings.knows, own)):
             found[path] = []
         if known and there and (later := [column.name for column in known.columns if column.since]):
             columns = tables.read_names(folder / path)

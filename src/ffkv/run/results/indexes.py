@@ -104,8 +104,7 @@ def trigger_places(files: RunFiles) -> TriggerPlaces:
 
 @Index
 def trigger_patterns(files: RunFiles) -> pd.DataFrame:
-    """Returns the patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat
-    arrays.
+    """Returns the patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays.
 
     They are in the order of the memories; of one memory, those in the most trigger examples come first.
     """

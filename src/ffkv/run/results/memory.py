@@ -32,8 +32,7 @@ class Memory:
     """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
 
     Only the rows of this memory are read, when they are asked for. Tables that are attributes are kept as long as this
-    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or
-    corpus.
+    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
 
     Attributes:
         layer: the layer, from 0.
@@ -110,8 +109,7 @@ class Memory:
     def reads(self) -> pd.DataFrame:
         """The tokens whose embeddings excite the memory most strongly, the strongest first (docs/translation.md).
 
-        There are no rows if the run did not measure it (setting `translation.reading_texts`), or if the factors of the memory are not
-        known.
+        No rows if the run did not measure it (setting `translation.reading_texts`), or the factors of the memory are not known.
         """
         if not indexes.has_read_tokens(self.run.files):
             return pd.DataFrame(columns=["factor", "token", "id", "auc", "permuted_auc"])
@@ -121,8 +119,7 @@ class Memory:
         return found[names].rename(columns={"tokens": "id"}).reset_index(drop=True)
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
-        """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient
-        promotes them.
+        """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient promotes them.
 
         Columns and errors are those of `promotes`.
         """
@@ -130,8 +127,7 @@ class Memory:
 
     @with_columns
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
-        """Returns the memories of the run that are most similar to this one, the most similar first, one row per
-        memory.
+        """Returns the memories of the run that are most similar to this one, the most similar first, one row per memory.
 
         Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm
         in front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.

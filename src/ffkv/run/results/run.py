@@ -45,8 +45,7 @@ def open(
         path: the run's folder, `results/<run>`.
         keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when
             it is opened; else at each reading.
-        trust_remote_code: whether you allow the Python code that the checkpoint brings, if the model needs it. No file of the
-            run allows it.
+        trust_remote_code: whether you allow the Python code of the checkpoint, if the model needs it. No file of the run allows it.
         annotations: the folder of the run's annotations; None for `annotations/<run>`, beside `results`, or the folder that
             the setting `annotation.folder` names there.
     Raises:

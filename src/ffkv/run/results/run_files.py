@@ -345,10 +345,11 @@ class RunFiles:
         return checked(self.folder / name, f"{name}/0.parquet", tables.read_all(paths, identity))
 
     def _identity_of(self, name: str) -> dict[str, Any]:
-        split = split_of(name) if isinstance(name, str) else None
-        if split is None:
-            raise unknown("table", name, [*SPLIT_OF])
-        return self.identity(split)
+        if f"{name}/{{group}}.parquet" not in TABLES:
+            raise unknown(
+                "table", name, [str(Path(path).parent) for path in TABLES if path.endswith("/{group}.parquet")]
+            )
+        return self.identity(split) if (split := split_of(name)) else dict(self.anatomy.identity)
 
     def layer_group(self, layer: int) -> int:
         """Returns the number of the layer group that a layer belongs to."""

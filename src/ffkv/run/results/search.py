@@ -243,8 +243,7 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
 def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
     """Finds the memories that are candidates of a behaviour, see `indexes.candidates`.
 
-    Returns one row per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see
-    `Run.memories`.
+    Returns per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see `Run.memories`.
     """
     columns = {"effect": "effect", "effect_q": "q", "screen_estimate": "screen", "estimate": "contrast"}
     return indexes.candidates(files, behaviour)[["row", *columns]].rename(

@@ -265,8 +265,7 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
 def _compare(following: Tensor, before: Tensor, *changed: Tensor) -> dict[str, np.ndarray]:
     """Returns the columns of `predict` about some tokens, with ids in place of texts, from logits [token, vocabulary].
 
-    `following`: ids of the tokens that follow; `NONE` where none does [token]. `changed`: the logits with the changes, if
-    there are any.
+    `following`: ids of the next tokens; `NONE` where there is none [token]. `changed`: the logits with the changes, if there are any.
     """
     columns: dict[str, Tensor] = {}
     following = following.to(before.device)[:, None]

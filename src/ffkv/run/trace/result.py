@@ -52,8 +52,7 @@ class Trace:
         changes: the memories that were changed, by name, with the factor of their coefficient: {"L3.17": 0.0}.
         everywhere: whether they were changed at every token; else at the chosen token only.
         tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary),
-            text (what it covers of the prompt), beginning (whether it stands in front of every text, and is not a token
-            of the prompt).
+            text (what it covers of the prompt), beginning (whether it stands in front of every text, and is no token of the prompt).
         predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit
             first. Columns: position, layer, point ("residual", "ffn", "output"), rank, token_id, token, probability.
         final: the model's prediction at the chosen position: its top tokens, and the chosen token. Columns: rank
@@ -78,8 +77,7 @@ class Trace:
         sums: the largest relative deviations of the sums, one row per layer. Columns: layer, memories (of Σ m_i v_i +
             b, times the factor, from y, at the chosen position), residual (of r + y from o, at all positions; r is the
             block output of a second run of the block without the FF layer).
-        logits_deviation: the largest relative deviation of head(last vector) from the model's own logits on this
-            prompt.
+        logits_deviation: the largest relative deviation of head(last vector) from the model's own logits on this prompt.
         deviation: the largest of all these deviations.
         effect: the model's prediction at the chosen position before and after the changes: the top tokens of both, and
             the chosen token, the most probable one before the changes first. None without changes. Columns: token_id,
