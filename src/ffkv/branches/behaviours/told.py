@@ -92,8 +92,9 @@ def caption_layers(run: Run) -> Caption:
     own = _caption(tell_candidates, "layers", "Points by layer and effect, a panel per behaviour.")(run)
     # No test is counted if no effect was measured.
     tests = {each: int(candidates(run, each)[0]["effect"].notna().sum()) for each in asked(run)["behaviour"]}
-    floors = [tell_floor(count, run.settings.behaviours[each].controls) for each, count in tests.items()]
-    return replace(own, shows=" ".join(filter(None, [own.shows, *floors])))
+    floors = {each: tell_floor(count, run.settings.behaviours[each].controls) for each, count in tests.items()}
+    of = {each: f"{each}: {floor}" if len(floors) > 1 else floor for each, floor in floors.items() if floor}
+    return replace(own, shows=" ".join([own.shows, *of.values()]))
 
 
 def _tell_sets(run: Run, name: str) -> str:
