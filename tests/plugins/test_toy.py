@@ -404,6 +404,49 @@ def test_rules_that_cannot_be_read_are_told_with_their_package(own, tmp_path, th
     assert f"{tmp_path}/site/ffkv_toy/rules.smk" in said and told in said
 
 
+FILES = '''
+
+    weights: str = ""
+    """File with weights."""
+
+
+def weight_files(settings: Lengths, read: bool = False) -> list[str]:
+    if read and settings.weights == "damaged.txt":
+        raise UserError("damaged.txt is damaged.")
+    return [settings.weights] if len(settings.weights) != 1 else [][0]
+'''
+
+
+@pytest.mark.workflow
+def test_files_that_its_settings_name_are_looked_for_and_read_by_its_rule(own, tmp_path):
+    edit(tmp_path, "branch.py", "section=", 'local_files="ffkv_toy.settings:weight_files",\n    section=')
+    edit(
+        tmp_path,
+        "settings.py",
+        "\nfrom ffkv.base.settings",
+        "\nfrom ffkv.base.errors import UserError\nfrom ffkv.base.settings",
+    )
+    with (tmp_path / "site/ffkv_toy/settings.py").open("a") as file:
+        file.write(FILES)
+    edit(tmp_path, "rules.smk", "    input:\n", '    input:\n        runs.files("lengths"),\n')
+    edit(tmp_path, "rules.smk", "    params:\n", '    params:\n        content=runs.content("lengths"),\n')
+    for name in ("damaged.txt", "weights.txt"):
+        (tmp_path / name).write_text("1 2")
+    for name, told in (
+        ("damaged.txt", "damaged.txt is damaged."),
+        ("w", "ffkv_toy.settings:weight_files fails, which finds files of the branch lengths: IndexError("),
+        ("weights.txt", ""),
+    ):
+        file = settings_file(tmp_path, lengths={"weights": name})
+        checked = ffkv(own, "settings", str(file), folder=tmp_path)
+        done = snakemake(tmp_path, file, "-n", environment=own)
+        assert bool(checked.returncode) == bool(done.returncode) == bool(told), done.stderr
+        assert told in checked.stderr and told in done.stderr and "Traceback" not in checked.stderr + done.stderr
+    (tmp_path / "weights.txt").unlink()
+    done = snakemake(tmp_path, file, "-n", environment=own)
+    assert "Missing input files for rule lengths_summarize" in done.stdout + done.stderr
+
+
 def test_a_reader_that_fails_is_left_out_where_the_code_of_a_run_counts(own, tmp_path):
     edit(tmp_path, "linked.py", "lambda folder: (", "lambda folder: 1 / 0 and (")
     assert python(own, BESIDE % (str(tmp_path), "theirs/text")) == "['', '']"

@@ -17,7 +17,6 @@ from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
-from ffkv.branches.branch import load
 from ffkv.branches.registry import BRANCHES, BROKEN
 from ffkv.corpus.sources import source_files
 from ffkv.model.checkpoint.checks import check_checkpoint
@@ -155,9 +154,9 @@ def check_inputs():
                 source_files(settings.corpus, job.wildcards.split)
             reads_files = "content" in job.rule.params.keys()
             for branch in BRANCHES.values() if reads_files else ():
-                if job.rule.name in branch.rules and branch.local_files:
+                if job.rule.name in branch.rules:
                     for its in branch.sections(settings, dict(job.wildcards.items())):
-                        load(branch.local_files)(its, read=True)
+                        branch.find_files(its, read=True)
             if job.rule.name in ("model", "unpack") and not (
                 job.input.get("trained") or job.input.get("unpacked")
             ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table, always
 from ffkv.base.steps import File, Step
 
@@ -53,8 +54,8 @@ class Branch:
     samples: Mapping[str, int] = field(default_factory=dict)
     # the settings that a control has in place of those of its run
     of_control: Mapping[str, Any] = field(default_factory=dict)
-    # "module:function" of what returns the local files that a section of its settings names; with `read=True` it raises UserError if a
-    # step cannot read them. "" if it names none. Rules take them by `runs.files(<branch>)` and `content=runs.content(<branch>)`
+    # "module:function" of what returns those local files that a section of its settings names and that are there. It takes the section, and
+    # `read`: then it raises UserError if a step could not read them. Rules take them by `runs.files` and `runs.content` of the branch's name
     local_files: str = ""
     # whether a run with such settings has the branch; None: every run has it
     applies: "Callable[[Settings], bool] | None" = None
@@ -93,6 +94,17 @@ class Branch:
             return [own] if self.settings else []
         wanted = [parts[part] for part in NAMED if NAMED[part] == self.name and part in parts]
         return [own[name] for name in wanted or own]
+
+    def find_files(self, section: Any, read: bool = False) -> list[str]:
+        """Returns the files of `local_files`. Raises UserError, also for whatever else goes wrong in it."""
+        try:
+            return load(self.local_files)(section, read) if self.local_files else []
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{self.local_files} fails, which finds files of the branch {self.name}: {error!r}."
+            ) from error
 
     @property
     def writes(self) -> list[Table | File]:

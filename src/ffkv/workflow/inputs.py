@@ -16,7 +16,6 @@ from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.lookup import exists, files_in, is_file, read_json
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED
-from ffkv.branches.branch import load as load_named
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
 from ffkv.corpus.sources import check_files, find_files
@@ -77,8 +76,7 @@ def unreadable_inputs(settings: Settings) -> list[str]:
     checks: list[Callable] = [partial(check_files, settings.corpus, split) for split in splits]
     checks += [partial(find_files, settings.embedded.text)] if settings.model.checkpoint == EMBEDDED else []
     for branch in BRANCHES.values():
-        own = branch.sections(settings) if branch.local_files else []
-        checks += [partial(load_named(branch.local_files), its, read=True) for its in own]
+        checks += [partial(branch.find_files, its, read=True) for its in branch.sections(settings)]
     folder = settings.dictionary.located().path
     problems = [f"There is no {folder}. Set dictionary.path to another folder."] * bool(folder and not exists(folder))
     for check in checks:

@@ -16,7 +16,7 @@ from ffkv.base.doors import entries
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.options import command_line
-from ffkv.branches.branch import NAMED, load, parts_of, paths
+from ffkv.branches.branch import NAMED, parts_of, paths
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import AUTO, EMBEDDED, NONE, Corpus, Settings
 from ffkv.corpus.sources import source_files
@@ -205,8 +205,8 @@ class Runs:
         """
 
         def of_branch(settings: Settings, job: Wildcards) -> list[str]:
-            sections = BRANCHES[what].sections(settings, dict(job.items()))
-            return [file for its in sections for file in load(BRANCHES[what].local_files)(its)]
+            branch = BRANCHES[what]
+            return [file for its in branch.sections(settings, dict(job.items())) for file in branch.find_files(its)]
 
         find: Callable[[Settings, Wildcards], list[str]] = {
             "checkpoint": lambda settings, job: (
