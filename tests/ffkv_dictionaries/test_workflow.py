@@ -14,6 +14,7 @@ from ffkv.run.export.settings import Export
 from ffkv.run.export.step import export
 from ffkv_comparison.comparison_file import read_comparison
 from ffkv_comparison.page import cost_tables
+from ffkv_dictionaries.reconstruction import measure
 from ffkv_explorer.shelf import open_shelf
 from tests.ffkv_dictionaries.conftest import of_layer
 from tests.ffkv_dictionaries.test_layer import noisy
@@ -120,10 +121,25 @@ def test_a_layer_as_its_own_dictionary_gives_every_table(runs):
                 assert found[column].astype(str).tolist() == expected[column].astype(str).tolist(), (name, column)
     made = same["reconstruction/reconstruction.csv"]
     assert made["unexplained"].max() < 1e-10
-    assert made["recovered"].tolist() == pytest.approx([1, 1], abs=1e-5)
+    helps = made["loss_without"] > made["loss"]  # of random weights, not every layer does
+    assert made["recovered"].tolist() == pytest.approx(np.where(helps, 1, np.nan), abs=1e-5, nan_ok=True)
+    assert helps.any()
     assert made["loss_dictionary"].tolist() == pytest.approx(made["loss"].tolist(), rel=1e-5)
     assert made["ffn_dictionary"].tolist() == [1, 1]
     assert made["prefixes"].between(45, 90).all()  # every sixth token of some 500
+
+
+def test_nothing_is_recovered_of_a_layer_that_raises_the_loss(runs, monkeypatch):
+    told, run = measure._losses, ffkv.open(runs / "results/other")
+
+    def of_a_harmful_layer(*args) -> dict:
+        losses = told(*args)
+        return losses | {(1, "y"): 0.9 * losses[-1, ""], (1, "e"): 1.2 * losses[-1, ""]}
+
+    monkeypatch.setattr(measure, "_losses", of_a_harmful_layer)
+    (row,) = ffkv.step("reconstruction measure", run).to_dict("records")
+    assert row["loss_without"] < row["loss"] < row["loss_dictionary"]
+    assert np.isnan(row["recovered"])  # (0.9 - 1.2) / (0.9 - 1): three times of what the layer does
 
 
 def test_what_is_left_is_told(runs, models):

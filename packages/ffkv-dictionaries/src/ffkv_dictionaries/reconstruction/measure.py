@@ -87,7 +87,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
         loss, only, without = (
             losses[place] / predicted for place in ((-1, ""), (layer.index, "e"), (layer.index, "y"))
         )
-        recovered = (without - only) / (without - loss) if without != loss else np.nan
+        recovered = (without - only) / (without - loss) if without > loss else np.nan
         told = {"loss": loss, "loss_dictionary": only, "loss_without": without, "recovered": recovered}
         summed = sums[layer.index]
         of_units = _predictions(head, summed, layer)

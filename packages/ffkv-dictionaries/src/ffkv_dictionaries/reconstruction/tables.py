@@ -19,7 +19,10 @@ LAYERS = table(
     number("loss", "mean loss of the model, in nats per token", lowest=0),
     number("loss_dictionary", "the same if the layer writes what the dictionary makes, without what is left", lowest=0),
     number("loss_without", "the same if the layer writes nothing", lowest=0),
-    number("recovered", "(loss_without - loss_dictionary) / (loss_without - loss); 1 if the loss stays as it is"),
+    number(
+        "recovered",
+        "(loss_without - loss_dictionary) / (loss_without - loss); 1 if the loss stays as it is; empty if it is no larger without the output",
+    ),
     count("prefixes", "number of tokens at which predictions were read"),
     share(
         "ffn_dictionary",
