@@ -33,7 +33,7 @@ def few_documents():
 
 @pytest.fixture(autouse=True)
 def small_corpus(few_documents, monkeypatch):
-    monkeypatch.setattr("ffkv_embedded.python_docs.documents", lambda: iter(few_documents))
+    monkeypatch.setattr("ffkv_embedded.python_docs.documents", lambda every=1: iter(few_documents))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(few_documents, checkpoint):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffkv_embedded.python_docs.documents", lambda: iter(few_documents))
+        patch.setattr("ffkv_embedded.python_docs.documents", lambda every=1: iter(few_documents))
         return training.train(TINY, Corpus(), 0, checkpoint)
 
 

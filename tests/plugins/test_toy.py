@@ -404,7 +404,7 @@ def test_rules_that_cannot_be_read_are_told_with_their_package(own, tmp_path, th
     assert f"{tmp_path}/site/ffkv_toy/rules.smk" in said and told in said
 
 
-FILES = '''
+WEIGHTS = '''
 
     weights: str = ""
     """File with weights."""
@@ -427,7 +427,7 @@ def test_files_that_its_settings_name_are_looked_for_and_read_by_its_rule(own, t
         "\nfrom ffkv.base.errors import UserError\nfrom ffkv.base.settings",
     )
     with (tmp_path / "site/ffkv_toy/settings.py").open("a") as file:
-        file.write(FILES)
+        file.write(WEIGHTS)
     edit(tmp_path, "rules.smk", "    input:\n", '    input:\n        runs.files("lengths"),\n')
     edit(tmp_path, "rules.smk", "    params:\n", '    params:\n        content=runs.content("lengths"),\n')
     for name in ("damaged.txt", "weights.txt"):

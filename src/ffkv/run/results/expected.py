@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import re
-from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -63,10 +62,12 @@ def read_settings(folder: Path) -> Settings:
             del read[name]
         return Settings.of_file(json.dumps(read) if strange else text)
     except FileNotFoundError as error:
-        runs = ""
+        runs: list[str] = []
         with contextlib.suppress(UserError, OSError):  # what may not be looked at gives no hint
-            runs = ", ".join(islice((str(each) for each in find(folder, "*") if exists(each / "settings.json")), 10))
-        named = f"{folder} has these runs: {runs}. Name one"
+            for each in find(folder, "*"):
+                with contextlib.suppress(UserError, OSError):
+                    runs += [str(each)] * exists(each / "settings.json")
+        named = f"{folder} has these runs: {', '.join(runs[:10])}. Name one"
         which = named if runs else "Name the folder of a finished run, such as results/demo"
         raise UserError(f"{path} does not exist. {which}.") from error
     except ValidationError as error:
