@@ -220,7 +220,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     Returns:
         The files of the sheets, then the CSV files.
     Raises:
-        UserError: another sheet has this name; neither keys nor changes are asked for; the run has none; or there is no such memory.
+        UserError: another sheet has this name; no keys or changes are asked for; the run has none to judge; or no such memory.
     Examples:
         >>> design = ffkv_annotation.Sheets(annotators=["anna"], per_layer=1, changes=1)
         >>> paths = ffkv_annotation.make_sheets(ffkv.open("results/tiny"), "annotations/tiny", design)

@@ -158,7 +158,7 @@ class PassState:
     def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
         """Adds the coefficients of one layer on one batch, which is on the layer's device.
 
-        `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, as m; None if the layer has no gates.
+        `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, of the shape of m; None without gates.
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
         tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]

@@ -128,14 +128,17 @@ def inside(door: str, name: str) -> Iterator[None]:
         raise
 
 
+def noted(error: BaseException) -> list[str]:
+    """Returns the packages that `inside` noted on an error. Other notes are passed over, such as the traceback of another process."""
+    return [note.removeprefix(INSIDE) for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]
+
+
 def culprit(error: BaseException) -> str:
     """Returns name and version of the package of others inside of which an error was raised, or whose code was running; else ""."""
-    noted = [note.removeprefix(INSIDE) for note in getattr(error, "__notes__", ()) if note.startswith(INSIDE)]
-    running = {
-        str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
-    }
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    running = {str(frame.f_globals.get("__name__")).split(".")[0] for frame in frames}
     others = (entry for door in DOORS for entry in entries(door).values() if not is_own(entry))
-    return next(iter([*noted, *(package_of(entry) for entry in others if _top(entry) in running)]), "")
+    return next(iter([*noted(error), *(package_of(entry) for entry in others if _top(entry) in running)]), "")
 
 
 def _top(entry: EntryPoint) -> str:

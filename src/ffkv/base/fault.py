@@ -18,7 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import ffkv
-from ffkv.base.doors import culprit
+from ffkv.base.doors import INSIDE, culprit, noted
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import DENIED, exists, is_dir, is_file
 from ffkv.base.terminal import say
@@ -209,7 +209,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     reason = " ".join(str(error).split())[:300]
     if isinstance(error, UserError):
-        return " ".join([str(error), *(f"({note}.)" for note in getattr(error, "__notes__", ()))]), 2
+        return " ".join([str(error), *(f"({INSIDE}{package}.)" for package in noted(error))]), 2
     if lacks_space(error):
         place = Path(tempfile.gettempdir())
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2

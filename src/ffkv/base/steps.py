@@ -94,7 +94,7 @@ class Part:
     def of(self, total: int) -> range:
         """Returns the numbers of 0..total-1 that belong to this part.
 
-        Parts are contiguous and as even as possible. Some are empty if there are more parts than numbers. Raises UserError for another part.
+        Parts are contiguous, as even as can be; with more parts than numbers some are empty. Raises UserError if there is no such part.
         """
         if not 0 <= self.index < self.count:
             raise UserError(f"There is no part {self.index} of {self.count}: parts count from 0.")

@@ -102,9 +102,7 @@ class Branch:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(
-                f"{self.local_files} fails, which finds files of the branch {self.name}: {error!r}."
-            ) from error
+            raise UserError(f"{self.local_files}, which finds files of {self.name}, fails: {error!r}.") from error
 
     @property
     def writes(self) -> list[Table | File]:

@@ -48,7 +48,7 @@ def step(
     Args:
         name: the branch and the step, as in the command: "refinement measure" for `ffkv refinement measure`.
         run: a finished run, or its folder.
-        group, shard, behaviour, concept: the part of the run, for a step on one of them. Left out if the run has one only.
+        group, shard, behaviour, concept: the part of the run, for a step on one of them. It may be left out if the run has one only.
         work: the device and the batches; by default those of the run's settings. Its part is not used.
         files: other files in the place of those of the run, by the names of the command's options: `{"triggers": path}`.
         settings: `seed`, and sections that the step takes, by their names; by default those of the run.

@@ -73,7 +73,7 @@ def refuse_living(folder: Path, insist: bool = False) -> None:
 def slurm_jobs(folder: Path) -> list[Job]:
     """Returns the SLURM jobs of this workflow that were submitted from the folder and have not ended.
 
-    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself. Raises UserError if it is silent.
+    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself. Raises UserError without its answer.
     """
     owner = _owner(folder)
     local = (owner is None or owner.local) and not exists(folder / SLURM_LOGS)

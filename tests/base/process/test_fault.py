@@ -11,6 +11,8 @@ from support import refused
 
 from ffkv import cli
 from ffkv.base import fault
+from ffkv.base.doors import INSIDE
+from ffkv.base.errors import UserError
 from ffkv.base.fault import explain, free_memory, is_out_of_memory, out_of_memory, temporary_folders
 from ffkv.base.process import runtime
 from ffkv.model.checkpoint.load import load
@@ -223,3 +225,12 @@ def test_without_a_temporary_folder_the_message_names_the_remedy(monkeypatch):
     monkeypatch.setattr("tempfile._get_default_tempdir", fail)
     with refused("No folder for temporary files can be written .*TMPDIR"):
         fault.temporary_folder()
+
+
+def test_a_sentence_has_no_traceback_of_another_process():
+    """A fork notes its traceback on what it raises; a package of others is noted, too, and told."""
+    error = UserError("The text is malformed.")
+    error.add_note("In another process:\nTraceback (most recent call last): ...")
+    assert explain(error) == ("The text is malformed.", 2)
+    error.add_note(f"{INSIDE}ffkv-toy 1.0")
+    assert explain(error) == ("The text is malformed. (Inside of the package ffkv-toy 1.0.)", 2)

@@ -102,7 +102,7 @@ def read_labels(path: str, settings: Concept) -> Labelled:
     """Reads a file of texts with labels.
 
     Raises:
-        UserError: the file cannot be read or is malformed, with its line; it lacks the field, or two labels; a document is in both halves.
+        UserError: the file cannot be read or is malformed, with its line; it lacks a field; it has not two labels; a document is in both halves.
     """
     names: dict[str, str] = {}
     read: list[tuple[str, str, str, str, str]] = []  # place, text, label, document, split

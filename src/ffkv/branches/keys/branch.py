@@ -20,7 +20,7 @@ def _removal(run: Any) -> float:
     """Returns the operations of token removal.
 
     Prefixes without the last or a middle token are read once if they begin alike. Those without a middle token are read from
-    there on, on average a half; in low precision whole, as rounding hides errors. Those without the first one are read whole.
+    there on, a half on average; in low precision whole: rounding hides whether that is right. Those without the first one, whole.
     """
     layers, train = run.shape.layers, run.text["train"]
     removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)

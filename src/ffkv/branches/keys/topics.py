@@ -289,7 +289,7 @@ def strongest(sums: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
 def find_members(key: PlacedKey, pool: Pool) -> np.ndarray:
     """Finds the prefixes of a key that belong to its topic, as numbers among those of `key` [member].
 
-    A prefix is a member if it is more for the topic than a share of 1 - `CHANCE` of the pool's prefixes of the same length class.
+    A prefix is a member if it speaks more for the topic than a share 1 - `CHANCE` of the pool's prefixes of its length class.
     """
     of_topic = key.scores[:, key.topic]
     threshold = np.empty(len(of_topic))

@@ -346,9 +346,8 @@ class RunFiles:
 
     def _identity_of(self, name: str) -> dict[str, Any]:
         if f"{name}/{{group}}.parquet" not in TABLES:
-            raise unknown(
-                "table", name, [str(Path(path).parent) for path in TABLES if path.endswith("/{group}.parquet")]
-            )
+            known = [str(Path(path).parent) for path in TABLES if path.endswith("/{group}.parquet")]
+            raise unknown("table", name, known)
         return self.identity(split) if (split := split_of(name)) else dict(self.anatomy.identity)
 
     def layer_group(self, layer: int) -> int:
