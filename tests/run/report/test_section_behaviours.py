@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ffkv.base.errors import UserError
@@ -336,6 +337,19 @@ def test_so_many_or_none(having):
         in caption_layers(its).shows
     )
     assert q_values(np.repeat([0.01, 1], [6, 24]), 30).min() <= 0.05 < q_values(np.repeat([0.01, 1], [5, 25]), 30).min()
+
+
+def test_of_several_behaviours_a_floor_of_p_values_names_its_own(run, change):
+    """`other` has enough controls for its candidates, so that the sentence is about `agreement` alone."""
+
+    def both(table, **own):
+        return pd.concat([table.assign(**own), table.assign(**own, behaviour="other")])
+
+    measured = both(run.table("behaviour_memories").query("reach == 'total'").iloc[[0] * 30], effect=1.0, effect_q=1.0)
+    tables = {"behaviours": both(run.table("behaviours"), **TOLD), "behaviour_memories": measured}
+    behaviours = {NAME: {"prompts": "a.jsonl"}, "other": {"prompts": "b.jsonl", "controls": 599}}
+    shows = caption_layers(change({"behaviours": behaviours}, tables=tables)).shows
+    assert " agreement: A p-value is at least 1/100: so 6 or more of them" in shows and shows.count("A p-value") == 1
 
 
 def test_empty_columns_leave_no_nan_on_the_page(having):
