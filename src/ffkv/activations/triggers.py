@@ -160,8 +160,9 @@ class PassState:
 
         `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, of the shape of m; None without gates.
         """
-        statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
-        tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
+        statistics = self.statistics[layer.index]
+        two_sided = bool(self.lowest) and layer.signed
+        tops = [of_layers[layer.index] for of_layers in (self.highest, *[self.lowest] * two_sided)]
         if can_scan(m.device) and tops[0].one_prefix:
             for top, triggers in zip(tops, scan(statistics, batch, m, gate, two_sided)):
                 top.merge(triggers)
