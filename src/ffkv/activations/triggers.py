@@ -21,7 +21,7 @@ from ffkv.activations.resume import STATISTICS, ProgressFile, on_host, resuming
 from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import PLACES, TopT, unpack
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.base.steps import WHOLE, Part
@@ -101,11 +101,8 @@ def can_scan(device: torch.device) -> bool:
 
         nothing[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        say(
-            f"Triton starts no kernel here ({reason}). Operations of torch find triggers, which takes longer.",
-            error=True,
-        )
+        told = "Operations of torch find triggers, which takes longer."
+        say(f"Triton starts no kernel here ({one_line(error, 200)}). {told}", error=True)
         return False
     return True
 
