@@ -148,10 +148,7 @@ def _run(
     def on_batch() -> None:
         for (numbers, layer, quantity, _), found in zip(read, to_host([values for *_, values in read]), strict=True):
             if not np.isfinite(found).all():
-                raise UserError(
-                    f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
-                    " Use model.dtype float32."
-                )
+                raise anatomy.overflow()
             name = names[quantity]
             place = places[name]
             before = () if name in ("m", "end") else (layer.index,)  # the axis of layers, where there is one

@@ -224,10 +224,7 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
     found = on_host(state)
     counted = {name: np.concatenate(found[name]) for name in STATISTICS}
     if not counted.pop("finite").all():
-        raise UserError(
-            f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in"
-            f" {loaded.anatomy.dtype}. Use model.dtype float32."
-        )
+        raise loaded.anatomy.overflow("Memory coefficients")
     fires_negative, minimum = counted.pop("fires_negative"), counted.pop("minimum")
     matrices = [matrix for layer in loaded.anatomy.layers for matrix in layer.second_matrices]
     gated = np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])  # [memory]

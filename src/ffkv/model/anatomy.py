@@ -254,6 +254,11 @@ class Anatomy:
             "dtype": self.dtype,
         }
 
+    def overflow(self, what: str = "States") -> UserError:
+        """Makes the message about numbers of the model that are not finite. `what`: which numbers."""
+        told = f"{what} of {self.checkpoint} are not finite: the model overflows in {self.dtype}."
+        return UserError(f"{told} Use model.dtype float32.")
+
 
 _kind = cache(lambda: TypeAdapter(Anatomy))  # made once, and only if an anatomy is read
 

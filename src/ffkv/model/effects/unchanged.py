@@ -143,13 +143,11 @@ def behind(
     rows = np.array([first[id(past.blocks)] + past.row for past in pasts])
     blocks, index = _joined([*kept.values()]), to_device(rows, str(ids.device))
     for number, block in enumerate(blocks):
-        kept_block = copy.copy(block)
+        own = copy.copy(block)
         count = bisect_right(begins or [0] * len(bases), number)  # prefixes for which the block runs
         if count and not np.array_equal(rows[:count], np.arange(len(block.keys))):
-            kept_block.keys, kept_block.values = (
-                each[index[:count].to(each.device)] for each in (block.keys, block.values)
-            )
-        cache.layers.append(kept_block)
+            own.keys, own.values = (each[index[:count].to(each.device)] for each in (block.keys, block.values))
+        cache.layers.append(own)
     before = to_device(np.array([base.ids.shape[1] - tokens for base in bases]), str(ids.device))[:, None]
     place = torch.arange(blocks[0].keys.shape[2], device=ids.device)
     same = torch.eye(copies, device=ids.device)
@@ -157,7 +155,7 @@ def behind(
     if tokens > 1:
         same = torch.kron(same, torch.ones(tokens, tokens, device=ids.device).tril())
         positions = positions + torch.arange(tokens, device=ids.device).repeat(copies)
-    own = same.bool().expand(len(ids), -1, -1)
-    seen = torch.cat([(place < before)[:, None].expand(-1, ids.shape[1], -1), own], -1)
+    of_copy = same.bool().expand(len(ids), -1, -1)
+    seen = torch.cat([(place < before)[:, None].expand(-1, ids.shape[1], -1), of_copy], -1)
     mask = attention_mask(seen, bases[0].o.dtype)
     return ids, {"attention_mask": mask, "position_ids": positions, "cache": cache}
