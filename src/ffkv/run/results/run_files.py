@@ -342,14 +342,14 @@ class RunFiles:
         Args:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         """
-        self._check_name(name)
-        paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
+        paths = [self.folder / self._part(name, group) for group in range(len(self.layer_groups))]
         return checked(self.folder / name, f"{name}/0.parquet", tables.read_all(paths, self._identity_of(name)))
 
-    def _check_name(self, name: str) -> None:
+    def _part(self, name: str, group: int) -> str:
         if f"{name}/{{group}}.parquet" not in TABLES:
             known = [str(Path(path).parent) for path in TABLES if path.endswith("/{group}.parquet")]
             raise unknown("table", name, known)
+        return f"{name}/{group}.parquet"
 
     def _identity_of(self, name: str) -> dict[str, Any]:
         split = split_of(name)
@@ -361,9 +361,8 @@ class RunFiles:
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
         """Returns the rows of one memory in a large table, `name` as in `details`. Only these are read."""
-        self._check_name(name)
         only = [("layer", "==", layer), ("memory", "==", memory)]
-        return self.file_rows(f"{name}/{self.layer_group(layer)}.parquet", only)
+        return self.file_rows(self._part(name, self.layer_group(layer)), only)
 
     def file_rows(self, name: str, only: Any = None) -> pd.DataFrame:
         """Returns the rows of one file of a large table. `name`: its path below the folder; `only`: see `tables.read`."""
