@@ -124,12 +124,13 @@ def resolve_model(settings: Model) -> Commit:
     """
     settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
-    code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
+    if commit.commit and settings.trust_remote_code:
+        commit = dataclasses.replace(commit, code=_code_elsewhere(commit))
     if not settings.adapter:
-        return dataclasses.replace(commit, code=code)
-    adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
-    of_adapter = adapter.repository, adapter.revision, adapter.commit
-    return Commit("model", commit.repository, commit.revision, commit.commit, code, *of_adapter)
+        return commit
+    own = _resolve_repository("model", settings.adapter, settings.adapter_revision)
+    about = dict[str, Any](adapter=own.repository, adapter_revision=own.revision, adapter_commit=own.commit)
+    return dataclasses.replace(commit, **about)
 
 
 def write_commit(path: Path, commit: Commit) -> None:

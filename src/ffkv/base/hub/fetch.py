@@ -105,10 +105,9 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
 
 
 def _missing(commit: Commit, names: list[str]) -> UserError:
-    some = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else ""
-    which = some or "it was never fetched"
+    some = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
     return UserError(
-        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}."
+        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {some}."
         f" {advise_download(commit.kind, commit.repository, commit.commit)}"
     )
 
