@@ -89,21 +89,15 @@ def _run_side_by_side(
     # All factors in one copy.
     s = {layer.index: seen[layer.index, "s"].to(ids.device) for layer in layers if (layer.index, "s") in seen}
     factors = dict(zip(s, torch.cat([*s.values()], 1).T.tolist(), strict=True)) if s else {}
-    found = [
-        [
-            Unchanged(
-                ids[n : n + 1, :length],
-                seen[layer.index, "m"][n],
-                factors[layer.index][n] if layer.index in factors else 1.0,
-                seen[layer.index, "o"][n, :length],
-                ends[0][n],
-                returns,
-                None,
-            )
+    found = []
+    for layer in layers:
+        m, o = seen[layer.index, "m"], seen[layer.index, "o"]
+        of_rows = factors.get(layer.index, [1.0] * len(rows))
+        of_layer = [
+            Unchanged(ids[n : n + 1, :length], m[n], of_rows[n], o[n, :length], ends[0][n], returns, None)
             for n, length in enumerate(lengths.tolist())
         ]
-        for layer in layers
-    ]
+        found.append(of_layer)
     return found, cache.layers
 
 
