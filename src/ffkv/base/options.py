@@ -145,9 +145,8 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
     section_name = model.__name__.lower()
     chosen = names or tuple(each for each in model.model_fields if f"{section_name}/{each}" not in FOR_READERS)
     of_section = argument or section_name
-    return _with(
-        [_option(model, name) for name in chosen], lambda given: {of_section: _taken(model, chosen, given), **given}
-    )
+    options = [_option(model, name) for name in chosen]
+    return _with(options, lambda given: {of_section: _taken(model, chosen, given), **given})
 
 
 def _taken(model: type[Section], names: Sequence[str], given: dict[str, Any]) -> Section:

@@ -158,9 +158,8 @@ def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:
             if names is None:
                 slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
                 kinds = {name: WHOLE.get(part.get_dtype()[0]) for name, part in slices.items()}
-                return {
-                    name: torch.empty(slices[name].get_shape(), dtype=kinds[name], device="meta") for name in slices
-                }
+                shapes = {name: part.get_shape() for name, part in slices.items()}
+                return {name: torch.empty(shapes[name], dtype=kinds[name], device="meta") for name in slices}
             return {name: opened.get_tensor(name) for name in names & {*opened.keys()}}
     stored = torch.load(file, "cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     return {
