@@ -11,7 +11,7 @@ from ffkv.activations import last_token
 from ffkv.activations.last_token import (
     LEAST_SHARED,
     WIDTH,
-    branches,
+    can_branch,
     for_each_last_token,
     last_coefficients,
     lines_of,
@@ -53,20 +53,20 @@ def test_lines_hold_each_token_of_each_row(rows):
 def test_a_model_that_cannot_read_beginnings_once_is_noticed(load_kind, monkeypatch, kind, longest):
     """Also by a row that is longer than a line of short rows."""
     monkeypatch.setattr(last_token, "LONGEST_LINE", longest)
-    assert not branches(load_kind(kind), np.arange(12))
+    assert not can_branch(load_kind(kind), np.arange(12))
 
 
 def test_a_window_that_is_shorter_than_a_row_is_noticed(load_kind):
     loaded = load_kind("gemma2")
-    assert branches(loaded, np.arange(12))
+    assert can_branch(loaded, np.arange(12))
     loaded.model.config.sliding_window = 6
-    assert not branches(loaded, np.arange(12))
+    assert not can_branch(loaded, np.arange(12))
 
 
 @pytest.mark.parametrize(("kind", "branching"), [(kind, way) for kind in LAYER_KINDS for way in (False, True)])
 def test_rows_are_read_as_if_each_were_run_alone(load_kind, kind, branching):
     loaded = load_kind(kind)
-    assert branches(loaded, np.arange(12))
+    assert can_branch(loaded, np.arange(12))
     sentence = np.random.default_rng(0).integers(0, 50, 12)
     rows = [sentence[:end] for end in (3, 12, 7, 7)] + [np.delete(sentence, at)[:8] for at in (0, 5)] + [sentence[:1]]
     together, alone = {}, {}

@@ -57,20 +57,23 @@ def passes(
     if not len(rows):
         return
     most = min(batch_tokens, max(LONGEST_LINE, 2 * max(map(len, rows)))) if branching else 0
-    its = _lay(rows, most, branching and loaded.device != "cpu")
+    laid = _lay(rows, most, branching and loaded.device != "cpu")
     cut = partial(tight_batches, device=loaded.device) if branching else batches
-    place = np.zeros(len(its.sizes), np.int64)
-    for block in blocks(len(its.sizes), ROWS_PER_SORT):
-        for batch in cut(its.sizes[block.start : block.stop], batch_tokens):
+    place = np.zeros(len(laid.sizes), np.int64)  # of each line in its batch
+    for block in blocks(len(laid.sizes), ROWS_PER_SORT):
+        for batch in cut(laid.sizes[block.start : block.stop], batch_tokens):
             lines = batch + block.start
             place[lines] = np.arange(len(lines))
-            at, sizes = np.arange(its.sizes[lines].max()), its.sizes[lines][:, None]
-            at = np.where(at < sizes, at + its.starts[lines][:, None], -1)
-            several = bool((its.runs[lines] > 1).any())
-            ids, *others = to_device(its.tokens[: 5 if several else 1].take(at, axis=1), loaded.device)
-            numbers = np.flatnonzero(np.isin(its.line, lines))
-            line = its.line[numbers]
-            ends = np.stack([place[line], its.end[numbers] - its.starts[line]])
+            sizes = laid.sizes[lines][:, None]
+            column = np.arange(sizes.max())
+            tokens = np.where(
+                column < sizes, column + laid.starts[lines][:, None], -1
+            )  # -1: padding, the last one of all
+            several = bool((laid.runs[lines] > 1).any())
+            ids, *others = to_device(laid.tokens[: 5 if several else 1].take(tokens, axis=1), loaded.device)
+            numbers = np.flatnonzero(np.isin(laid.line, lines))
+            line = laid.line[numbers]
+            ends = np.stack([place[line], laid.end[numbers] - laid.starts[line]])
             yield Pass(numbers, ends, ids, _see_beginnings(loaded, *others) if several else {})
 
 
@@ -81,7 +84,8 @@ def _lay(rows: Sequence[np.ndarray], most: int, dense: bool) -> Lines:
     group, shared = np.arange(len(longest)), np.zeros(len(longest), np.int64)
     if most:
         group, shared = lines_of([rows[number] for number in longest], most)
-    line, own = group, lengths[longest] - shared  # own: tokens of each run that are its own
+    own = lengths[longest] - shared  # tokens of each run that are its own
+    line = group
     if dense:
         line = side_by_side(np.bincount(group, own).astype(np.int64), min(most, WIDTH))[group]
         order = np.argsort(line, kind="stable")  # runs of a line are neighbours
@@ -89,12 +93,14 @@ def _lay(rows: Sequence[np.ndarray], most: int, dense: bool) -> Lines:
         run_of = np.argsort(order)[run_of]
     before = np.append(0, np.cumsum(own))  # tokens on all lines before each run
     first = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))  # run of each line
-    starts, (_, trunk, of_run) = before[first[:-1]], np.unique(group, return_index=True, return_inverse=True)
+    starts = before[first[:-1]]
+    _, trunk, of_run = np.unique(group, return_index=True, return_inverse=True)
     begin = before[trunk[of_run]]  # of the first run of each one's group
     shift = before[:-1] - shared  # from a position of a run to its place among the tokens
     run = np.repeat(np.arange(len(own)), own)
     ids = np.concatenate([rows[number][n:] for number, n in zip(longest.tolist(), shared.tolist(), strict=True)])
-    seen = np.stack([begin - starts[line], begin - starts[line] + shared])[:, run]
+    begin_on_line = begin - starts[line]
+    seen = np.stack([begin_on_line, begin_on_line + shared])[:, run]
     tokens = np.stack([ids, run, np.arange(len(run)) - shift[run], *seen]).astype(np.int64)
     return Lines(
         np.append(tokens, [[0], [-1], [0], [0], [0]], axis=1),
@@ -121,7 +127,7 @@ def for_each_last_token(
     `quantities`: some of "xmsyoe", see `ffkv.model.tap.tap`. `rows`: token ids, BOS among them, each at least one token long.
     `batch_tokens`: the most tokens per batch, padding included. `on_tensor` is called with the numbers of some rows [row], the
     layer, the quantity and its values [row, d or d_m], and `on_batch` after each batch. `branching`: whether the model reads
-    what rows begin with once, see `branches`.
+    what rows begin with once, see `can_branch`.
     """
 
     def at_ends(numbers: np.ndarray, ends: Callable, layer: Layer, quantity: str, tensor: Tensor) -> None:
@@ -183,11 +189,12 @@ def _see_beginnings(
     return {"attention_mask": attention_mask(seen, dtype), "position_ids": positions}
 
 
-def branches(loaded: LoadedModel, row: np.ndarray) -> bool:
+def can_branch(loaded: LoadedModel, row: np.ndarray) -> bool:
     """Tells whether the model gives the same where it reads once what two rows begin with.
 
     It is tried on a row and on the same row without a token in the middle: o of the last layer. A model whose window is
-    shorter than the row, or that mixes tokens otherwise than by attention, gives something else; so does rounding in low precision.
+    shorter than the row, or that mixes tokens in other ways than by attention, gives something else; so does rounding in
+    low precision.
     """
     row = np.resize(row, max(len(row), 2 * LEAST_SHARED))
     rows, found = [row, np.delete(row, len(row) // 2)], list[Tensor]()

@@ -120,9 +120,9 @@ def save(progress_file: ProgressFile, state: "PassState") -> None:
 def read_progress(
     path: Path, expected: dict[str, Any], record: type, **others: Any
 ) -> tuple[Any, dict[str, Any]] | None:
-    """Returns what an earlier process saved of a pass with this identity, and the file's attributes; None, and why, if nothing is there.
+    """Returns what an earlier process saved of a pass with this identity, and the file's attributes; None if that cannot be used.
 
-    `record`: the dataclass that describes it. `others`: its fields that are no datasets.
+    It says why a file that is there is not used. `record`: the dataclass that describes it. `others`: its fields that are no datasets.
     """
     if not exists(path):
         return None
@@ -161,7 +161,6 @@ def on_host(state: "PassState") -> dict[str, list[np.ndarray]]:
 
 def _tensors(state: "PassState") -> dict[str, list[Tensor]]:
     """Returns every tensor of a state, by field of `SavedState` and by layer."""
-    tops = {"highest": state.highest} | ({"lowest": state.lowest} if state.lowest else {})
-    return {name: [top.best for top in layers] for name, layers in tops.items()} | {
-        name: [getattr(layer, name) for layer in state.statistics] for name in STATISTICS
-    }
+    found = {name: [getattr(layer, name) for layer in state.statistics] for name in STATISTICS}
+    found["highest"] = [top.best for top in state.highest]
+    return found | ({"lowest": [top.best for top in state.lowest]} if state.lowest else {})

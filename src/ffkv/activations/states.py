@@ -46,7 +46,8 @@ def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple
         # Shuffled prefixes are shuffled positions within each sentence. Round n consists of the n-th of each sentence.
         shuffled = order[np.argsort(sentence[order], kind="stable")]
         rounds = np.arange(len(sentence)) - starts[sentence[shuffled]]
-        order = shuffled[np.lexsort((generator.permutation(len(lengths))[sentence[shuffled]], rounds))]
+        turn = generator.permutation(len(lengths))[sentence[shuffled]]
+        order = shuffled[np.lexsort((turn, rounds))]
     chosen = np.sort(order[:count])
     return sentence[chosen].astype(np.int32), position[chosen].astype(np.int32)
 
@@ -70,9 +71,10 @@ def write_shard(
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)
     storage = storage_of(loaded.anatomy, keep, min(batching.block_sentences, len(sample[0])))
-    own = {**attributes, "identity": identity("sampled_prefixes", {**attributes, "batches": batching}, loaded.device)}
+    known = {**attributes, "batches": batching}  # perhaps with half as many tokens as the settings say
+    of_block = {**attributes, "identity": identity("sampled_prefixes", known, loaded.device)}
     files = {block: block_folder(path) / f"{block.start}.h5" for block in work}
-    complete = {block for block in work if _is_complete(files[block], own)}
+    complete = {block for block in work if _is_complete(files[block], of_block)}
     if len(complete) < len(work):
         check_longest(loaded, corpus, batching)
     tokens = {block: int(sample[1][block.start : block.stop].sum()) for block in work}
@@ -81,7 +83,7 @@ def write_shard(
             if block in complete:
                 continue
             sentence, position = (column[block.start : block.stop] for column in sample)
-            write_block(files[block], own, loaded, corpus, sentence, position, storage, batching.tokens)
+            write_block(files[block], of_block, loaded, corpus, sentence, position, storage, batching.tokens)
             bar.update(tokens[block])
     if work:
         write_linked(path, list(files.values()), attributes)
@@ -90,8 +92,8 @@ def write_shard(
             datasets.allocate(file, SampledPrefixes, {**storage.sizes, "prefix": 0}, storage.without)
             file["layer_offset"][...] = loaded.anatomy.layer_offset
     # An earlier pass, with other settings, may have left other blocks.
-    own_files = {*files.values(), *map(sum_path, files.values())}
-    for other in set(find(block_folder(path), "*")) - own_files:
+    written = {*files.values(), *map(sum_path, files.values())}
+    for other in set(find(block_folder(path), "*")) - written:
         remove(other)
 
 
@@ -146,18 +148,18 @@ def _run(
     def on_batch() -> None:
         for (numbers, layer, quantity, _), found in zip(read, to_host([values for *_, values in read]), strict=True):
             if not np.isfinite(found).all():
-                raise UserError(
-                    f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
-                    " Use model.dtype float32."
-                )
-            name, at, first = names[quantity], layer.index, anatomy.layer_offset[layer.index]
+                raise anatomy.overflow()
+            name = names[quantity]
             place = places[name]
-            if isinstance(place, np.ndarray):
-                own = {"m": place[:, first : first + layer.memories], "end": place}.get(name)
-                (place[at] if own is None else own)[numbers] = found[:, 0] if name == "factor" else found
-            else:
-                before, after = {"m": ((), (first,)), "end": ((), (0,)), "factor": ((at,), ())}.get(name, ((at,), (0,)))
+            before = () if name in ("m", "end") else (layer.index,)  # the axis of layers, where there is one
+            first = anatomy.layer_offset[layer.index] if name == "m" else 0  # column at which the rows begin
+            if not isinstance(place, np.ndarray):
+                after = () if name == "factor" else (first,)
                 hdf5.write_rows(place, [(*before, number, *after) for number in numbers.tolist()], found)
+            elif name == "factor":
+                place[layer.index, numbers] = found[:, 0]
+            else:
+                place[*before, numbers, first : first + found.shape[1]] = found
         read.clear()
 
     for_each_last_token(loaded, anatomy.layers, "".join(names), rows, batch_tokens, on_tensor, on_batch=on_batch)

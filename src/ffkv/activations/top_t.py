@@ -161,7 +161,8 @@ class TopT:
         tokens = self._first_tokens(m, peaks)
         values = m.gather(1, tokens[:, None])[:, 0]
         gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
-        self.merge(torch.where(candidates, pack(self._sign * values, places[:, None] + tokens, gates), NOTHING))
+        triggers = pack(self._sign * values, places[:, None] + tokens, gates)
+        self.merge(torch.where(candidates, triggers, NOTHING))
 
     def _first_tokens(self, m: Tensor, peaks: Tensor) -> Tensor:
         """Finds the first token whose coefficient is tied with the peak [sentence, key]; arguments as in `enter`."""

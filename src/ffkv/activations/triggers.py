@@ -21,7 +21,7 @@ from ffkv.activations.resume import STATISTICS, ProgressFile, on_host, resuming
 from ffkv.activations.statistics import Statistics, sums
 from ffkv.activations.top_t import PLACES, TopT, unpack
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.base.steps import WHOLE, Part
@@ -101,11 +101,8 @@ def can_scan(device: torch.device) -> bool:
 
         nothing[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        say(
-            f"Triton starts no kernel here ({reason}). Operations of torch find triggers, which takes longer.",
-            error=True,
-        )
+        told = "Operations of torch find triggers, which takes longer."
+        say(f"Triton starts no kernel here ({one_line(error, 200)}). {told}", error=True)
         return False
     return True
 
@@ -160,8 +157,9 @@ class PassState:
 
         `m`: coefficients [sentence, token, key]. `gate`: whether the gate is positive, of the shape of m; None without gates.
         """
-        statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
-        tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
+        statistics = self.statistics[layer.index]
+        two_sided = bool(self.lowest) and layer.signed
+        tops = [of_layers[layer.index] for of_layers in (self.highest, *[self.lowest] * two_sided)]
         if can_scan(m.device) and tops[0].one_prefix:
             for top, triggers in zip(tops, scan(statistics, batch, m, gate, two_sided)):
                 top.merge(triggers)
@@ -226,10 +224,7 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
     found = on_host(state)
     counted = {name: np.concatenate(found[name]) for name in STATISTICS}
     if not counted.pop("finite").all():
-        raise UserError(
-            f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in"
-            f" {loaded.anatomy.dtype}. Use model.dtype float32."
-        )
+        raise loaded.anatomy.overflow("Memory coefficients")
     fires_negative, minimum = counted.pop("fires_negative"), counted.pop("minimum")
     matrices = [matrix for layer in loaded.anatomy.layers for matrix in layer.second_matrices]
     gated = np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])  # [memory]

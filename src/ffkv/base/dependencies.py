@@ -43,11 +43,14 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     module, name = function.split(":")
     if not (own := _source(module)):
         raise ValueError(f"{module} is neither of ffkv nor of a package behind a door of ffkv, see ffkv.base.doors")
-    by_name = (_folder(package).glob(rest) for package, _, rest in (pattern.partition("/") for pattern in also))
+    by_name: set[Path] = set()
+    for pattern in also:
+        package, _, rest = pattern.partition("/")
+        by_name |= {path for path in _folder(package).glob(rest) if is_file(path)}
     used = _used_by(own, name)
-    found = {own, *(path for paths in by_name for path in paths if is_file(path))}
-    waiting = [*used, *(each for path in found - {own} for each in _imports(path))]
-    found |= {path for path in used if _has_steps(path)}  # `_used_by` has followed what is called there
+    waiting = [*used, *(each for path in by_name - {own} for each in _imports(path))]
+    # `_used_by` has followed what is called in modules of steps.
+    found = {own, *by_name, *(path for path in used if _has_steps(path))}
     while waiting:
         path = waiting.pop()
         if path not in found and _changes_numbers(path):
@@ -106,9 +109,8 @@ def _sources(module: str, names: tuple[str, ...], beside: Path) -> list[Path]:
     """Returns the files that `from module import names` reads, where it stands in the file `beside`; none of other libraries."""
     if (own := _source(module, beside)) is None:
         return []
-    parts = (
-        _source(f"{module.rstrip('.')}.{name}" if module.strip(".") else f"{module}{name}", beside) for name in names
-    )
+    above = f"{module.rstrip('.')}." if module.strip(".") else module
+    parts = (_source(above + name, beside) for name in names)
     return [part if part and is_file(part) else own for part in parts]
 
 

@@ -1,4 +1,4 @@
-"""The error for mistakes that the user of ffkv can correct."""
+"""The error for mistakes that the user of ffkv can correct, and the words of any error."""
 
 from ffkv.base.terminal import plain
 
@@ -18,3 +18,8 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Returns the lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {plain(str(self))}"]
+
+
+def one_line(error: object, most: int = 300) -> str:
+    """Returns the words of an error on one line, at most so many characters; the name of its class if it has none."""
+    return " ".join(str(error).split())[:most] or type(error).__name__

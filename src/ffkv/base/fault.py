@@ -19,7 +19,7 @@ from pathlib import Path
 
 import ffkv
 from ffkv.base.doors import INSIDE, culprit, noted
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.lookup import DENIED, exists, is_dir, is_file
 from ffkv.base.terminal import say
 
@@ -181,8 +181,7 @@ def out_of_memory(error: BaseException, weights: float = 0.0, kind: type[UserErr
 
     `weights`: bytes of the model's weights; 0 if no model is loaded. `kind`: of the error.
     """
-    reason = " ".join(str(error).split())[:300]
-    reason = f" ({reason})" if reason else ""
+    reason = f" ({one_line(error)})" if str(error) else ""
     needed = f" The weights alone take {_gib(weights)}." if weights else ""
     torch = sys.modules.get("torch")
     if type(error).__name__ == "OutOfMemoryError" and torch is not None and torch.cuda.is_available():
@@ -207,7 +206,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     A full disk, a full memory, a GPU that fails and what the system denies are the user's to mend. Everything else is a defect of ffkv: its traceback, the
     versions and the command are written to a file. The traceback holds code, no variables and no text of the corpus.
     """
-    reason = " ".join(str(error).split())[:300]
+    reason = one_line(error)
     if isinstance(error, UserError):
         return " ".join([str(error), *(f"({INSIDE}{package}.)" for package in noted(error))]), 2
     if lacks_space(error):

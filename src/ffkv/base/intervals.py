@@ -115,7 +115,8 @@ def scatter_of_layers(values: np.ndarray, weights: np.ndarray, halves: Sequence[
     """
     from scipy.special import stdtrit
 
-    steps, lengths = (np.concatenate([np.diff(each) for each in of]) for of in ([values[h] for h in halves], halves))
+    steps = np.concatenate([np.diff(values[half]) for half in halves])
+    lengths = np.concatenate([np.diff(half) for half in halves])
     degrees = 2 * len(steps) ** 2 / sum(3 * len(half) - 4 for half in halves if len(half) > 1)
     parts = [weights[half] / weights[half].sum() for half in halves]
     error = np.sqrt((steps**2 / lengths).mean() / 2 * sum((part**2).sum() for part in parts))
@@ -183,5 +184,6 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
 
 def put_estimate(table: pd.DataFrame, name: str, values: np.ndarray, plain: bool = False) -> None:
     """Puts a number into a table, with its interval over groups; `plain`: as `low` and `high`. `values`: [1 + group, row]."""
-    ends = [f"{name}_" * (not plain) + end for end in ("low", "high")]
-    table[[name, *ends]] = np.array([(own[0], *interval_over_groups(own)) for own in values.T]).reshape(-1, 3)
+    low, high = ("low", "high") if plain else (f"{name}_low", f"{name}_high")
+    rows = [(own[0], *interval_over_groups(own)) for own in values.T]
+    table[[name, low, high]] = np.array(rows).reshape(-1, 3)

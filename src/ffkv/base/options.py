@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
+from ffkv.base.errors import one_line
 from ffkv.base.fault import BatchTooLarge, causes
 from ffkv.base.process import runtime
 from ffkv.base.settings import Inputs, Jobs, Model, Section, section
@@ -144,9 +145,8 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
     section_name = model.__name__.lower()
     chosen = names or tuple(each for each in model.model_fields if f"{section_name}/{each}" not in FOR_READERS)
     of_section = argument or section_name
-    return _with(
-        [_option(model, name) for name in chosen], lambda given: {of_section: _taken(model, chosen, given), **given}
-    )
+    options = [_option(model, name) for name in chosen]
+    return _with(options, lambda given: {of_section: _taken(model, chosen, given), **given})
 
 
 def _taken(model: type[Section], names: Sequence[str], given: dict[str, Any]) -> Section:
@@ -315,7 +315,7 @@ def _with_room(command: Callable, halvings: int, work: Work | None = None, **giv
             too_large = isinstance(error, BatchTooLarge) or type(error).__name__ == "OutOfMemoryError"  # torch's
             if work is None or work.halvings == halvings or not too_large:
                 raise
-            reason = " ".join(str([*causes(error)][-1]).split())[:200]
+            reason = one_line([*causes(error)][-1], 200)
         gc.collect()  # what the failed call held
         work = replace(work, halvings=work.halvings + 1)
         say(f"The memory is full ({reason}). The step begins again with half as many tokens per batch.", error=True)

@@ -39,6 +39,7 @@ def version() -> str:
         commit = git("describe", "--tags", "--match", f"v{RELEASE}", "--always", "--abbrev=9")
         changed = git("status", "--porcelain", "--", "src", "packages", "workflow") and "changed"
     except (OSError, subprocess.SubprocessError):  # no git, or no clone that it reads; or a disk that hangs
-        return f"{RELEASE}+{'unknown' if ARCHIVED.startswith('$') else f'g{ARCHIVED}'}"
+        return f"{RELEASE}+unknown" if ARCHIVED.startswith("$") else f"{RELEASE}+g{ARCHIVED}"
     behind = commit.removeprefix(f"v{RELEASE}") if commit.startswith("v") else f"g{commit}"
-    return f"{RELEASE}+{'.'.join(filter(None, [*behind.split('-'), changed]))}".removesuffix("+")
+    parts = filter(None, [*behind.split("-"), changed])
+    return f"{RELEASE}+{'.'.join(parts)}".removesuffix("+")

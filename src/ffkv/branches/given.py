@@ -189,9 +189,8 @@ class Given:
     @cached_property
     def validation(self) -> Corpus:
         """The validation split."""
-        return read_corpus(
-            self.files["validation"], self.sample_identity if "prefixes" in self.files else self.identity
-        )
+        identity = self.sample_identity if "prefixes" in self.files else self.identity
+        return read_corpus(self.files["validation"], identity)
 
     # What earlier steps wrote
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.process.libraries import replaced
 from ffkv.base.settings import Corpus
 from ffkv.base.terminal import say
@@ -86,8 +86,7 @@ def chat_renderer(tokenizer: "PreTrainedTokenizerBase", settings: Corpus, answer
             with replaced((library, "datetime", _Then)):
                 return str(tokenizer.apply_chat_template(messages, **given))
         except Exception as error:  # a template is code, and may do anything
-            reason = (" ".join(str(error).split()) or type(error).__name__)[:300].removesuffix(".")
-            raise UserError(f"{WHOSE} refuses these messages: {reason}.") from error
+            raise UserError(f"{WHOSE} refuses these messages: {one_line(error).removesuffix('.')}.") from error
         finally:
             random.setstate(drawn)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.base.hub.messages import explain, is_offline
@@ -131,8 +131,7 @@ def _named(commit: Commit) -> Iterator[None]:
         raise
     except Exception as error:
         known = explain(error, "dataset", commit.repository, commit.revision) if commit.commit else ""
-        words = " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
-        reason = known or tell_damage(commit) or words
+        reason = known or tell_damage(commit) or one_line(error.__cause__ or error, 500)
         raise UserError(f"The corpus {commit.repository} cannot be read: {reason}") from error
 
 

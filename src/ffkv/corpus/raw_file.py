@@ -9,7 +9,7 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
 PARQUET = b"PAR1"  # how a parquet file begins
@@ -33,9 +33,8 @@ FOREIGN = {
 
 def unreadable(path: str, reason: object, line: int | None = None) -> UserError:
     """Returns the error that says of which file, in which line (from 1) and why a text cannot be read."""
-    text = " ".join(str(reason).split())[:500]
     place = f" (line {line:,})" if line else ""
-    return UserError(f"{path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
+    return UserError(f"{path} cannot be read{place}: {one_line(reason, 500)}.".replace("..", "."))
 
 
 class Stepwise(FileIO):

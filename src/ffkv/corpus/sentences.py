@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.settings.common import ANY, ENGLISH
 
 if TYPE_CHECKING:
@@ -130,9 +130,8 @@ def _language(code: str) -> "Language":
     try:
         language = spacy.blank(code)
     except ImportError as error:  # some languages find words by a package of their own
-        cause = " ".join(str(error).split())
         raise UserError(
-            f"corpus.language is {code!r}, and spaCy lacks a package for it: {cause} Install it, or set corpus.language to "
+            f"corpus.language is {code!r}, and spaCy lacks a package for it: {one_line(error)} Install it, or set corpus.language to "
             f"{ANY!r}."
         ) from error
     language.add_pipe("sentencizer")

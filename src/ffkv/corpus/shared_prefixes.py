@@ -92,8 +92,9 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
     length = np.diff(offsets) - 1
     read, first_new = np.ones(len(length), bool), np.zeros(len(length), np.int32)
     for position, sentences, prefix in _alike(tokens, offsets):
-        goes_on, repeats = length[sentences] > position, np.ones(len(sentences), bool)
-        repeats[np.unique(prefix, return_index=True)[1]] = False  # all but the first sentence of each prefix
+        goes_on = length[sentences] > position
+        repeats = np.ones(len(sentences), bool)  # all but the first sentence of each prefix
+        repeats[np.unique(prefix, return_index=True)[1]] = False
         read[sentences[~goes_on & (repeats | np.isin(prefix, prefix[goes_on]))]] = False
     shared, following = [np.empty((0, 3), np.int64)], [np.empty((0, 3), np.int64)]
     for position, sentences, prefix in _alike(tokens, offsets):
@@ -103,8 +104,9 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
         pairs = prefix << 32 | tokens[offsets[sentences] + position]
         pairs, first, counts = np.unique(pairs, return_index=True, return_counts=True)
         order = np.lexsort((first, -counts, pairs >> 32))
-        number, in_histogram = prefix_number(reader, position), np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0)
-        shared.append(np.column_stack([number, np.bincount(prefix), in_histogram.astype(np.int64)]))
+        number = prefix_number(reader, position)
+        in_histogram = np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0).astype(np.int64)
+        shared.append(np.column_stack([number, np.bincount(prefix), in_histogram]))
         following.append(np.column_stack([number[pairs >> 32], pairs & 0xFFFFFFFF, counts])[order])
         first_new[sentences[sentences != reader[prefix]]] = position + 1
     first_new[~read] = length[~read] + 1

@@ -198,9 +198,5 @@ def _plain(text: str) -> str:
 
 def _is_whole(text: str) -> bool:
     first = text.lstrip("\"'“‘«([")[:1]
-    return (
-        len(text) >= MINIMUM_CHARACTERS
-        and not first.islower()
-        and bool(END.search(text))
-        and not LEFT_OVER.search(text)
-    )
+    begins = len(text) >= MINIMUM_CHARACTERS and not first.islower()
+    return begins and bool(END.search(text)) and not LEFT_OVER.search(text)

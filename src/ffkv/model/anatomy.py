@@ -89,13 +89,12 @@ class Layer:
     @property
     def experts(self) -> list[slice]:
         """The memories of each expert that a router chooses, those of one bank after the other; none without experts."""
-        firsts = accumulate((matrix.memories for matrix in self.second_matrices), initial=0)
-        return [
-            slice(first + number * units, first + (number + 1) * units)
-            for matrix, first in zip(self.second_matrices, firsts)
-            for units in [matrix.memories // (matrix.experts or 1)]
-            for number in range(matrix.experts)
-        ]
+        found, first = list[slice](), 0
+        for matrix in self.second_matrices:
+            units = matrix.memories // (matrix.experts or 1)
+            found += [slice(first + number * units, first + (number + 1) * units) for number in range(matrix.experts)]
+            first += matrix.memories
+        return found
 
     @property
     def kind(self) -> str:
@@ -253,6 +252,11 @@ class Anatomy:
             "tokenizer_hash": self.tokenizer_hash,
             "dtype": self.dtype,
         }
+
+    def overflow(self, what: str = "States") -> UserError:
+        """Makes the message about numbers of the model that are not finite. `what`: which numbers."""
+        told = f"{what} of {self.checkpoint} are not finite: the model overflows in {self.dtype}."
+        return UserError(f"{told} Use model.dtype float32.")
 
 
 _kind = cache(lambda: TypeAdapter(Anatomy))  # made once, and only if an anatomy is read

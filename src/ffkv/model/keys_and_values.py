@@ -78,8 +78,9 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
         with torch.no_grad(), resident(module):
             v = torch.cat([layout.values(expert) for expert in range(layout.experts)]).float()
             constant = layout.bank_bias()
-            depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
-            bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant.detach()
+            bias = v.new_zeros(v.shape[1]) if constant is None else constant.detach()
+            if layout.expert_bias(0) is not None or layout.passes_on:  # then it depends on the token
+                bias = None
     else:
         with torch.no_grad(), in_float32(module):
             weight: Any = module.weight
@@ -161,8 +162,12 @@ def _factors_of(model: nn.Module, matrix: SecondMatrix, width: int) -> list[Tens
     else:
         places = factor_places(matrix)
         rows = {name: _rows(model.get_submodule(name), matrix.memories) for name, _ in places.values()}
-        taken = [places.get(factor) for factor in ("key", "gate")]
-        found = [place and [*rows[place[0]], None, None][place[1] // matrix.memories] for place in taken]
+        found = []
+        for factor in ("key", "gate"):
+            name, column = places.get(factor, ("", 0))
+            parts = rows.get(name, [])  # of a fused matrix its two halves
+            number = column // matrix.memories
+            found.append(parts[number] if number < len(parts) else None)
     return [unknown if part is None or part.shape != unknown.shape else part for part in found]
 
 

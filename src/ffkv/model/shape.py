@@ -72,11 +72,21 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     lists = {block.rpartition(".")[0] for block in memories}
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
     body = sum(size for name, size in sizes.items() if block_of(model, name).rpartition(".")[0] in lists)
-    counts = sum(sizes.values()), round(body - unused), sum(sizes.values()) - body
-    signed = "relu" not in (getattr(config, name, "") for name in ("hidden_act", "activation_function"))
-    name, itemsize = str(model.dtype).removeprefix("torch."), model.dtype.itemsize
-    sizes_of = tuple(memories.values()), width, embedding.weight.shape[0], *counts
-    return Shape(type(model).__name__, *sizes_of, name, itemsize, signed, 1 - idle / memories.total())
+    parameters = sum(sizes.values())
+    activations = [getattr(config, name, "") for name in ("hidden_act", "activation_function")]
+    return Shape(
+        type(model).__name__,
+        tuple(memories.values()),
+        width,
+        vocabulary=embedding.weight.shape[0],
+        parameters=parameters,
+        body=round(body - unused),
+        outside=parameters - body,
+        dtype=str(model.dtype).removeprefix("torch."),
+        itemsize=model.dtype.itemsize,
+        signed="relu" not in activations,
+        active=1 - idle / memories.total(),
+    )
 
 
 def _memories(module: Any, width: int) -> int:

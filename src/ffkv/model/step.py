@@ -69,7 +69,8 @@ class ProvenModel:
             write_values(Path(values_file), self.model, self.anatomy)
         save_pretrained(folder, self.tokenizer)
         write_vocabulary(folder, self.tokenizer, self.anatomy)
-        anatomy = replace(self.anatomy, head_chain=find_chain(write_head(folder, self.model, self.anatomy)))
+        emptied = write_head(folder, self.model, self.anatomy)
+        anatomy = replace(self.anatomy, head_chain=find_chain(emptied))
         write_anatomy(folder, anatomy)
         with _naming(anatomy.checkpoint, self.model):
             head = load_head(folder, "cpu", trust_remote_code=anatomy.trust_remote_code)
@@ -99,26 +100,26 @@ def prove(
         >>> max(proven.anatomy.errors.values()) < 1e-4  # the largest relative error of the proof
         True
     """
-    given, settings, named, dictionary = settings, settings.located(), dictionary.path, dictionary.located()
-    check_checkpoint(settings.checkpoint, settings.gguf)
-    commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    source = read_unpacked(unpacked, given, commit) if unpacked else Unpacked(settings, commit, [])
-    read, at = decide_type(source.settings, source.commit), source.commit
-    state = state_of(read, at)
+    located, units = settings.located(), dictionary.located()
+    check_checkpoint(located.checkpoint, located.gguf)
+    commit = check_commit(commit, located) if commit else resolve_model(located)
+    source = read_unpacked(unpacked, settings, commit) if unpacked else Unpacked(located, commit, [])
+    read = decide_type(source.settings, source.commit)
+    state = state_of(read, source.commit)
     with unchanged(files_in(read.checkpoint)), collected() as remarks, read_once(read.gguf):
-        model, tokenizer = _load(read, at, settings)
-    with _naming(settings.checkpoint, model):
+        model, tokenizer = _load(read, source.commit, located)
+    with _naming(located.checkpoint, model):
         first, second = passages(model, tokenizer)
         decomposition = prove_layers(model, first, second, settings.second_matrix)
-    places, told = choose_places(model, decomposition.layers, (first, second), dictionary)
-    model_hash = install(model, places, dictionary.path, hash_once(read, at, model, state))
-    with _naming(settings.checkpoint, model):
+    places, told = choose_places(model, decomposition.layers, (first, second), units)
+    model_hash = install(model, places, units.path, hash_once(read, source.commit, model, state))
+    with _naming(located.checkpoint, model):
         if places:
             decomposition = prove_layers(model, first, second, settings.second_matrix)
         context, proven_tokens, about_context = _proven_context(model, tokenizer, decomposition.layers, second)
     anatomy = Anatomy(
-        **{name: getattr(given, name) for name in OF_SETTINGS},
-        **{name: getattr(replace(commit, adapter=given.adapter), name) for name in OF_COMMIT},
+        **{name: getattr(settings, name) for name in OF_SETTINGS},
+        **{name: getattr(replace(commit, adapter=settings.adapter), name) for name in OF_COMMIT},
         **{name: getattr(decomposition, name) for name in ("layers", "last_block", "returns", "errors")},
         dtype=str(model.dtype).removeprefix("torch."),
         architecture=type(model).__name__,
@@ -133,7 +134,7 @@ def prove(
         versions=versions(),
         # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
         beginnings={} if settings.weights == "random" else measure_beginnings(model, tokenizer, (first, second)),
-        dictionary=named,
+        dictionary=dictionary.path,
         dictionaries=places,
         remarks=[*dict.fromkeys([*source.remarks, *remarks, *about_context, *told])],
         unpacked=str(unpacked or ""),
@@ -141,13 +142,13 @@ def prove(
     return ProvenModel(model, tokenizer, anatomy, decomposition)
 
 
-def _load(read: Model, at: Commit, settings: Model) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Loads model and tokenizer. `read`, `at`: what is read. `settings`: as they were given."""
-    placement = place(partial(load_form, read, at), "cpu", True, settings.max_memory)
+def _load(read: Model, commit: Commit, settings: Model) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Loads model and tokenizer. `read`, `commit`: what is read. `settings`: as they were given."""
+    placement = place(partial(load_form, read, commit), "cpu", True, settings.max_memory)
     _check_room(settings, placement)
-    model = load_checkpoint(read, at, placement)
+    model = load_checkpoint(read, commit, placement)
     check_finite(settings, model)
-    return model, load_tokenizer(read.checkpoint, at, read.trust_remote_code, read.gguf)
+    return model, load_tokenizer(read.checkpoint, commit, read.trust_remote_code, read.gguf)
 
 
 def _check_room(settings: Model, placement: Placement) -> None:

@@ -47,7 +47,8 @@ def make_plan(
     rules left. Raises UserError if the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     own: dict[str, Any] = {run: {} for run in runs}
-    for job in (jobs := read_jobs(snakemake)):
+    jobs = read_jobs(snakemake)
+    for job in jobs:
         own.setdefault(job.run, {}).setdefault(job.rule, []).append(job)
     controls = controls_of(runs)
     facts = {run: inspect_run(as_trained(run, runs, own), own[run], tokens) for run in runs if run not in controls}

@@ -57,15 +57,13 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
     causes: dict[str, Counter[str]] = {}
     for job in jobs:
         causes.setdefault(_cause(dag.reason(job)), Counter())[job.rule.name] += 1
-    runs = textwrap.shorten(
-        ", ".join(f"{run} {count}" for run, count in of_runs.items()), COLUMNS - 30, placeholder=" ..."
-    )
+    counts = ", ".join(f"{run} {count}" for run, count in of_runs.items())
+    runs = textwrap.shorten(counts, COLUMNS - 30, placeholder=" ...")
     whose = f" (by run: {runs})" if runs else ""
     lines = [f"{len(jobs)} jobs would run{whose}:", *_wrapped(_named(of_rules)), "Why:"]
     for cause, own in sorted(causes.items(), key=lambda item: -item[1].total()):
-        which = (
-            f"all {len(jobs)}" if own.total() == len(jobs) else _named(own) if len(own) < 10 else f"{own.total()} jobs"
-        )
+        some = _named(own) if len(own) < 10 else f"{own.total()} jobs"
+        which = f"all {len(jobs)}" if own.total() == len(jobs) else some
         lines += _wrapped(f"{cause}: {which}")
     seconds = [each for job in jobs if job.benchmark and (each := _seconds(Path(str(job.benchmark)))) is not None]
     if seconds:

@@ -113,19 +113,18 @@ def untrained(run: str, settings: Settings) -> Settings:
     changes: dict[str, Any] = {
         "model": settings.model.model_copy(update=model),
         "dictionary": Dictionary(),  # made for trained weights
-        "prefixes": _smaller(
-            settings.prefixes, {"count": 200}, {"extra_states": []}
-        ),  # nobody reads these of a control
+        # Nobody reads the extra states of a control.
+        "prefixes": _smaller(settings.prefixes, {"count": 200}, {"extra_states": []}),
         "report": Report(control=NONE),
         **{name: third(getattr(settings, name), 1) for name in ("shards", "layer_groups")},
     }
     for branch in BRANCHES.values():
         if branch.samples or branch.of_control:
             own, of = getattr(settings, branch.name), (branch.samples, branch.of_control)
-            several = isinstance(own, dict)
-            changes[branch.name] = (
-                {key: _smaller(each, *of) for key, each in own.items()} if several else _smaller(own, *of)
-            )
+            if isinstance(own, dict):
+                changes[branch.name] = {key: _smaller(each, *of) for key, each in own.items()}
+            else:
+                changes[branch.name] = _smaller(own, *of)
     return settings.model_copy(update=changes)
 
 

@@ -116,7 +116,7 @@ def fake_model(monkeypatch, tmp_path):
     model = SimpleNamespace(model=torch.nn.Module(), batch_tokens=64)
     monkeypatch.setattr(ffkv.model.checkpoint.load, "load_for", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)
-    monkeypatch.setattr(ffkv.activations.last_token, "branches", lambda *_: True)
+    monkeypatch.setattr(ffkv.activations.last_token, "can_branch", lambda *_: True)
     return identity
 
 

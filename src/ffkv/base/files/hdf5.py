@@ -255,23 +255,28 @@ def linked_files(file: h5py.File, deeper: bool = False) -> list[Path]:
     name, or data that are stored in a file of no format.
     """
     names: list[bytes] = []
-    visit = file.id.links.visit
-    named = visit(lambda name, link: names.append(name) if link.type == h5py.h5l.TYPE_HARD else name, info=True)
+
+    def note(name: bytes, link: Any) -> bytes | None:
+        if link.type != h5py.h5l.TYPE_HARD:
+            return name  # which ends the visit
+        names.append(name)
+        return None
+
+    outside = file.id.links.visit(note, info=True)
     sources: dict[str, None] = {}
-    things = (h5py.h5o.open(file.id, name) for name in names)
-    for made in (each.get_create_plist() for each in things if isinstance(each, h5py.h5d.DatasetID)):
-        named = named or (made.get_external_count() and made.get_external(0)[0])
-        if made.get_layout() == h5py.h5d.VIRTUAL:
-            sources |= dict.fromkeys(map(made.get_virtual_filename, range(made.get_virtual_count())))
-    least = 2 if deeper else 1
-    leading = [name for name in sources if len(parts := Path(name).parts) < least or parts[0] == "/" or ".." in parts]
-    if named or leading:
-        what = (
-            f"it reads {leading[0]}, which does not lie {'in a folder ' * deeper}beside it"
-            if leading
-            else f"it has a link, {named!r}"
-        )
-        raise stored.not_of_ffkv(Path(file.filename), what)
+    for thing in (h5py.h5o.open(file.id, name) for name in names):
+        if isinstance(thing, h5py.h5d.DatasetID):
+            made = thing.get_create_plist()
+            outside = outside or (made.get_external_count() and made.get_external(0)[0])
+            if made.get_layout() == h5py.h5d.VIRTUAL:
+                sources |= dict.fromkeys(map(made.get_virtual_filename, range(made.get_virtual_count())))
+    for name in sources:
+        parts = Path(name).parts
+        if len(parts) < (2 if deeper else 1) or parts[0] == "/" or ".." in parts:
+            where = "in a folder beside it" if deeper else "beside it"
+            raise stored.not_of_ffkv(Path(file.filename), f"it reads {name}, which does not lie {where}")
+    if outside:
+        raise stored.not_of_ffkv(Path(file.filename), f"it has a link, {outside!r}")
     return [Path(file.filename).parent / name for name in sources]
 
 

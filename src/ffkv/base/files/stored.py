@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.fault import lacks_space, temporary_folder
 from ffkv.base.lookup import exists, find, is_dir, is_file, not_looked_up, open_file, read_bytes
 from ffkv.base.version import RELEASE, version
@@ -216,7 +216,7 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
 
     The file, and `parts`, which it reads, are read again as a whole. `error`: what was raised while it was read.
     """
-    path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
+    path, reason = Path(path), one_line(error)
     if isinstance(error, FileNotFoundError) and error.errno is None and exists(path):
         reason = "it cannot be opened"  # safetensors calls every such file missing
     if lacks_space(error):

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import csv
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.columns import Table
 from ffkv.base.files.stored import HASHES, check_identities, not_of_ffkv, unreadable, verify_sum
@@ -65,7 +65,7 @@ def _reading(path: Path | str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:  # of what its metadata say of columns
-        raise not_of_ffkv(path, f"its columns cannot be read ({' '.join(str(error).split())[:200]})") from error
+        raise not_of_ffkv(path, f"its columns cannot be read ({one_line(error, 200)})") from error
 
 
 def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:

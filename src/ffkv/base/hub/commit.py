@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import click
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.stored import verify_sum
-from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
+from ffkv.base.hub.messages import NAMES, explain, is_offline, refused
 from ffkv.base.lookup import DENIED, exists, not_looked_up, read_json
 from ffkv.base.options import output_option, setting
 from ffkv.base.settings import BROUGHT, EMBEDDED, Corpus, Model, section
@@ -124,12 +124,13 @@ def resolve_model(settings: Model) -> Commit:
     """
     settings = settings.located()
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
-    code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
+    if commit.commit and settings.trust_remote_code:
+        commit = dataclasses.replace(commit, code=_code_elsewhere(commit))
     if not settings.adapter:
-        return dataclasses.replace(commit, code=code)
-    adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
-    of_adapter = adapter.repository, adapter.revision, adapter.commit
-    return Commit("model", commit.repository, commit.revision, commit.commit, code, *of_adapter)
+        return commit
+    own = _resolve_repository("model", settings.adapter, settings.adapter_revision)
+    about = dict[str, Any](adapter=own.repository, adapter_revision=own.revision, adapter_commit=own.commit)
+    return dataclasses.replace(commit, **about)
 
 
 def write_commit(path: Path, commit: Commit) -> None:
@@ -213,7 +214,7 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
 
 
 def _refusal(kind: Kind, repository: str, revision: str, error: Exception) -> str:
-    reason = explain(error, kind, repository, revision) or words(error)
+    reason = explain(error, kind, repository, revision) or one_line(error)
     above = Path(repository).parts[0]
     beside = f"The folder {above} in the working directory holds nothing of this name."
     nowhere = f"The working directory has no folder {repository}, either."

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.hub.commit import Commit, prepare_client
-from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
+from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused
 from ffkv.base.lookup import exists, find, is_file, looks_told
 from ffkv.base.process.progress import Bar, progress
 from ffkv.base.terminal import in_bytes, say
@@ -105,10 +105,9 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
 
 
 def _missing(commit: Commit, names: list[str]) -> UserError:
-    some = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else ""
-    which = some or "it was never fetched"
+    some = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
     return UserError(
-        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}."
+        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {some}."
         f" {advise_download(commit.kind, commit.repository, commit.commit)}"
     )
 
@@ -246,5 +245,5 @@ def _digest(path: Path, method: str, start: bytes) -> str:
 
 
 def _refusal(commit: Commit, error: Exception) -> str:
-    reason = explain(error, commit.kind, commit.repository, commit.revision) or words(error)
+    reason = explain(error, commit.kind, commit.repository, commit.revision) or one_line(error)
     return f"The {NAMES[commit.kind]} {commit.repository} cannot be fetched: {reason}"

@@ -2,6 +2,7 @@
 
 import os
 
+from ffkv.base.errors import one_line
 from ffkv.base.fault import causes
 
 NAMES = {"model": "model", "dataset": "data set"}
@@ -43,11 +44,6 @@ def refused(error: BaseException) -> bool:
     return status is not None and status < 500
 
 
-def words(error: BaseException) -> str:
-    """Returns the words of an error, shortened."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
 def _explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
     from huggingface_hub import errors, get_token
 
@@ -86,7 +82,7 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
         advice = advise_download(kind, repository, revision)
         return f"HF_HUB_OFFLINE is set, and not all of it was fetched before. {advice}"
     if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests"):
-        return f"the hub at {endpoint()} cannot be reached ({words(error)}). Check the network, then start again."
+        return f"the hub at {endpoint()} cannot be reached ({one_line(error)}). Check the network, then start again."
     # An answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own.
     no_json = type(error).__name__ == "JSONDecodeError" and "column 1 (char 0)" in str(error)
     if no_json or isinstance(error, UnicodeDecodeError | errors.FileMetadataError):

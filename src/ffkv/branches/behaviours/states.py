@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ffkv.base.batching import batches, pad
-from ffkv.base.errors import UserError
 from ffkv.base.terminal import say
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.settings import Behaviour
@@ -126,10 +125,7 @@ def read_states(
             elif name in SUMMED:
                 np.add.at(made[name], owner[rows], tensor.numpy())
     if not all(np.isfinite(made[name]).all() for name in names):
-        raise UserError(
-            f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use"
-            " model.dtype float32."
-        )
+        raise loaded.anatomy.overflow()
     return PromptStates(
         layer_offset=np.asarray(offset),
         norm=norms.numpy(),

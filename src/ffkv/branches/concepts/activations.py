@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ffkv.activations.last_token import passes, rows_to_run
 from ffkv.base.batching import to_device, to_host
-from ffkv.base.errors import UserError
 from ffkv.branches.concepts.draw import Task
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -67,7 +66,6 @@ def read_tasks(loaded: LoadedModel, tasks: Sequence[Task]) -> Iterator[tuple[Sta
                 place[each.numbers] = values
             found.clear()
     if not all(np.isfinite(each).all() for each in (*m, *r)):
-        about = f"States of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}."
-        raise UserError(f"{about} Use model.dtype float32.")
+        raise loaded.anatomy.overflow()
     for start, stop in pairwise(accumulate((len(task.rows) for task in tasks), initial=0)):
         yield [each[start:stop] for each in m], [each[start:stop] for each in r]

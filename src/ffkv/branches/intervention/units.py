@@ -80,9 +80,8 @@ class UnitResults:
 
     def note(self, changes: Changes, reach: str, effects: Effects, wanted: np.ndarray) -> None:
         """Adds what changes of the unit do. `effects`: theirs, on the tokens `wanted`, which ascend."""
-        log_p = {
-            name: effects.log_p[:, np.searchsorted(wanted, ids)].mean(1).numpy() for name, ids in changes.tokens.items()
-        }
+        columns = {name: np.searchsorted(wanted, ids) for name, ids in changes.tokens.items()}
+        log_p = {name: effects.log_p[:, at].mean(1).numpy() for name, at in columns.items()}
         if changes.source not in (OWN, PLACEBO):
             self.controls.setdefault((reach, changes.source), []).append(log_p["top"])
             return
@@ -111,14 +110,15 @@ def intervene(
     units = sample_units(triggers, number, model.norms, settings, model.seed)
     top = projections.top_token[projections.layer == number][:, : settings.tokens].astype(np.int64)
     places = [*dict.fromkeys(place for unit in units for place in unit.places)]
-    next_token = {
-        place: int(token) for unit in units for place, token in zip(unit.places, unit.next_tokens, strict=True)
-    }
+    following = ((place, token) for unit in units for place, token in zip(unit.places, unit.next_tokens, strict=True))
+    next_token = {place: int(token) for place, token in following}
     ids = {place: train.prefix_ids(*place) for place in places}
     silent = _silent_places(model, units, places, [*ids.values()])
-    tokens, other_tokens = [top[unit.memory] for unit in units], [top[unit.other] for unit in units]
+    tokens = [top[unit.memory] for unit in units]
+    other_tokens = [top[unit.other] for unit in units]
     found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
-    return [row for unit in found for row in unit.rows], [row for unit in found for row in compare_with_controls(unit)]
+    by_prefix = [row for unit in found for row in unit.rows]
+    return by_prefix, [row for unit in found for row in compare_with_controls(unit)]
 
 
 def sample_units(triggers: Triggers, layer: int, norms: np.ndarray, settings: Intervention, seed: int) -> list[Unit]:
@@ -210,13 +210,13 @@ def measure_units(
             following = np.array([next_token[place]])
             read = [{"top": top, "other": other, "next": following} for top, other in zip(tokens, other_tokens)]
             changes.append(_changes_on(model, units, silent, read, norms, m, base.factor, place))
-        wanted = [
-            np.unique(np.concatenate([ids for part in parts for ids in part.tokens.values()])) for parts in changes
-        ]
+        read_ids = [[ids for part in parts for ids in part.tokens.values()] for parts in changes]
+        wanted = [np.unique(np.concatenate(ids_of_prefix)) for ids_of_prefix in read_ids]
         flat, device = [part for parts in changes for part in parts], str(vectors.device)
         rows = to_device(np.concatenate([part.rows for part in flat]), device)
         weights = to_device(np.concatenate([part.weights for part in flat]).astype(np.float32), device)
-        moves = (weights[:, None] * vectors[rows]).split([sum(len(part.rows) for part in own) for own in changes])
+        counts = [sum(len(part.rows) for part in parts) for parts in changes]
+        moves = (weights[:, None] * vectors[rows]).split(counts)
         predictions = predict(its.head, torch.stack([base.end for base in bases]), read_as)
         ends = changed_ends(its.loaded, model.layer, its.reruns[model.layer.index], bases, moves)
         on_cpu = [torch.from_numpy(own) for own in wanted]

@@ -30,12 +30,13 @@ def remove_tokens(given: Given, settings: Keys = Keys(), seed: int = 0) -> pd.Da
 
     `settings`: `per_layer` and `removal_triggers` are used. Returns the table `REMOVAL`.
     """
-    from ffkv.activations.last_token import branches, last_coefficients
+    from ffkv.activations.last_token import can_branch, last_coefficients
 
     if not given.layers:
         return tables.frame(REMOVAL, [], given.train_identity)
     examples, sentences, loaded = given.triggers, given.train, given.model()
-    branching = branches(loaded, np.concatenate([sentences.bos, sentences.ids(int(sentences.lengths.argmax()))]))
+    longest = sentences.ids(int(sentences.lengths.argmax()))
+    branching = can_branch(loaded, np.concatenate([sentences.bos, longest]))
     if not branching:
         say(
             "Prefixes without a middle token are read whole: this model gives something else where it reads their beginning once."

@@ -77,7 +77,8 @@ def _family(run: Run, name: str) -> str:
     """Returns the share of the trigger examples of all layers that have a pattern of a family, "shallow" or "semantic"."""
     examples = rows(run.table(SHARES), sample="trigger")
     found = examples[examples["category"].isin([name, "shallow and semantic"])]
-    return percent(found["prefixes"].sum() / all_of) if (all_of := examples["prefixes"].sum()) else "–"
+    all_of = examples["prefixes"].sum()
+    return percent(found["prefixes"].sum() / all_of) if all_of else "–"
 
 
 def _key_tables(run: Run) -> list[TableBlock]:

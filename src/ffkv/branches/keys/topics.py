@@ -50,9 +50,7 @@ class Topics:
     names: list[str]  # the `SHOWN_WORDS` most typical words of each topic, separated by commas [topic]
     language: str = ENGLISH  # code of the language of the corpus
 
-    def score(
-        self, prefixes: Sequence[Sequence[str]], explained: Sequence[Sequence[str]] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def score(self, prefixes: Prefixes, explained: Prefixes | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Computes how much each prefix speaks for a key about each topic.
 
         With r = P(topic | words) / P(topic) of a naive Bayes classifier, the score is log(1 - s + s r): the
@@ -91,7 +89,8 @@ class Topics:
 
 def content_words(prefix: Sequence[str], language: str = ENGLISH) -> list[str]:
     """Returns the content words of a prefix, in lower case: words of three letters or more that are not stop words."""
-    lower, listed = (word.lower() for word in prefix), stop_words(language)
+    listed = stop_words(language)
+    lower = (word.lower() for word in prefix)
     return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in listed]
 
 
@@ -101,8 +100,8 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
     Passages are compared in a latent semantic space (Deerwester et al. 1990), together with their neighbours.
     """
     texts = [
-        content_words(words(text, corpus.pretokenized), corpus.language)
-        for text in passages(corpus, random_stream(seed, Purpose.PASSAGES))
+        content_words(words(passage, corpus.pretokenized), corpus.language)
+        for passage in passages(corpus, random_stream(seed, Purpose.PASSAGES))
     ]
     vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=KNOWN_WORDS, sublinear_tf=True)
     try:
@@ -116,7 +115,8 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
         vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
         count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
         groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
-    return _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out(), corpus.language)
+    known = vectorizer.get_feature_names_out()
+    return _describe(weights.astype(bool), groups, count, known, corpus.language)
 
 
 def add_neighbours(vectors: np.ndarray) -> np.ndarray:
@@ -131,7 +131,8 @@ def add_neighbours(vectors: np.ndarray) -> np.ndarray:
     chance = float(mean @ mean)
     for distance in range(1, min(NEIGHBOURS, len(vectors) - 1) + 1):
         before, behind = vectors[:-distance], vectors[distance:]
-        weight = max(0.0, (float(np.einsum("pd,pd->p", before, behind).mean()) - chance) / max(1 - chance, 1e-9))
+        similarity = float(np.einsum("pd,pd->p", before, behind).mean())
+        weight = max(0.0, (similarity - chance) / max(1 - chance, 1e-9))
         together[distance:] += weight * before
         together[:-distance] += weight * behind
     return normalize(together)
@@ -160,12 +161,14 @@ def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
 
     A passage is a run of up to `PASSAGE_SENTENCES` sentences of one document.
     """
-    by_document = groupby(range(len(corpus)), key=np.asarray(corpus.document).tolist().__getitem__)
-    documents, step = ([*own] for _, own in by_document), PASSAGE_SENTENCES
-    sentences = [own[start : start + step] for own in documents for start in range(0, len(own), step)]
-    if len(sentences) > PASSAGES:
-        sentences = [sentences[index] for index in np.sort(generator.choice(len(sentences), PASSAGES, replace=False))]
-    return [" ".join(corpus.texts[sentence] for sentence in passage) for passage in sentences]
+    document = np.asarray(corpus.document).tolist()  # of each sentence
+    found: list[list[int]] = []  # the sentences of each passage
+    for _, of_document in groupby(range(len(corpus)), key=document.__getitem__):
+        sentences = [*of_document]
+        found += [sentences[at : at + PASSAGE_SENTENCES] for at in range(0, len(sentences), PASSAGE_SENTENCES)]
+    if len(found) > PASSAGES:
+        found = [found[index] for index in np.sort(generator.choice(len(found), PASSAGES, replace=False))]
+    return [" ".join(corpus.texts[sentence] for sentence in passage) for passage in found]
 
 
 @dataclass(frozen=True)
@@ -176,9 +179,9 @@ class Pool:
     scores: np.ndarray  # the prefixes' scores, see `Topics.score` [prefix, topic]
     starts: np.ndarray  # the first prefix of each length class, and the number of all prefixes [class + 1]
 
-    def of_class(self, length_class: int) -> np.ndarray:
+    def of_class(self, number: int) -> np.ndarray:
         """Returns the scores of one length class [prefix, topic]."""
-        return self.scores[self.starts[length_class] : self.starts[length_class + 1]]
+        return self.scores[self.starts[number] : self.starts[number + 1]]
 
 
 def fill_pool(topics: Topics, prefixes: Prefixes) -> Pool:
@@ -216,12 +219,13 @@ def place_prefixes(keys: Sequence[Prefixes], explained: Sequence[Collection[str]
     lower case [key], see `Topics.score`. `pool`: what random prefixes say.
     """
     topics = pool.topics
-    content = [content_words(prefix, topics.language) for key in keys for prefix in key]
-    of_key = [words for key, words in zip(keys, explained, strict=True) for _ in key]
-    counted, told = (
-        [[word for word in own if (word in words) == told] for own, words in zip(content, of_key, strict=True)]
-        for told in (False, True)
-    )
+    counted: list[list[str]] = []  # words of each prefix that count for topics, those of one key after the other
+    told: list[list[str]] = []  # the other ones
+    for key, explained_words in zip(keys, explained, strict=True):
+        for prefix in key:
+            content = content_words(prefix, topics.language)
+            counted.append([word for word in content if word not in explained_words])
+            told.append([word for word in content if word in explained_words])
     scores, known = topics.score(counted, told)
     classes = _length_classes(known)
     usable = (classes >= 0) & (np.diff(pool.starts) > 0)[classes]
@@ -270,10 +274,10 @@ def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[list[np.n
         yield [np.cumsum(pool.scores[prefixes], axis=0) for prefixes in by_class]
 
 
-def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.ndarray:
+def _draw_prefixes(pool: Pool, number: int, places: int, seed: int) -> np.ndarray:
     """Draws prefixes of the pool into the places of one length class [place, draw]."""
-    generator = random_stream(seed, Purpose.SIMILARITY, length_class)
-    low, high = pool.starts[length_class : length_class + 2]
+    generator = random_stream(seed, Purpose.SIMILARITY, number)
+    low, high = pool.starts[number : number + 2]
     return generator.integers(low, high, (places, NULL_DRAWS))
 
 

@@ -193,9 +193,8 @@ def measure_roles(
     ]
     described = (tables.BY_MEMORY, tables.BY_LAYER, tables.TYPES_BY_LAYER, tables.SIGN_CASES)
     frames = zip(*parts, strict=True) if parts else ([], [], [], [])
-    by_memory, *by_layer = (
-        frame(table, own, given.train_identity) for table, own in zip(described, frames, strict=True)
-    )
+    pairs = zip(described, frames, strict=True)
+    by_memory, *by_layer = (frame(table, own, given.train_identity) for table, own in pairs)
     return by_memory, *by_layer
 
 

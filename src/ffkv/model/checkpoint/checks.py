@@ -105,9 +105,8 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str], on_hub: 
     if "adapter_config.json" in names:
         base = ""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the sentence does without it
-            base = str(
-                read_json(folder / "adapter_config.json", object_pairs_hook=dict)["base_model_name_or_path"] or ""
-            )
+            config = read_json(folder / "adapter_config.json", object_pairs_hook=dict)
+            base = str(config["base_model_name_or_path"] or "")
         raise UserError(
             f"{checkpoint} is a PEFT adapter{f' of {base}' if base else ''}, not a whole model. Set model.checkpoint to"
             f" {base or 'the model that it adapts'} and model.adapter to {checkpoint}."
@@ -190,12 +189,8 @@ def explain_failure(error: Exception, commit: Commit) -> str:
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
         return _cannot_be_looked_up(Path(commit.repository)) or cannot_be_opened(error) or words_of(error)
-    return (
-        tell_damage(commit)
-        or cannot_be_opened(error)
-        or explain(error, "model", commit.repository, commit.revision)
-        or words_of(error)
-    )
+    of_files = tell_damage(commit) or cannot_be_opened(error)
+    return of_files or explain(error, "model", commit.repository, commit.revision) or words_of(error)
 
 
 def _cannot_be_looked_up(folder: Path) -> str:

@@ -44,6 +44,7 @@ WHOLE = {"I": torch.int8, "U": torch.int8}  # the first letters of types of whol
 # Fields of a config that do not change what the model computes.
 UNHASHED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 SETTLED = 2.0  # seconds: a file that changed more recently may change again within one tick of the clock
+STATE = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev")  # what of a file's state changes with its content
 NAMED = 3  # tensors that a sentence names
 TABLES = tomllib.loads((files(__package__) / "leftovers.toml").read_text(encoding="utf-8"))
 Read = Callable[[Collection[str]], Mapping[str, Tensor]]  # names to those tensors that the files have
@@ -158,9 +159,8 @@ def tensors_in(file: Path, names: set[str] | None = None) -> dict[str, Tensor]:
             if names is None:
                 slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
                 kinds = {name: WHOLE.get(part.get_dtype()[0]) for name, part in slices.items()}
-                return {
-                    name: torch.empty(slices[name].get_shape(), dtype=kinds[name], device="meta") for name in slices
-                }
+                shapes = {name: part.get_shape() for name, part in slices.items()}
+                return {name: torch.empty(shapes[name], dtype=kinds[name], device="meta") for name in slices}
             return {name: opened.get_tensor(name) for name in names & {*opened.keys()}}
     stored = torch.load(file, "cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     return {
@@ -271,10 +271,7 @@ def state_of(settings: Model, commit: Commit) -> str:
         return ""
     if not entries or max(entry.st_ctime for entry in entries.values()) > time.time() - SETTLED:
         return ""
-    states = {
-        name: (entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino, entry.st_dev)
-        for name, entry in entries.items()
-    }
+    states = {name: [getattr(entry, part) for part in STATE] for name, entry in entries.items()}
     chosen = settings.model_dump(include={"dtype", "gguf", "trust_remote_code", "weights", "weights_seed"})
     what = [[str(folder.resolve()) for folder in folders], states, chosen, versions(commit=False)]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -157,9 +157,8 @@ def _first_matrices(block: _Block, matrix: str) -> tuple[list[str], str, str, st
     m, width = intact.inputs[matrix], intact.output.shape[-1]
     sizes = (m.shape[-1], 2 * m.shape[-1])
     order = [n for n in intact.outputs if n != f"{matrix.removesuffix('.decoder')}.native"]  # a `Decoder` stands for it
-    earlier = [
-        n for n in order[: order.index(matrix)] if is_matrix(block.module.get_submodule(n)) and n in intact.inputs
-    ]
+    before = order[: order.index(matrix)]
+    earlier = [n for n in before if is_matrix(block.module.get_submodule(n)) and n in intact.inputs]
     feeding = [
         name
         for name in earlier

@@ -154,9 +154,8 @@ def _check(block: str, name: str, names: list[str], shapes: Shapes, modules: Mod
 
 def _describe(model: nn.Module) -> str:
     """Why a model has no feed-forward layer, as far as its first block tells."""
-    lists = (
-        (name, module[0]) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and module
-    )
+    named = model.named_modules()
+    lists = ((name, module[0]) for name, module in named if isinstance(module, nn.ModuleList) and module)
     name, block = next(lists, ("", None))
     if block is None:
         return "the model has no list of blocks"

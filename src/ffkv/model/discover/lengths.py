@@ -6,7 +6,6 @@ coefficients of a prefix depend on what follows it, or on the other rows of its 
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,13 +72,24 @@ class _Comparison:
 
     def holds(self, run: Any, rows: Sequence[np.ndarray]) -> bool:
         """Tells whether rows that are read together have the known coefficients; notes those at the end of the first."""
-        self.errors, self.found = list[Tensor](), dict[int, Tensor]()
-        raised = tried(run, pad(rows, self.device), partial(self._compare, rows))
+        errors, found = list[Tensor](), dict[int, Tensor]()
+        # The positions at the end of the first row that are not known. Later rows are longer.
+        new = range(max(0, len(rows[0]) - COMPARED, *(each + 1 for each in self.positions[-1:])), len(rows[0]))
+
+        def compare(layer: Layer, quantity: str, m: Tensor) -> None:
+            known = self.known.get(layer.index, m.new_empty(0, m.shape[-1], dtype=torch.float32))
+            for row, coefficients in zip(rows, m, strict=True) if self.positions else ():
+                there = [position for position in self.positions if position < len(row)]
+                off = (coefficients[there].float() - known[: len(there)]).abs().amax(1)
+                errors.append((off / known.abs().max().clamp_min(1e-30)).to(self.device))
+            found[layer.index] = torch.cat([known, m[0, new.start : new.stop].float()])
+
+        raised = tried(run, pad(rows, self.device), compare)
         if isinstance(raised, Exception):
             why = f"{type(raised).__name__}: {raised}"
             raise UserError(f"it does not run on a row of {len(rows[0]):,} tokens: {why}") from raised
         if self.positions:
-            together = torch.cat(self.errors)
+            together = torch.cat(errors)
             error = (together.median() if self.typical else together.max()).item()  # the only wait for a GPU
             if error != error:
                 raise UserError(
@@ -87,17 +97,5 @@ class _Comparison:
                 )
             if error >= self.tolerance:
                 return False
-        self.known, self.positions = self.found, [*self.positions, *self._new(rows[0])]
+        self.known, self.positions = found, [*self.positions, *new]
         return True
-
-    def _new(self, row: np.ndarray) -> range:
-        """Returns the positions at the end of a row that are not known. Later rows are longer."""
-        return range(max(0, len(row) - COMPARED, *(each + 1 for each in self.positions[-1:])), len(row))
-
-    def _compare(self, rows: Sequence[np.ndarray], layer: Layer, quantity: str, m: Tensor) -> None:
-        known, new = self.known.get(layer.index, m.new_empty(0, m.shape[-1], dtype=torch.float32)), self._new(rows[0])
-        for row, coefficients in zip(rows, m, strict=True) if self.positions else ():
-            there = [position for position in self.positions if position < len(row)]
-            off = (coefficients[there].float() - known[: len(there)]).abs().amax(1)
-            self.errors.append((off / known.abs().max().clamp_min(1e-30)).to(self.device))
-        self.found[layer.index] = torch.cat([known, m[0, new.start : new.stop].float()])

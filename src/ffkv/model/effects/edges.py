@@ -21,7 +21,8 @@ from ffkv.model.tap.change import with_output
 from ffkv.model.tap.hooks import known_state, relative_error
 from ffkv.model.tap.tap import tap
 
-MEASURED = ("held", "direct", "total", "total_m", "attention")
+RERUN = ("total", "total_m", "attention")  # what tells them runs the model again without the source
+MEASURED = ("held", "direct", *RERUN)
 PARTS = ("memories", "attention", "embedding", "bias", "error", "constant")
 
 
@@ -71,20 +72,23 @@ def edges(
         seen = observe(loaded, ids, layers, positions)
         written = _written(loaded, seen, sources, positions)
         rows, u = _rows(loaded, seen, targets)
-        held, direct, *_ = found = np.full((len(MEASURED), len(sources), len(rows)), np.nan)
+        found = {name: np.full((len(sources), len(rows)), np.nan) for name in MEASURED}
         parts = np.full((len(rows), len(PARTS) + 1), np.nan)
         for read in seen.reads.values():
             if read.plain:
                 own = np.flatnonzero(rows["layer"] == read.layer.index)
                 early = np.flatnonzero(sources["layer"] < read.layer.index)
-                held[np.ix_(early, own)], direct[np.ix_(early, own)], parts[own] = _direct(
+                held, direct, parts[own] = _direct(
                     read, rows.iloc[own], u[own], sources.iloc[early], written, positions
                 )
+                found["held"][np.ix_(early, own)], found["direct"][np.ix_(early, own)] = held, direct
         if rerun:
             able = np.flatnonzero(sources["layer"] < rows["layer"].max())
             room = max(1, (loaded.batch_tokens // ids.shape[1] - 1) // 2)  # a pass has one source at least
             for own in (able[start : start + room] for start in range(0, len(able), room)):
-                found[2:, own] = run_without(loaded, ids, seen, sources.iloc[own], written.contributions[own], rows, u)
+                without = run_without(loaded, ids, seen, sources.iloc[own], written.contributions[own], rows, u)
+                for name, values in zip(RERUN, without, strict=True):
+                    found[name][own] = values
     told = pd.DataFrame(parts, columns=[*PARTS, "listed_sources"])
     # How far the parts are from adding up, relative to the largest of them.
     largest = pd.concat([told[[*PARTS]], rows["pre_activation"]], axis=1).abs().max(axis=1)
@@ -94,9 +98,9 @@ def edges(
         & (sources["position"].to_numpy()[:, None] <= rows["position"].to_numpy())
     )
     named = {"source": source, **{name: rows[name].to_numpy()[row] for name in ("target", "factor")}}
-    found[4] -= direct
+    found["attention"] -= found["direct"]
     return EdgeTables(
-        pd.DataFrame({**named, **dict(zip(MEASURED, found[:, source, row], strict=True))}),
+        pd.DataFrame({**named, **{name: values[source, row] for name, values in found.items()}}),
         pd.concat([rows[["target", "factor", "pre_activation"]], told], axis=1),
         [note for read in seen.reads.values() if (note := _note(loaded, read, rows, u))],
     )

@@ -170,9 +170,8 @@ def _paths(h: Tensor, zeros: Sequence[Tensor]) -> Tensor:
     if not h.requires_grad:
         return paths
     random = torch.randn(h.shape, generator=torch.Generator().manual_seed(0)).to(h)
-    found = [
-        torch.autograd.grad(h, zeros, w, retain_graph=True, allow_unused=True) for w in (torch.ones_like(h), random)
-    ]
+    along = torch.ones_like(h), random
+    found = [torch.autograd.grad(h, zeros, w, retain_graph=True, allow_unused=True) for w in along]
     for number, (ones, others) in enumerate(zip(*found, strict=True)):
         if ones is not None:
             path, told = flat(ones)[0], flat(others)

@@ -94,7 +94,9 @@ def _passes(
 
 def _tokens(changes: Sequence[Tensor], along: Along) -> int:
     """Returns how many last tokens change, see `changed_ends`."""
-    return (changes[0].shape[1] if changes[0].ndim == 3 else 1) if along is None else along[0].shape[1]
+    if along is not None:
+        return along[0].shape[1]
+    return changes[0].shape[1] if changes[0].ndim == 3 else 1
 
 
 def _reason(found: object) -> str:

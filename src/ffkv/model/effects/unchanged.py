@@ -55,10 +55,11 @@ def run_unchanged(
     passes = [_run_side_by_side(loaded, layers, [rows[n] for n in group], keep) for group in groups]
     blocks = _joined([blocks for _, blocks in passes])
     back = np.argsort(np.concatenate(groups)).tolist()
-    of_layers = [[*itertools.chain.from_iterable(parts)] for parts in zip(*(of for of, _ in passes), strict=True)]
-    return [
-        [found[place]._replace(past=Past(blocks, place) if keep else None) for place in back] for found in of_layers
-    ]
+    found = []
+    for of_passes in zip(*(of_layers for of_layers, _ in passes), strict=True):  # of a layer
+        prefixes = [*itertools.chain.from_iterable(of_passes)]
+        found.append([prefixes[place]._replace(past=Past(blocks, place) if keep else None) for place in back])
+    return found
 
 
 def _run_side_by_side(
@@ -66,13 +67,15 @@ def _run_side_by_side(
 ) -> tuple[list[list[Unchanged]], Sequence[Any]]:
     """Does what `run_unchanged` does, in one pass of rows that are padded on the right; returns what is kept, too."""
     model, final, ids = loaded.model, loaded.anatomy.layers[-1], pad(rows, loaded.device)
-    wanted, lengths = {layer.index for layer in layers}, np.array([len(row) for row in rows])
+    wanted = {layer.index for layer in layers}
+    lengths = np.array([len(row) for row in rows])
+    last_tokens = to_device(np.arange(len(rows)) * ids.shape[1] + lengths - 1, loaded.device)  # flat positions
     seen: dict[tuple[int, str], Tensor] = {}
     ends: list[Tensor] = []
-    cache, flat = DynamicCache(), to_device(np.arange(len(rows)) * ids.shape[1] + lengths - 1, loaded.device)
+    cache = DynamicCache()
 
     def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
-        last = tensor.flatten(0, 1)[flat.to(tensor.device)].float()
+        last = tensor.flatten(0, 1)[last_tokens.to(tensor.device)].float()
         if at.index in wanted:
             seen[at.index, quantity] = tensor.clone() if quantity == "o" else last
         if at is final and quantity == loaded.anatomy.end:
@@ -86,21 +89,15 @@ def _run_side_by_side(
     # All factors in one copy.
     s = {layer.index: seen[layer.index, "s"].to(ids.device) for layer in layers if (layer.index, "s") in seen}
     factors = dict(zip(s, torch.cat([*s.values()], 1).T.tolist(), strict=True)) if s else {}
-    found = [
-        [
-            Unchanged(
-                ids[n : n + 1, :length],
-                seen[layer.index, "m"][n],
-                factors[layer.index][n] if layer.index in factors else 1.0,
-                seen[layer.index, "o"][n, :length],
-                ends[0][n],
-                returns,
-                None,
-            )
+    found = []
+    for layer in layers:
+        m, o = seen[layer.index, "m"], seen[layer.index, "o"]
+        of_rows = factors.get(layer.index, [1.0] * len(rows))
+        of_layer = [
+            Unchanged(ids[n : n + 1, :length], m[n], of_rows[n], o[n, :length], ends[0][n], returns, None)
             for n, length in enumerate(lengths.tolist())
         ]
-        for layer in layers
-    ]
+        found.append(of_layer)
     return found, cache.layers
 
 
@@ -140,17 +137,19 @@ def behind(
     rows = np.array([first[id(past.blocks)] + past.row for past in pasts])
     blocks, index = _joined([*kept.values()]), to_device(rows, str(ids.device))
     for number, block in enumerate(blocks):
-        own, count = copy.copy(block), bisect_right(begins or [0] * len(bases), number)
+        own = copy.copy(block)
+        count = bisect_right(begins or [0] * len(bases), number)  # prefixes for which the block runs
         if count and not np.array_equal(rows[:count], np.arange(len(block.keys))):
             own.keys, own.values = (each[index[:count].to(each.device)] for each in (block.keys, block.values))
         cache.layers.append(own)
     before = to_device(np.array([base.ids.shape[1] - tokens for base in bases]), str(ids.device))[:, None]
-    place, same = torch.arange(blocks[0].keys.shape[2], device=ids.device), torch.eye(copies, device=ids.device)
+    place = torch.arange(blocks[0].keys.shape[2], device=ids.device)
+    same = torch.eye(copies, device=ids.device)
     positions = before.expand_as(ids)
     if tokens > 1:
         same = torch.kron(same, torch.ones(tokens, tokens, device=ids.device).tril())
         positions = positions + torch.arange(tokens, device=ids.device).repeat(copies)
-    own = same.bool().expand(len(ids), -1, -1)
-    seen = torch.cat([(place < before)[:, None].expand(-1, ids.shape[1], -1), own], -1)
+    of_copy = same.bool().expand(len(ids), -1, -1)
+    seen = torch.cat([(place < before)[:, None].expand(-1, ids.shape[1], -1), of_copy], -1)
     mask = attention_mask(seen, bases[0].o.dtype)
     return ids, {"attention_mask": mask, "position_ids": positions, "cache": cache}

@@ -59,9 +59,8 @@ def graph(run: Run, text: str, *, device: str = "auto", **options: Any) -> Graph
     """
     check_prompt(run, text)
     asked = section(GraphOptions, **options)
-    given = {
-        name: find_token(run.files, each) for name in ("answer", "wrong") if (each := getattr(asked, name)) is not None
-    }
+    named = {"answer": asked.answer, "wrong": asked.wrong}
+    given = {name: find_token(run.files, token) for name, token in named.items() if token is not None}
     model = run.model(device)
     prompt = read_prompt(run, model.tokenizer, text)
     first = len(run.corpus("train").bos)

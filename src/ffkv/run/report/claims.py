@@ -300,12 +300,8 @@ def verdicts(run: Run, control: Run | None = None) -> pd.DataFrame:
 
 def as_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """Returns judged claims as the table `VERDICTS`."""
-    none = rules.Estimate()
-    rows = [
-        (
-            *(each.claim.name, each.claim.words, each.claim.figure, each.paper.value),
-            *(*each.own[:5], *(each.control or none)[:3], each.verdict, each.reason),
-        )
-        for each in judged
-    ]
+    rows: list[tuple] = []
+    for each in judged:
+        numbers = each.paper.value, *each.own[:5], *(each.control or rules.Estimate())[:3]
+        rows.append((each.claim.name, each.claim.words, each.claim.figure, *numbers, each.verdict, each.reason))
     return VERDICTS.frame(rows)

@@ -78,9 +78,8 @@ def in_colours_of_page(element: str) -> str:
 
     # Only inside tags: text may have anything in it.
     element = re.sub("<[^>]*>", lambda tag: re.sub(r"#[0-9a-f]{6}\b", name, tag[0]), element)
-    light, dark = (
-        "".join(f"--c{colour[1:]}:{write(colour)};" for colour in sorted(found)) for write in (str, in_the_dark)
-    )
+    light = "".join(f"--c{colour[1:]}:{colour};" for colour in sorted(found))
+    dark = "".join(f"--c{colour[1:]}:{in_the_dark(colour)};" for colour in sorted(found))
     names = f"svg{{{light}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}" if found else ""
     return re.sub(r'(<style type="text/css">)', rf"\g<1>{names}", element, count=1)
 

@@ -117,7 +117,8 @@ def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
 
 def share_with_pattern(counts: pd.DataFrame) -> float:
     """Returns the share of keys with a pattern, from rows of `figure_2_pattern_counts`; NaN without keys."""
-    return counts["keys_with_pattern"].sum() / keys if (keys := counts["keys"].sum()) else float("nan")
+    keys = counts["keys"].sum()
+    return counts["keys_with_pattern"].sum() / keys if keys else float("nan")
 
 
 def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:

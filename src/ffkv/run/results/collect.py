@@ -40,9 +40,8 @@ def collections(run: Run) -> pd.DataFrame:
         for name, own in sorted(kept.lists.items())
         for memory, event in own.items()
     ]
-    rows += [
-        ("", memory, event.text, event.person, event.time) for memory, by in kept.notes.items() for event in by.values()
-    ]
+    notes = ((memory, event) for memory, by_person in kept.notes.items() for event in by_person.values())
+    rows += [("", memory, event.text, event.person, event.time) for memory, event in notes]
     return pd.DataFrame(rows, columns=["collection", "memory", "note", "person", "time"])
 
 

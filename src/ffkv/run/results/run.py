@@ -1,4 +1,4 @@
-"""A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
+"""A finished run, and an expert of it, as Python objects. What is asked of a run is read here, and nothing is written."""
 
 import contextlib
 import copy
@@ -19,10 +19,9 @@ from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import EARLIER, read_settings
-from ffkv.run.results.expert import Expert
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import with_columns
-from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
+from ffkv.run.results.memory_name import check_memory, expert_name, find_expert, parse_memory_name, whole_number
 from ffkv.run.results.run_files import RunFiles, read_table, unknown
 from ffkv.run.results.search import Search, find
 from ffkv.run.results.text import number, percent, summary, table, visible
@@ -225,7 +224,7 @@ class Run:
         check_memory(*place, [each.memories for each in self.anatomy.layers])
         return Memory(self, *place)
 
-    def expert(self, name: str) -> Expert:
+    def expert(self, name: str) -> "Expert":
         """Returns one expert of a model with experts, by its name: "L3.e5".
 
         Raises UserError if the name has another form, or there is no such expert.
@@ -312,3 +311,54 @@ class Run:
                 loaded = load_for(folder, work, gradients=True)  # a graph differentiates it
                 self._models[device] = RunModel(**vars(loaded), folder=folder)
             return self._models[device]
+
+
+class Expert:
+    """An expert that a router chooses. Tables are read when they are asked for; without rows if the run did not measure them.
+
+    Attributes:
+        layer: the layer, from 0.
+        expert: the expert in its layer, from 0. Shared experts, which read every token, do not count.
+        name: both in one word: "L3.e5".
+        of: how many experts the layer has.
+        run: the run.
+    Examples:
+        >>> ffkv.open("results/tiny").expert("L1.e2")
+        Traceback (most recent call last):
+            ...
+        ffkv.base.errors.UserError: There is no expert 2 in layer 1. The layer has no experts that a router chooses.
+    """
+
+    def __init__(self, run: Run, name: str):
+        """Use `Run.expert`."""
+        self.run = run
+        self.layer, self.expert = find_expert(name, run.anatomy.layers)
+        self.name, self.of = expert_name(self.layer, self.expert), len(run.anatomy.layers[self.layer].experts)
+
+    def __repr__(self) -> str:
+        return f"<Expert {self.name} of {self.run.name}>"
+
+    @property
+    def memories(self) -> pd.DataFrame:
+        """Its memories, with the columns of `Run.memories`, those that add the longest vectors to the residual first."""
+        return self.run.memories(expert=self.name, sort="contribution")
+
+    @property
+    def load(self) -> pd.DataFrame:
+        """How many tokens are sent to it: its row of the table `routing_experts`, see docs/formats.md."""
+        return self._own("routing_experts")
+
+    @property
+    def patterns(self) -> pd.DataFrame:
+        """How many tokens with each pattern are sent to it: its rows of the table `routing_patterns`, the smallest q first."""
+        return self._own("routing_patterns").sort_values("q", kind="stable", ignore_index=True)
+
+    @property
+    def effects(self) -> pd.DataFrame:
+        """What it does on behaviours: its rows of the table `behaviour_experts`, see docs/formats.md."""
+        return self._own("behaviour_experts")
+
+    def _own(self, name: str) -> pd.DataFrame:
+        if name not in self.run.tables:
+            return pd.DataFrame(columns=["layer", "expert", "q"])
+        return self.run.table(name).query(f"layer == {self.layer} and expert == {self.expert}").reset_index(drop=True)

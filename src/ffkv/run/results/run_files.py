@@ -70,7 +70,8 @@ def read_table(path: Path) -> pd.DataFrame:
     A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
     """
     name = f"{path.parent.name}/{path.name}"
-    texts = known.foreign if (known := table_of(name)) else []
+    known = table_of(name)
+    texts = known.foreign if known else []
     frame = checked(path, name, tables.read(path, texts=texts))
     empty = frame.columns[frame.isna().all()]
     return frame.assign(**{column: float("nan") for column in empty if column not in texts})
@@ -110,11 +111,12 @@ def read_jobs(folder: Path, settings: Settings) -> pd.DataFrame:
     for path in find(place, "**/*.tsv"):
         name = path.relative_to(place)
         parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
-        if int(path.stem) >= parts if path.stem.isdigit() else str(name) in unused:
+        if str(name) in unused or (path.stem.isdigit() and int(path.stem) >= parts):
             continue
+        rule, *part = name.with_suffix("").parts
         try:
             measured = pd.read_csv(path, sep="\t", encoding_errors="replace").apply(pd.to_numeric, errors="coerce")
-            took, peak, (rule, *part) = measured["s"].sum(), measured["max_rss"].max(), name.with_suffix("").parts
+            took, peak = measured["s"].sum(), measured["max_rss"].max()
             found.append((rule, "/".join(part), took, peak, path.stat().st_mtime))
         except OSError as error:
             raise unreadable(path, error) from error
@@ -340,15 +342,18 @@ class RunFiles:
         Args:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         """
-        identity = self._identity_of(name)
-        paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
-        return checked(self.folder / name, f"{name}/0.parquet", tables.read_all(paths, identity))
+        paths = [self.folder / self._part(name, group) for group in range(len(self.layer_groups))]
+        return checked(self.folder / name, f"{name}/0.parquet", tables.read_all(paths, self._identity_of(name)))
 
-    def _identity_of(self, name: str) -> dict[str, Any]:
+    def _part(self, name: str, group: int) -> str:
         if f"{name}/{{group}}.parquet" not in TABLES:
             known = [str(Path(path).parent) for path in TABLES if path.endswith("/{group}.parquet")]
             raise unknown("table", name, known)
-        return self.identity(split) if (split := split_of(name)) else dict(self.anatomy.identity)
+        return f"{name}/{group}.parquet"
+
+    def _identity_of(self, name: str) -> dict[str, Any]:
+        split = split_of(name)
+        return self.identity(split) if split else dict(self.anatomy.identity)
 
     def layer_group(self, layer: int) -> int:
         """Returns the number of the layer group that a layer belongs to."""
@@ -356,11 +361,9 @@ class RunFiles:
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
         """Returns the rows of one memory in a large table, `name` as in `details`. Only these are read."""
-        self._identity_of(name)  # refuses other names
         only = [("layer", "==", layer), ("memory", "==", memory)]
-        return self.file_rows(f"{name}/{self.layer_group(layer)}.parquet", only)
+        return self.file_rows(self._part(name, self.layer_group(layer)), only)
 
     def file_rows(self, name: str, only: Any = None) -> pd.DataFrame:
         """Returns the rows of one file of a large table. `name`: its path below the folder; `only`: see `tables.read`."""
-        belongs_to = self.identity(split) if (split := split_of(name)) else self.anatomy.identity
-        return checked(self.folder / name, name, tables.read_all([self.folder / name], belongs_to, only))
+        return checked(self.folder / name, name, tables.read_all([self.folder / name], self._identity_of(name), only))

@@ -246,9 +246,8 @@ def causing(files: RunFiles, behaviour: str) -> pd.DataFrame:
     Returns per memory: row (in flat arrays), behaviour_effect, behaviour_q, behaviour_screen, behaviour_contrast, see `Run.memories`.
     """
     columns = {"effect": "effect", "effect_q": "q", "screen_estimate": "screen", "estimate": "contrast"}
-    return indexes.candidates(files, behaviour)[["row", *columns]].rename(
-        columns={name: f"behaviour_{new}" for name, new in columns.items()}
-    )
+    found = indexes.candidates(files, behaviour)[["row", *columns]]
+    return found.rename(columns={name: f"behaviour_{new}" for name, new in columns.items()})
 
 
 def of_expert(files: RunFiles, name: str) -> pd.DataFrame:

@@ -136,9 +136,8 @@ def _with_places(value: float, places: int) -> str:
 
 def percents(shares: Iterable[float]) -> list[str]:
     """Writes the shares of a column as percentages, as `column` writes numbers."""
-    return [
-        text if text == "–" else f"{text}{NO_BREAK_SPACE}%" for text in column(100 * float(share) for share in shares)
-    ]
+    written = column(100 * float(share) for share in shares)
+    return [text if text == "–" else f"{text}{NO_BREAK_SPACE}%" for text in written]
 
 
 def change(value: float) -> str:

@@ -177,9 +177,8 @@ def _describe(
         numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
         listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
         behind = len(part.listed)
-        numbers = (
-            each.tolist() for each in (part.vectors[behind:-1].norm(dim=1), part.shares[behind:], change[behind:-1])
-        )
+        of_rest = part.vectors[behind:-1].norm(dim=1), part.shares[behind:], change[behind:-1]
+        numbers = (each.tolist() for each in of_rest)
         remainders = ("other memories", part.others), ("bias", 0), ("error", 0)  # the last one of a dictionary alone
         rest += [(layer, *remainder, *row) for remainder, row in zip(remainders, zip(*numbers))]
     table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
