@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.known_truths import COVERAGE, FALSE, Case, chance, intervals, models, prompts
+from benchmarks.known_truths import COVERAGE, FALSE, Case, chance, intervals, labels, models, prompts
 from benchmarks.measure import ROOT
 
 PAGE = ROOT / "benchmarks/README.md"
@@ -33,6 +33,10 @@ STUDIES = (
     prompts.intervals,
     chance.lenses,
     models.lenses,
+    labels.areas,
+    labels.concepts,
+    labels.routes,
+    labels.roles,
 )
 
 

@@ -33,17 +33,18 @@ CONCEPTS = """Each entry under `concepts:` has a name and these settings. A task
   coordinates of r at once.
 - **Reading**: tasks that follow each other by name and share texts are read together, each text once. The states of six times `texts` texts are kept at
   most; those of a task that shares no text are kept until it is measured.
-- **Ranking**, on the train half: the difference of both labels' means, over the mean size of the feature where it is not 0. **Score**: a logistic
-  regression on the first k features, of unit variance; AUC, F1 (weighted by label) and accuracy on the test half. Order and scores are those of
-  sae-probes on the same features.
+- **Ranking**, on the train half: the difference of both labels' means, over the mean size of the feature where it is above 0.001 % of
+  its largest size (in sae-probes: where it is not 0), so that rounding decides nothing. **Score**: a logistic
+  regression on the first k features, of unit variance; AUC, F1 (weighted by label) and accuracy on the test half. Order and scores are else
+  those of sae-probes on the same features.
 - **Layer**: curves take, for each k, the layer with the largest AUC on the last fifth of the train half.
-- **Intervals**: documents of the test half are drawn again. With fewer than five there is none.
+- **Intervals**: Student's t of the log-odds, from documents of the test half that are drawn again. With fewer than five there is none.
 - **Shuffled labels**: among documents of one half and similar length; inside documents that have both labels. `ranked` is the first feature of the
   ranking, `best` the largest test AUC of all. Of all layers (`layer` -1), each shuffle chooses the best again, so p is corrected for the number of tries,
   whether memories are of experts or not. q is Benjamini and Hochberg's, over tasks and layers.
 - **Alone**: a memory separates a task alone if its test AUC, in either direction, is above the 95 % quantile of what the best memory of its layer has
   with shuffled labels. `concept_mixture.csv` counts such tasks per memory, by layer; `Run.memories` has the column `concepts` and the search `concept`.
-  Of a rule, `examples` is the share of a memory's trigger examples whose last token has the label; that of all memories is in `concept_tasks.csv`.
+  Of a rule, `examples` is the share of a memory's trigger examples whose last token has the label; the mean over memories is in `concept_tasks.csv`.
 - **Length**: the AUC of the number of tokens alone. Where each document has one label, shuffled labels tell a label that it tells, too."""
 INTRODUCTION = f"""# Settings
 

@@ -150,7 +150,7 @@ MATCHES = table(
     count("matched_memory", "its number in the layer"),
     number("next_correlation", "second highest correlation"),
     share("p_value", "probability that the highest one stands out as much by chance; 1 if it is tied"),
-    share("q_value", "p-value, adjusted for all memories of the first run"),
+    share("q_value", "p-value, adjusted for all memories that were sought"),
     only=BY_CORRELATION,
 )
 BEHAVIOURS = table(

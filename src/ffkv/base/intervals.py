@@ -169,6 +169,13 @@ def without_each(group: np.ndarray) -> np.ndarray:
     return np.array([row / row.sum() for row in rows])
 
 
+def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:
+    """Draws groups again with replacement; returns how many times each member counts then [time, member]. `group`: [member]."""
+    names, number = np.unique(group, return_inverse=True)
+    counts: np.ndarray = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), times)
+    return counts[:, number]
+
+
 def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
     """Returns the 95 % interval of a statistic of prompts whose groups are the draws, by the jackknife over groups.
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support import ROOT
 
 import ffkv
-from ffkv.base.intervals import interval_over_groups, mean_interval, without_each
+from ffkv.base.intervals import drawn_again, interval_over_groups, mean_interval, without_each
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import words
-from ffkv.branches.behaviours.contrast import Drawn, drawn_again, p_values
+from ffkv.branches.behaviours.contrast import Drawn, p_values
 from ffkv.branches.behaviours.encode import changed_words, draw, group_by_words, groups_of, halve, in_turn
 from ffkv.branches.behaviours.prompt_file import Prompt, read_prompts
 from tests.branches.behaviours.conftest import make

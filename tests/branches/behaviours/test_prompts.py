@@ -54,6 +54,8 @@ def test_three_kinds_of_files(tmp_path):
         ([{**PAIR, "clean_answer": [{"role": "user"}]}], "field 'clean_answer' contains list"),
         ([{**PAIR, "clean_prefix": [{"content": "a"}]}], "line 1: field 'clean_prefix', message 0: it has no role"),
         ([""], "has no prompt"),
+        ([{"positive": "a"}, {"positive": "b"}], "has one of two lists alone. Write negative prompts, too."),
+        ([{"negative": "a"}], "has one of two lists alone. Write positive prompts, too."),
     ],
 )
 def test_what_is_wrong_is_told_by_line(tmp_path, rows, said):

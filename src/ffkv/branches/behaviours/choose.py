@@ -8,10 +8,11 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.base.intervals import drawn_again
 from ffkv.base.multiple_tests import q_values
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored, words
-from ffkv.branches.behaviours.contrast import Drawn, cells_of, drawn_again, estimate, p_values, smallest_p, weights_of
+from ffkv.branches.behaviours.contrast import Drawn, cells_of, estimate, p_values, smallest_p, weights_of
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.stored import PromptStates, largest
 from ffkv.branches.behaviours.tables import ANSWERS, MEMORIES, STABILITY

@@ -194,10 +194,3 @@ def estimate(values: np.ndarray, drawn: Drawn) -> np.ndarray:
         skewness = powers[1] / powers[0] ** 1.5
     degrees, skewness = np.nan_to_num(degrees, nan=1.0), np.nan_to_num(skewness)
     return np.stack([mean, *skewed_interval(mean, np.sqrt(squares.sum(0)), skewness, degrees)])
-
-
-def drawn_again(group: np.ndarray, times: int, generator: np.random.Generator) -> np.ndarray:
-    """Draws groups again with replacement; returns how many times each prompt counts then [time, prompt]. `group`: [prompt]."""
-    names, number = np.unique(group, return_inverse=True)
-    counts: np.ndarray = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), times)
-    return counts[:, number]

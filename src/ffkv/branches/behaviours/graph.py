@@ -12,13 +12,12 @@ import pandas as pd
 import torch
 
 from ffkv.base.files import tables
-from ffkv.base.intervals import interval_over_groups, put_estimate, without_each
+from ffkv.base.intervals import drawn_again, interval_over_groups, put_estimate, without_each
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
 from ffkv.branches.behaviours.choose import jaccard
 from ffkv.branches.behaviours.choosing import Asked, Chosen, Subjects, but_one, choose_graphs
-from ffkv.branches.behaviours.contrast import drawn_again
 from ffkv.branches.behaviours.settings import Behaviour
 from ffkv.branches.behaviours.stored import largest
 from ffkv.branches.behaviours.subjects import Copy, patch, read_prompts

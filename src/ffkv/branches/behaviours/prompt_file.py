@@ -51,7 +51,7 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
         The kind of the file, and its prompts.
     Raises:
         UserError: there is no such file; a line is no JSON object, lacks a field, or is of another kind than the first one; or
-            there is no line; or some lines have a group, and others have none.
+            there is no line, or one list alone; or some lines have a group, and others have none.
     """
     prompts: list[Prompt] = []
     kind = ""
@@ -85,6 +85,8 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
             )
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
+    if kind == LISTS and len({prompt.positive for prompt in prompts}) == 1:
+        raise UserError(f"{path} has one of two lists alone. Write {FIELDS[LISTS][prompts[0].positive]} prompts, too.")
     return kind, prompts
 
 

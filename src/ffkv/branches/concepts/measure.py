@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.base.intervals import LEAST_GROUPS
+from ffkv.base.intervals import drawn_again
 from ffkv.base.process.progress import progress
 from ffkv.base.process.workers import in_order
 from ffkv.base.streams import Purpose, random_stream
@@ -114,7 +114,7 @@ def measure_task(
     """
     positive, train = task.positive, task.train
     shuffled = shuffle(task, settings.shuffles, random_stream(seed, Purpose.SHUFFLED_CONCEPTS))
-    weights = draw_documents(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
+    weights = drawn_again(task.document[~train], settings.draws, random_stream(seed, Purpose.CONCEPT_DRAWS))
 
     def scored(x: np.ndarray) -> dict:
         return score(x.astype(np.float64), task, weights, settings.regularization, seed)._asdict()
@@ -179,16 +179,6 @@ def random_directions(r: np.ndarray, count: int, seed: int, layer: int) -> np.nd
     """Returns the residuals r [text, d] along random directions [text, direction], the same for each task."""
     generator = random_stream(seed, Purpose.CONCEPT_DIRECTIONS, layer)
     return r @ generator.standard_normal((r.shape[1], count), np.float32)
-
-
-def draw_documents(document: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Draws as many documents as there are, again and again. Returns how often each text is there [draw, text]; of
-    fewer documents than `LEAST_GROUPS` none is drawn, so that there is no interval."""
-    units, at = np.unique(document, return_inverse=True)
-    if len(units) < LEAST_GROUPS:
-        return np.zeros((count, len(document)))
-    drawn = generator.multinomial(len(units), np.full(len(units), 1 / len(units)), count)
-    return drawn[:, at].astype(np.float64)
 
 
 def choose_layers(rows: list[dict]) -> list[dict]:

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit, stdtrit
 from scipy.stats import rankdata
 from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from ffkv.base.intervals import wilson
+from ffkv.base.intervals import LEAST_GROUPS, wilson
 from ffkv.branches.concepts.draw import Task
 
 VALIDATION, MOST_VALIDATION = 0.2, 100  # of the train half: a share, and texts at most, as sae-probes takes
 TINY = 1e-6  # as sae-probes adds
+NOTHING = 1e-5  # of the largest size of a feature: below it rounding decides which coefficients of a GELU are 0
 
 
 class Score(NamedTuple):
@@ -45,8 +47,9 @@ def rank(x: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def normalize(x: np.ndarray) -> np.ndarray:
-    """Divides features [text, feature] by their mean size over texts where they are not 0."""
-    return x / (np.abs(x).sum(0) / ((x != 0).sum(0) + TINY) + TINY)
+    """Divides features [text, feature] by their mean size over texts where they are not next to nothing, see `NOTHING`."""
+    sizes = np.abs(x)
+    return x / (sizes.sum(0) / ((sizes > NOTHING * sizes.max(0)).sum(0) + TINY) + TINY)
 
 
 def areas(ranks: np.ndarray, positive: np.ndarray) -> np.ndarray:
@@ -68,26 +71,30 @@ def area(scores: np.ndarray, positive: np.ndarray) -> float:
     return float(areas(rankdata(scores)[None], positive[None])[0, 0])
 
 
-def interval(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+def interval(
+    scores: np.ndarray, positive: np.ndarray, document: np.ndarray, weights: np.ndarray
+) -> tuple[float, float, float]:
     """Computes the 95 % interval of an AUC, and its standard error, by drawing documents again.
 
-    Where all draws are alike, as every text is on its side, the interval is that of a share of 1 among texts of the rarer label.
+    It is Student's t interval of the log-odds: percentiles of draws cover 82 % with 10 documents, and 92 % with 100. Where all draws are
+    alike, as every text is on its side, it is that of a share of 1 among texts of the rarer label. NaN with fewer documents than `LEAST_GROUPS`.
 
-    `scores`, `positive`: [text]. `weights`: how often each text is there in each draw [draw, text].
+    `scores`, `positive`, `document`: [text]. `weights`: how often each text is there in each draw [draw, text].
     """
-    above = scores[positive][:, None] - scores[~positive]
-    above = np.where(above > 0, 1.0, np.where(above == 0, 0.5, 0.0))
+    above = (1 + np.sign(scores[positive][:, None] - scores[~positive])) / 2
     ones, zeros = weights[:, positive], weights[:, ~positive]
     with np.errstate(invalid="ignore"):
         drawn = ((ones @ above) * zeros).sum(1) / (ones.sum(1) * zeros.sum(1))
-    drawn = drawn[np.isfinite(drawn)]
-    if not len(drawn):
+    drawn, documents, own = drawn[np.isfinite(drawn)], len(np.unique(document)), float(above.mean())
+    if documents < LEAST_GROUPS or not len(drawn):
         return (float("nan"),) * 3
-    low, high = np.quantile(drawn, (0.025, 0.975))
     if np.ptp(drawn) == 0:
-        rarer = min(above.shape)
-        low, high = (float(each) for each in wilson(drawn[0] * rarer, rarer))
-    return float(low), float(high), float(drawn.std()) or float(high - low) / 4
+        low, high = map(float, wilson(own * min(above.shape), min(above.shape)))
+        return low, high, (high - low) / 4
+    error = float(drawn.std() * np.sqrt(documents / (documents - 1)))
+    half = stdtrit(documents - 1, 0.975) * error / (own * (1 - own))
+    low, high = expit(logit(own) + half * np.array([-1, 1])).tolist()
+    return low, high, error
 
 
 def validation_of(document: np.ndarray) -> np.ndarray:
@@ -137,7 +144,7 @@ def score(x: np.ndarray, task: Task, weights: np.ndarray, strengths: Sequence[fl
         warnings.simplefilter("ignore", ConvergenceWarning)  # what it has after so many steps is scored as it is
         choosing = validation_of(task.document[train])
         found, said, best = fit(x[train], task.positive[train], x[~train], choosing, strengths, seed)
-    own = area(found, truth), *interval(found, truth, weights)
+    own = area(found, truth), *interval(found, truth, task.document[~train], weights)
     return Score(*own, weighted_f1(said, truth), float((said == truth).mean()), best)
 
 

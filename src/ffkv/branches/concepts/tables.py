@@ -30,7 +30,7 @@ OF_TASK = (
     share("length_auc", "AUC of the length alone"),
     share(
         "examples",
-        "of a rule: share of the trigger examples of all memories whose last token has the label; else empty",
+        "of a rule: mean over memories of the share of trigger examples whose last token has the label; else empty",
     ),
     text("left_out", "what is not used, and why; of a task without texts, why there is none"),
 )
@@ -69,7 +69,7 @@ MEMORIES = table(
     LAYER,
     MEMORY,
     count("rank", "place in the ranking on the train half, from 0"),
-    number("difference", "difference of both labels' means, over the mean size where the memory is not 0"),
+    number("difference", "difference of both labels' means, over the mean size where the memory is not next to 0"),
     share("auc", "AUC on the test half of the memory alone; below 0.5 if it is larger without the label"),
     share("examples", "of a rule: share of its trigger examples whose last token has the label; else empty"),
     flag(
