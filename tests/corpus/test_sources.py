@@ -324,6 +324,17 @@ def test_text_of_a_package_is_read_by_its_address(tmp_path, monkeypatch):
     ]
 
 
+def test_a_data_set_in_a_folder_has_all_its_files(tmp_path):
+    """So a change of them repeats the step that reads them."""
+    for name in ("data[0]/train/0.arrow", "data[0]/state.json", "data[0]/.cache/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    corpus = Corpus(dataset=str(tmp_path / "data[0]"))
+    found = [str(tmp_path / name) for name in ("data[0]/state.json", "data[0]/train/0.arrow")]
+    assert sources.source_files(corpus, "train") == sources.source_files(corpus, "validation") == found
+    assert sources.source_files(Corpus(dataset="someone/texts"), "train") == []
+
+
 def test_a_package_that_is_missing_is_told():
     with pytest.raises(UserError, match=r"no package 'no_texts'.*pip install --no-deps no-texts"):
         texts("package:no_texts/a.txt")

@@ -1,5 +1,6 @@
 """Settings files of every wrong kind: a message with the file's name and the line, never a traceback."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -154,6 +155,30 @@ def test_the_files_of_a_command_line(tmp_path, monkeypatch, arguments, files):
     monkeypatch.setattr(sys, "argv", ["snakemake", *arguments])
     check_command_line()
     assert read == files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plugin", "sbatch", "message"),
+    [
+        ("snakemake", False, True, "snakemake-executor-plugin-slurm is not installed: `make slurm`"),
+        ("snakemake -n", False, False, "is not installed"),
+        ("snakemake", True, False, "there is no `sbatch` here"),
+        ("snakemake -n", True, False, ""),
+        ("snakemake", True, True, ""),
+        ("snakemake --executor local", False, False, ""),
+        ("snakemake/__main__.py --executor slurm-jobstep", False, False, ""),
+        ("pytest", False, False, ""),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached_is_told(tmp_path, monkeypatch, capsys, arguments, plugin, sbatch, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", arguments.split())
+    monkeypatch.setattr("ffkv.base.settings.yaml_file.find_spec", lambda name: plugin)
+    monkeypatch.setattr("ffkv.base.settings.yaml_file.which", lambda name: sbatch)
+    check_command_line()
+    with pytest.raises(SystemExit, match="2") if message else contextlib.nullcontext():
+        check_command_line(slurm=True)
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.workflow

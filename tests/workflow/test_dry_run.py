@@ -92,6 +92,19 @@ def test_jobs_are_named_in_the_order_of_the_rules_and_counted_by_run(tmp_path):
     assert planned("\n".join(lines)) == {"all": 1, "model": 1, "triggers": 2, "report": 1}
 
 
+def test_the_number_of_jobs_stays_beside_its_rule():
+    """Wherever the line ends: a first rule of each length moves the end by one character."""
+    for length in range(20):
+        rules = ["all", "r" * (length + 1), *(f"rule_{number}" for number in range(9))]
+        jobs = [job(rule, missing_output={"a"}) for rule in rules[1:] for _ in range(2)]
+        reasons = {id(each): why for each, why in jobs}
+        dag = SimpleNamespace(
+            needrun_jobs=lambda jobs=jobs: [each for each, _ in jobs], reason=lambda each: reasons[id(each)]
+        )
+        lines = summarize(dag, rules, "mine.yaml").splitlines()
+        assert not [line for line in lines if line.endswith((" x", "x")) or line.startswith("    2")], length
+
+
 def test_many_runs_are_one_line():
     lines = told(*(job("model", f"run-{number:03}", missing_output={"a"}) for number in range(100)))
     assert lines[0].startswith("100 jobs would run (by run: run-000 1, run-001 1, ") and len(lines[0]) <= 110

@@ -1,5 +1,7 @@
 """`ffkv settings`: all that is wrong with a settings file, and with the text and the prompts that it names."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -13,6 +15,7 @@ def check(tmp_path, monkeypatch):
     """Checks settings as a file, in a folder with text and prompts; returns the lines that are printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("A sentence.")
+    (tmp_path / "folder").mkdir()
     (tmp_path / "rows.csv").write_text("title,body\na,b\n")
     (tmp_path / "rows.jsonl").write_text('{"body": "b"}\n' * 3)
     (tmp_path / "many.jsonl").write_text('{"body": "b"}\n' * 1001)
@@ -51,6 +54,9 @@ def test_a_file_is_named_with_and_without_the_option(check):
     [
         ({"train": "nowhere.txt"}, "No corpus file matches 'nowhere.txt'"),
         ({"train": "text.txt", "validation": "nowhere.txt"}, "No corpus file matches 'nowhere.txt'"),
+        ({"train": "folder"}, "'folder' is a folder. Name its files, as in 'folder/*'; if it holds a data set"),
+        ({"dataset": "text.txt"}, "corpus.dataset is the file 'text.txt'. Set corpus.dataset to files"),
+        ({"dataset": "../nowhere"}, "corpus.dataset is '../nowhere'. There is no such folder"),
         ({"train": "rows.csv"}, "rows.csv has no field 'text'; it has 'title', 'body'. Set corpus.text_field."),
         ({"train": "rows.jsonl"}, "rows.jsonl has no field 'text'; it has 'body'. Set corpus.text_field."),
         ({"train": "many.jsonl"}, "many.jsonl has no field 'text'; it has 'body'."),
@@ -60,6 +66,12 @@ def test_a_file_is_named_with_and_without_the_option(check):
 def test_text_that_is_not_there_is_told(check, corpus, sentence):
     heading, line = refused(check, corpus={"dataset": "files", **corpus})
     assert heading == "What the settings name cannot be read:" and line.startswith(f"  {sentence}")
+
+
+def test_a_data_set_in_a_folder_or_on_the_hub_is_fine(check):
+    Path("folder/rows.csv").write_text("text\nb\n")
+    for name in ("folder", "someone/texts"):
+        assert " is valid" in check(corpus={"dataset": name})[0]
 
 
 def test_text_that_is_there_is_fine(check):

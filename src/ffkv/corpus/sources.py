@@ -15,7 +15,7 @@ from typing import TextIO
 
 from ffkv.base.doors import inside, load, locate, rename
 from ffkv.base.errors import UserError
-from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
+from ffkv.base.hub.commit import Commit, check_commit, is_local, may_be_on_hub, resolve_dataset
 from ffkv.base.lookup import DENIED, is_dir, is_file
 from ffkv.base.settings import BROUGHT, Corpus, corpus_sources
 from ffkv.base.settings.messages import shown
@@ -82,13 +82,31 @@ def read_documents(
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
-    """Returns the local files of a split; none if the text comes from elsewhere. Raises: see `find_files`."""
-    return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
+    """Returns the local files of a split; of a data set in a local folder all of them; none if the text comes from elsewhere.
+
+    Raises UserError as `find_files`, and if a data set is neither a folder nor a name that the hub can have.
+    """
+    name = corpus.dataset
+    if not corpus.on_hub:
+        return find_files(corpus_sources(corpus, split)[0]) if name == "files" else []
+    if is_file(name):
+        raise UserError(
+            f"corpus.dataset is the file {shown(name)}. Set corpus.dataset to files, and corpus.train to it."
+        )
+    if is_local(name):
+        return find_files([f"{glob.escape(name)}/**/*"])
+    if may_be_on_hub(name):
+        return []
+    raise UserError(f"corpus.dataset is {shown(name)}. There is no such folder, and the hub has no such names.")
 
 
 def check_files(corpus: Corpus, split: str) -> None:
-    """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`."""
-    for path in source_files(corpus, split):
+    """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`.
+
+    A data set is looked for, and not read.
+    """
+    paths = source_files(corpus, split)
+    for path in [] if corpus.on_hub else paths:
         chats = (lambda chat: "a chat") if corpus.chat_template else None
         found = (each and each.text for each in documents_of(path, _format(path), corpus, chats))
         if not any([*islice(found, LOOKED_AT)]):
@@ -148,7 +166,7 @@ def find_files(patterns: list[str]) -> list[str]:
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in map(locate, patterns):
         try:
-            literal, found = is_file(pattern), sorted(filter(is_file, _matches(pattern)))
+            literal, folder, found = is_file(pattern), is_dir(pattern), sorted(filter(is_file, _matches(pattern)))
             if literal and (others := [path for path in found if path != pattern]):
                 raise UserError(
                     f"{shown(pattern)} is the name of a file, and a pattern that matches {len(others)} other files, such as"
@@ -161,7 +179,12 @@ def find_files(patterns: list[str]) -> list[str]:
                     f"{error.filename} cannot be read ({error.strerror}), and corpus files below it may match"
                     f" {shown(pattern)}. Check its rights and the disk."
                 ) from error
-            real = {}  # no file can have such a name
+            real, folder = {}, False  # no file can have such a name
+        if folder:
+            raise UserError(
+                f"{shown(pattern)} is a folder. Name its files, as in {shown(glob.escape(pattern.rstrip('/')) + '/*')}; if"
+                " it holds a data set of the library `datasets`, set corpus.dataset to it."
+            )
         if not real:
             raise UserError(
                 f"No corpus file matches {shown(pattern)}: check corpus.train and corpus.validation "

@@ -75,7 +75,9 @@ def summarize(dag: Any, rules: Iterable[str], configfile: str) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    held = text.replace(" x ", "\0x\0")  # a number stays beside its rule
+    lines = textwrap.wrap(held, COLUMNS, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _named(rules: Counter[str]) -> str:

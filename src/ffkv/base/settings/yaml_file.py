@@ -6,7 +6,9 @@ therefore call `check_command_line` first, and the Snakefile calls `read_setting
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import yaml
@@ -110,18 +112,39 @@ def _check_node(path: Path | str, top: yaml.Node) -> None:
     visit(top, ())
 
 
-def check_command_line() -> None:
-    """Ends the program with a message if a settings file on the command line of Snakemake cannot be read."""
+def check_command_line(slurm: bool = False) -> None:
+    """Ends the program with a message if a settings file on the command line of Snakemake cannot be read.
+
+    `slurm`: and if that Snakemake is to submit jobs to SLURM, and cannot.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
-    files = parser.parse_known_args()[0].configfile
-    for file in files or ["config.yaml"]:
-        if is_file(file) or (files and not exists(file)):
-            try:
+    parser.add_argument("--executor", "-e", default="slurm")
+    parser.add_argument("--dry-run", "--dryrun", "-n", action="store_true")
+    asked = parser.parse_known_args()[0]
+    try:
+        for file in asked.configfile or ["config.yaml"]:
+            if is_file(file) or (asked.configfile and not exists(file)):
                 read_settings(file)
-            except UserError as error:
-                say(error, error=True)
-                sys.exit(2)
+        if slurm and asked.executor == "slurm" and Path(sys.argv[0]).name == "snakemake":  # not Snakemake inside a job
+            _check_slurm(asked.dry_run)
+    except UserError as error:
+        say(error, error=True)
+        sys.exit(2)
+
+
+def _check_slurm(dry_run: bool) -> None:
+    plugin = "snakemake-executor-plugin-slurm"
+    if not find_spec(plugin.replace("-", "_")):
+        raise UserError(
+            f"This profile submits jobs to SLURM, and {plugin} is not installed: `make slurm` in a clone of ffkv, else"
+            f" `pip install {plugin}`."
+        )
+    if not (dry_run or which("sbatch")):
+        raise UserError(
+            "This profile submits jobs to SLURM, and there is no `sbatch` here. Start Snakemake where the commands of SLURM are,"
+            " or without --workflow-profile."
+        )
 
 
 def typed(value: Any, given: Any) -> Any:

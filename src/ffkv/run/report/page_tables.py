@@ -91,7 +91,7 @@ def without_same(table: PageTable) -> PageTable:
         headers=[table.headers[place] for place in kept],
         numeric=[table.numeric[place] for place in kept],
         rows=[[row[place] for place in kept] for row in table.rows],
-        same=tuple((table.headers[place], columns[place][0]) for place in same),
+        same=tuple((table.headers[place], columns[place][0] or "–") for place in same),
     )
 
 

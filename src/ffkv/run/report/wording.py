@@ -139,7 +139,7 @@ def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = perc
 
     if len(known) == 1:
         return at(first)
-    if known[value].nunique() == 1:
+    if known[value].map(write).nunique() == 1:
         return f"{write(first[value])} in every layer"
     extremes = {"lowest": known.loc[known[value].idxmin()], "highest": known.loc[known[value].idxmax()]}
     between = [f"{name} {at(row)}" for name, row in extremes.items() if row[value] not in (first[value], last[value])]
