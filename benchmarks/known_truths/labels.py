@@ -43,11 +43,8 @@ def concepts(repetitions: int, generator: np.random.Generator) -> Iterator[Case]
             for choice, best in best_of_layer(x, own, train, shuffle(task, 199, generator)).items():
                 found[choice] += p_value(best.auc, best.shuffled) <= 0.05
         for choice, count in found.items():
-            what, texts = (
-                f"p of the memory that is {choice} (concepts): up to 0.05",
-                f"documents of {size} with {truth}",
-            )
-            yield Case(what, texts, "200 texts, 100 memories", count, trials, FALSE)
+            what = f"p of the memory that is {choice} (concepts): up to 0.05"
+            yield Case(what, f"documents of {size} with {truth}", "200 texts, 100 memories", count, trials, FALSE)
 
 
 def routes(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
@@ -65,10 +62,8 @@ def routes(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
         for _ in range(texts):
             sent = np.stack([runs(0.25, stays) for _ in range(8)], 1)
             p += [row["p"] for row in rows_of_patterns(sent, {"": runs(0.1, stays)})]
-        truth, small = (
-            f"runs of {1 / (1 - stays):.0f} draws" if stays else "tokens alone",
-            int((np.array(p) <= 0.05).sum()),
-        )
+        truth = f"runs of {1 / (1 - stays):.0f} draws" if stays else "tokens alone"
+        small = int((np.array(p) <= 0.05).sum())
         yield Case("p of an expert and a pattern: up to 0.05", truth, "3,000 tokens", small, len(p), FALSE, texts)
 
 

@@ -159,7 +159,7 @@ class PassState:
         """
         statistics = self.statistics[layer.index]
         two_sided = bool(self.lowest) and layer.signed
-        tops = [of_layers[layer.index] for of_layers in (self.highest, *[self.lowest] * two_sided)]
+        tops = [self.highest[layer.index], *([self.lowest[layer.index]] if two_sided else [])]
         if can_scan(m.device) and tops[0].one_prefix:
             for top, triggers in zip(tops, scan(statistics, batch, m, gate, two_sided)):
                 top.merge(triggers)
