@@ -30,10 +30,10 @@ def job(rule: str, run: str = "", benchmark: Path | None = None, **reason) -> tu
     return SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, benchmark=benchmark), why
 
 
-def told(*jobs: tuple[SimpleNamespace, Reason]) -> list[str]:
+def told(*jobs: tuple[SimpleNamespace, Reason], rules: list[str] = RULES) -> list[str]:
     reasons = {id(each): why for each, why in jobs}
     dag = SimpleNamespace(needrun_jobs=lambda: [each for each, _ in jobs], reason=lambda each: reasons[id(each)])
-    return summarize(dag, RULES, "mine.yaml").splitlines()
+    return summarize(dag, rules, "mine.yaml").splitlines()
 
 
 def other(*parameters: str) -> ParamsChange:
@@ -97,11 +97,7 @@ def test_the_number_of_jobs_stays_beside_its_rule():
     for length in range(20):
         rules = ["all", "r" * (length + 1), *(f"rule_{number}" for number in range(9))]
         jobs = [job(rule, missing_output={"a"}) for rule in rules[1:] for _ in range(2)]
-        reasons = {id(each): why for each, why in jobs}
-        dag = SimpleNamespace(
-            needrun_jobs=lambda jobs=jobs: [each for each, _ in jobs], reason=lambda each: reasons[id(each)]
-        )
-        lines = summarize(dag, rules, "mine.yaml").splitlines()
+        lines = told(*jobs, rules=rules)
         assert not [line for line in lines if line.endswith((" x", "x")) or line.startswith("    2")], length
 
 

@@ -39,6 +39,8 @@ def test_a_course_names_both_ends_and_what_lies_outside_them():
     assert said == "from 20 % in layer 0 to 50 % in layer 3 (lowest 10 % in layer 1, highest 90 % in layer 2)"
     assert course(table.head(1), "share").replace("\u00a0", " ") == "20 % in layer 0"
     assert course(table.head(0), "share") == "nothing to show"
+    alike = pd.DataFrame({"layer": range(2), "share": [0.891, 0.893]})
+    assert course(alike, "share").replace("\u00a0", " ") == "89 % in every layer"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,10 @@ def test_a_course_names_both_ends_and_what_lies_outside_them():
             "figure_3",
             ["up to 5", "First token: 120 keys with 1,440 trigger examples, 18 left out. Random token: 120 keys"],
         ),
-        ("figure_4", ["of 186 values", "6 keys without", "1 in 40", "the model's own head"]),
+        (
+            "figure_4",
+            ["of 186 values", "Keys without a trigger example are left out: 6.", "1 in 40", "the model's own head"],
+        ),
         ("figure_5", ["186 keys", "40 tokens", "In 3 of 186 values several tokens share the highest logit"]),
         ("figure_6", ["1,083 values", "8 bins"]),
         ("figure_7", ["400 validation prefixes", "carry 90\u00a0%", "out of 32", "gelu_new"]),
@@ -110,7 +115,10 @@ def test_interventions_count_the_memories_without_a_placebo(run, change):
     assert "have none" not in caption("interventions", run).text
     table = run.table("interventions_by_layer").copy()
     table.loc[(table["source"] == "placebo") & (table["layer"] == 0), "memories"] -= 2
-    assert " 2 memories have none" in caption("interventions", change(tables={"interventions_by_layer": table})).text
+    assert (
+        "Memories without such a prefix: 2. "
+        in caption("interventions", change(tables={"interventions_by_layer": table})).text
+    )
 
 
 def test_a_layer_with_few_memories_has_as_few_controls(run, change):

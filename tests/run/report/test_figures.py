@@ -205,6 +205,10 @@ def test_drawing_leaves_matplotlib_as_it_was(run):
     assert dict(matplotlib.rcParams) == before
 
 
+def test_an_axis_of_shares_has_the_minus_of_printed_text():
+    assert [drawing.as_percentage(share, 0) for share in (-0.2, 0, 0.125)] == ["−20 %", "0 %", "12.5 %"]
+
+
 def test_layers_that_a_table_lacks_have_no_shares():
     table = pd.DataFrame({"layer": [1], "kind": ["a"], "share": [1.0]})
     found = drawing.shares_by(table, "kind", ["a", "b"], layers=3)

@@ -94,7 +94,7 @@ def test_numbers_stand_alone_and_a_paragraph_says_on_what_they_were_measured(hav
     assert [what.removeprefix("agreement: ") for what in main_numbers(its)] == [
         "prompts whose answer has a higher logit than the wrong answer",
         "memories that contribute otherwise on the prompts (q ≤ 0.05)",
-        "memories whose screen is not 0",
+        "memories whose screen is not 0 (q ≤ 0.05)",
         "what all memories together carry of it, patched at the last token",
         "its 95 % interval",
     ]
@@ -175,6 +175,14 @@ def test_a_share_that_cannot_be_told_has_its_reason(having):
     assert caption_sets(empty).shows == "agreement: no share can be told, because the behaviour is not surely above 0."
 
 
+@pytest.mark.parametrize(("whole", "said"), [(0.41, "128 memories carry 41"), (np.nan, "100 memories carry 50")])
+def test_the_largest_set_with_a_share_is_told_with_the_number_of_its_memories(having, whole, said):
+    """The set of all memories has no share where the behaviour is measured from it. More memories than there are were asked for."""
+    shares = {"choice": "screen", "size": [100, 200], "memories": [100, 128], "completeness": [0.5, whole]}
+    its = having(sets=lambda table: table.iloc[[0, 0]].assign(behaviour=NAME, **shares))
+    assert caption_sets(its).shows.startswith(f"agreement: {said}")
+
+
 def of_writers(last: dict[str, list[float]], everywhere: dict[str, list[float]], **changes):
     """A table of writers: at the last token and at all, shares of all layers together, then of each; intervals 1 % to each side."""
     rows = [
@@ -212,6 +220,9 @@ def test_who_carries_a_behaviour_is_one_sentence(run, change):
         " (92 % to 94 %), that of layer 0 most (60 %); at all tokens memories carry 100 % (99 % to 101 %), that of layer 0 most"
         " (70 %), and attention carries 50 % (49 % to 51 %), that of layer 1 most (40 %)."
     )
+    none = change(tables={"behaviour_writers": of_writers(LAST, {})[:0]})
+    (panel,) = section_behaviours.draw_writers(none, None).axes
+    assert [each.get_text() for each in panel.texts] == ["nothing was measured"] and not panel.axison
     unsure = change(tables={"behaviour_writers": of_writers(LAST, {}, share=np.nan)})
     assert caption_writers(unsure).shows == (
         "agreement: at the last token no share can be told, because the difference of the two prompts is not surely above 0."

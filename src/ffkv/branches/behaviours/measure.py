@@ -207,7 +207,7 @@ def choose_sets(
     """Chooses the n memories with the largest screen, for each n, those with the largest size, and random sets of equal summed length.
 
     A random set has other memories in random order, up to that with which their summed length is nearest to that of the set. Where all
-    others together are shorter, it has all of them.
+    others together are shorter, there is none: it would be no set of equal length.
 
     Args:
         screen: mean screen of each memory [memory].
@@ -221,8 +221,9 @@ def choose_sets(
         own = ranked[:count]
         sets.append(MemorySet(words.BY_SCREEN, 0, count, np.sort(own)))
         sets.append(MemorySet(words.BY_SIZE, 0, count, np.sort(stored.largest(sizes, count))))
-        for draw in range(draws):
-            order = generator.permutation(np.setdiff1d(moved, own))
+        others = np.setdiff1d(moved, own)
+        for draw in range(draws if sizes[others].sum() >= sizes[own].sum() else 0):
+            order = generator.permutation(others)
             summed = np.concatenate([[0], np.cumsum(sizes[order])])
             nearest = int(np.abs(summed - sizes[own].sum()).argmin())
             sets.append(MemorySet(words.RANDOM, draw, count, np.sort(order[:nearest])))

@@ -125,6 +125,10 @@ def draw_sets(run: Run, name: str, panel: Axes, control: Run | None) -> None:
 @_of_behaviours
 def draw_writers(run: Run, name: str, panel: Axes, control: Run | None) -> None:
     """Draws what attention and memories of each layer carry of a behaviour, beside the control at the last token."""
+    if words.writers(run, name).empty:  # of another behaviour there are some
+        panel.text(0.5, 0.5, "nothing was measured", transform=panel.transAxes, ha="center")
+        panel.set_axis_off()
+        return
     styles = {("total", "last"): "last token", ("total", "all"): "all tokens", ("direct", "last"): "direct"}
     kinds = [each for each in (ATTENTION, ALL_MEMORIES, ERROR) if each in {*words.writers(run, name)["writer"]}]
     for colour, writer in zip(drawing.colours(len(kinds)), kinds, strict=True):

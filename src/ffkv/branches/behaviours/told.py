@@ -128,7 +128,8 @@ def main_numbers(run: Run) -> dict[str, str]:
         what = f"{name}: memories that contribute otherwise on the prompts (q ≤ {SIGNIFICANT})"
         found[what] = "–" if _few_groups(row) else number(row["significant"])
         if pairs:
-            found[f"{name}: memories whose screen is not 0"] = "–" if _few_groups(row) else number(row["screened"])
+            what = f"{name}: memories whose screen is not 0 (q ≤ {SIGNIFICANT})"
+            found[what] = "–" if _few_groups(row) else number(row["screened"])
             where, names = POSITIONS[run.settings.behaviours[name].positions], ("", "_low", "_high")
             share, low, high = (percent(row[f"by_memories{end}"]) if row["explained"] else "–" for end in names)
             found[f"{name}: what all memories together carry of it, patched {where}"] = share

@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from ffkv.base.errors import UserError
 from ffkv.run.report.wording import PAPER_LAYERS
+from ffkv.run.results.text import MINUS
 
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
@@ -177,7 +178,7 @@ def shown_layers(last: int) -> list[int]:
 
 def as_percentage(share: float, _: float) -> str:
     """Writes a number of an axis of shares."""
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g} %".replace("-", MINUS)
 
 
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
