@@ -4,9 +4,11 @@ How frequent they are by chance is counted in random prefixes of the train split
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -50,19 +52,9 @@ class Evidence(NamedTuple):
     words: int  # number of words of the prefix
 
 
-FUNCTION_WORDS = {
-    "a determiner": "a an the this that these those each every some any no another such both either neither",
-    "a preposition": "of in to for with on at from by about as into through after over between out against during "
-    "without before under around among within along across behind beyond near upon above below since until toward "
-    "towards via per",
-    "a pronoun": "i you he she it we they me him her us them who whom which what itself himself herself themselves "
-    "my your his its our their whose",
-    "a conjunction": "and or but nor so yet because although though while whereas if unless whether when where than",
-    "an auxiliary verb": "is are was were be been being am has have had do does did will would shall should can could "
-    "may might must not",
-}
+_OF_ENGLISH = tomllib.loads(files(__package__).joinpath("english.toml").read_text(encoding="utf-8"))
 FUNCTION_WORD = "a function word"  # of a language other than English
-CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
+CLASS_OF_WORD = {word: name for name, listed in _OF_ENGLISH["words"].items() for word in listed.split()}
 # A word belongs to the first class whose form it has.
 CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
     "a year": re.compile(r"(1[0-9]|20)\d\d").fullmatch,
@@ -72,11 +64,7 @@ CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
     "capital letters": lambda word: len(word) > 1 and word.isupper(),
     "a capitalised word": lambda word: word[0].isupper() and re.sub("[-'’]", "", word[1:]).isalpha(),
 }
-ENGLISH_CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
-    "a word in -ing": re.compile(r"[a-z]{2,}ing").fullmatch,
-    "a word in -ed": re.compile(r"[a-z]{2,}ed").fullmatch,
-    "a word in -ly": re.compile(r"[a-z]{2,}ly").fullmatch,
-}
+ENGLISH_CLASS_OF_FORM = {name: re.compile(form).fullmatch for name, form in _OF_ENGLISH["forms"].items()}
 
 
 def word_class(word: str, language: str = ENGLISH) -> str:
