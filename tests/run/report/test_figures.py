@@ -254,6 +254,14 @@ def test_no_texts_of_any_figure_touch(write, layers):
                     assert_texts_stand_apart(figure)
 
 
+def test_labels_of_small_probabilities_stand_apart(change):
+    """As of a random model, whose values all promote a token by as little."""
+    bins = pd.DataFrame({"low": 6.7e-4 + 1.9e-5 * np.arange(8), "high": 6.9e-4 + 1.9e-5 * np.arange(8)})
+    table = bins.assign(values=8, agreeing=1, rate=0.1, rate_low=0.01, rate_high=0.15)
+    with drawing.look():
+        assert_texts_stand_apart(draw("figure_6", change(tables={"figure_6_top_probability": table}), paper=True))
+
+
 def test_texts_that_touch_are_noticed():
     with drawing.look():
         figure, (axes,) = drawing.canvas()

@@ -136,15 +136,12 @@ def check_command_line(slurm: bool = False) -> None:
 def _check_slurm(dry_run: bool) -> None:
     plugin = "snakemake-executor-plugin-slurm"
     if not find_spec(plugin.replace("-", "_")):
-        raise UserError(
-            f"This profile submits jobs to SLURM, and {plugin} is not installed: `make slurm` in a clone of ffkv, else"
-            f" `pip install {plugin}`."
-        )
-    if not (dry_run or which("sbatch")):
-        raise UserError(
-            "This profile submits jobs to SLURM, and there is no `sbatch` here. Start Snakemake where the commands of SLURM are,"
-            " or without --workflow-profile."
-        )
+        lacking = f"{plugin} is not installed: `make slurm` in a clone of ffkv, else `pip install {plugin}`"
+    elif not (dry_run or which("sbatch")):
+        lacking = "there is no `sbatch` here. Start where the commands of SLURM are, or without --workflow-profile"
+    else:
+        return
+    raise UserError(f"This profile submits jobs to SLURM, and {lacking}.")
 
 
 def typed(value: Any, given: Any) -> Any:

@@ -50,6 +50,7 @@ def draw_bins(run: Run, paper: dict[str, Any] | None) -> Drawing:
     for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
         above: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
         axes[0].annotate(f"{count:,}", (x, min(top, limit) if count else 0), **above)
+    axes[0].locator_params("x", nbins=5)  # labels of small probabilities are long
     axes[0].set_xlabel("top probability of the value")
     drawing.share_axis(axes[0], "agreement rate")
     axes[0].set_ylim(0, 1.1 * limit)

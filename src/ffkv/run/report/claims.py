@@ -171,7 +171,7 @@ def _families(family: str) -> Callable[[Paper], np.ndarray]:
 CLAIMS = (
     Claim(
         "shallow_fall", "Shallow patterns fall over the layers", "figure_2", _patterns("shallow"), rules.trend, _families("shallow"),
-        sign=-1, panel="shallow patterns",
+        sign=-1, panel="shallow patterns", untrained="In some untrained models, they fall, too.",
     ),
     Claim(
         "semantic_rise", "Semantic patterns rise over the layers", "figure_2", _patterns("semantic"), rules.trend,
