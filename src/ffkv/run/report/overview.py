@@ -38,15 +38,9 @@ def read_line(run: Run) -> Markup:
     tokens = sum(int(about["tokens"]) for about in run.files.corpora.values())
     made = max(path.stat().st_mtime for path in run.files.table_files.values())
     date, its = datetime.fromtimestamp(made, UTC), run.anatomy
-    return Markup("{}, {} layer{}, read {} tokens of {}. Run {}, {} {:%B %Y}.").format(
-        its.architecture,
-        len(its.layers),
-        "s" * (len(its.layers) > 1),
-        number(tokens),
-        visible(corpus_name(run)),
-        run.name,
-        date.day,
-        date,
+    layers = "1 layer" if len(its.layers) == 1 else f"{len(its.layers)} layers"
+    return Markup("{}, {}, read {} tokens of {}. Run {}, {} {:%B %Y}.").format(
+        its.architecture, layers, number(tokens), visible(corpus_name(run)), run.name, date.day, date
     )
 
 
