@@ -172,7 +172,7 @@ def test_patterns_that_match_no_file_are_refused(tmp_path, monkeypatch, pattern)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     os.mkfifo("pipe.txt")
-    with refused("No corpus file matches "):
+    with refused(f"'{pattern}' is a folder. " if pattern in (".", "..") else "No corpus file matches "):
         load(pattern)
 
 

@@ -55,7 +55,7 @@ def test_a_file_is_named_with_and_without_the_option(check):
         ({"train": "nowhere.txt"}, "No corpus file matches 'nowhere.txt'"),
         ({"train": "text.txt", "validation": "nowhere.txt"}, "No corpus file matches 'nowhere.txt'"),
         ({"train": "folder"}, "'folder' is a folder. Name its files, as in 'folder/*'; if it holds a data set"),
-        ({"dataset": "text.txt"}, "corpus.dataset is the file 'text.txt'. Set corpus.dataset to files"),
+        ({"dataset": "text.txt"}, "corpus.dataset is the file 'text.txt': set it to files"),
         ({"dataset": "../nowhere"}, "corpus.dataset is '../nowhere'. There is no such folder"),
         ({"train": "rows.csv"}, "rows.csv has no field 'text'; it has 'title', 'body'. Set corpus.text_field."),
         ({"train": "rows.jsonl"}, "rows.jsonl has no field 'text'; it has 'body'. Set corpus.text_field."),

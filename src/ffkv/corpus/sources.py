@@ -90,9 +90,7 @@ def source_files(corpus: Corpus, split: str) -> list[str]:
     if not corpus.on_hub:
         return find_files(corpus_sources(corpus, split)[0]) if name == "files" else []
     if is_file(name):
-        raise UserError(
-            f"corpus.dataset is the file {shown(name)}. Set corpus.dataset to files, and corpus.train to it."
-        )
+        raise UserError(f"corpus.dataset is the file {shown(name)}: set it to files, and corpus.train to the file.")
     if is_local(name):
         return find_files([f"{glob.escape(name)}/**/*"])
     if may_be_on_hub(name):

@@ -189,9 +189,7 @@ def _measure_text(
     if on_hub:
         found = describe_split(commits.get("dataset") or resolve_dataset(corpus), corpus.config, corpus.train[0])
         if not tokens and not (found.rows and found.text_bytes):
-            raise UserError(
-                f"Nothing tells the size of {corpus.dataset}: its rows and its bytes of text. Pass --train-tokens."
-            )
+            raise UserError(f"Nothing tells how much text {corpus.dataset} has. Pass --train-tokens.")
         source = "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
         factor = (found.text_bytes or train.text_bytes) / train.text_bytes
         if corpus.sentences_per_document:  # however long the documents are

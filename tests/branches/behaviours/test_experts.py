@@ -347,9 +347,10 @@ def test_a_set_of_experts_is_all_memories_of_the_planted_one(planted):
     its = planted.sets.query("choice == 'experts'")
     clean = planted.answers.set_index("prompt")["difference"].loc[its["prompt"]].to_numpy()
     assert np.allclose((clean - its["patched"]).mean(), removed["effect"], rtol=0, atol=1e-4)
-    own, random = sets.loc[("experts", 1)], sets.loc[("random_experts", 1)]
+    own = sets.loc[("experts", 1)]
+    assert ("random_experts", 1) not in sets.index  # all others together write less
     assert own["completeness"] == pytest.approx(1, abs=1e-3) and 0.9 < own["faithfulness"] < 1.1  # a norm is behind it
-    assert own["memories"] == 2 and random["completeness"] < 0.1 and random["memories"] % 2 == 0
+    assert own["memories"] == 2
     every, memories = sets.loc[("all_experts", 10)], sets.loc[("all", 20)]
     assert every["memories"] == memories["memories"] == 20 and every["completeness"] == memories["completeness"]
     aside = planted.summaries["behaviour_side_effects"].set_index(["choice", "size"])["divergence"]

@@ -8,7 +8,6 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import yaml
@@ -17,6 +16,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.lookup import OccursTwice, exists, is_file, parse_json, read_bytes
 from ffkv.base.terminal import say
 
+PLUGIN = "snakemake-executor-plugin-slurm"
 LARGEST = 2**20  # bytes of a file; YAML is read slowly
 LONGEST_NUMBER = 1000  # digits of a number; Python reads at most 4,300
 DEEPEST = 50  # levels of nesting; settings need three
@@ -119,29 +119,17 @@ def check_command_line(slurm: bool = False) -> None:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
-    parser.add_argument("--executor", "-e", default="slurm")
-    parser.add_argument("--dry-run", "--dryrun", "-n", action="store_true")
-    asked = parser.parse_known_args()[0]
+    files = parser.parse_known_args()[0].configfile
     try:
-        for file in asked.configfile or ["config.yaml"]:
-            if is_file(file) or (asked.configfile and not exists(file)):
+        for file in files or ["config.yaml"]:
+            if is_file(file) or (files and not exists(file)):
                 read_settings(file)
-        if slurm and asked.executor == "slurm" and Path(sys.argv[0]).name == "snakemake":  # not Snakemake inside a job
-            _check_slurm(asked.dry_run)
+        if slurm and Path(sys.argv[0]).name == "snakemake" and not find_spec(PLUGIN.replace("-", "_")):
+            how = f"`make slurm` in a clone of ffkv, else `pip install {PLUGIN}`"
+            raise UserError(f"This profile submits jobs to SLURM, and {PLUGIN} is not installed: {how}.")
     except UserError as error:
         say(error, error=True)
         sys.exit(2)
-
-
-def _check_slurm(dry_run: bool) -> None:
-    plugin = "snakemake-executor-plugin-slurm"
-    if not find_spec(plugin.replace("-", "_")):
-        lacking = f"{plugin} is not installed: `make slurm` in a clone of ffkv, else `pip install {plugin}`"
-    elif not (dry_run or which("sbatch")):
-        lacking = "there is no `sbatch` here. Start where the commands of SLURM are, or without --workflow-profile"
-    else:
-        return
-    raise UserError(f"This profile submits jobs to SLURM, and {lacking}.")
 
 
 def typed(value: Any, given: Any) -> Any:
