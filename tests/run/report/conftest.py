@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from ffkv.base.files import tables
+from ffkv.branches.behaviours.summary_tables import MISSED
 from ffkv.branches.registry import BRANCHES
 from ffkv.branches.settings import Settings
 from ffkv.run.results.run import Run, open
@@ -26,6 +27,24 @@ from tests.run.report.made_up_tables import (
     write_routing,
     write_values,
 )
+
+# A behaviour that the model has, with everything that can be told of it.
+TOLD = {
+    "several": 0,
+    "kind": "pairs",
+    "prompts": 198,
+    "groups": 66,
+    "grouped_by": "group",
+    "smallest_p": 1e-9,
+    "accuracy": 0.985,
+    "explained": True,
+    "significant": 1234,
+    "screened": 56,
+    "by_memories": 0.07,
+    "by_memories_low": -0.01,
+    "by_memories_high": 0.15,
+    "pearson": 0.95,
+}
 
 
 def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: bool = False, **overrides) -> Path:
@@ -115,6 +134,24 @@ def change(run) -> Callable[..., ChangedRun]:
         return ChangedRun(run, **replaced)
 
     return change
+
+
+@pytest.fixture
+def having(run, change):
+    """The run with other rows in its tables of behaviours. `memories` changes the table of candidates."""
+
+    def having(settings=None, memories=lambda table: table, sets=lambda table: table, nodes=None, missed=(), **row):
+        tables = {
+            "behaviours": run.table("behaviours").assign(**TOLD | row),
+            "behaviour_memories": memories(run.table("behaviour_memories")),
+            "behaviour_sets": sets(run.table("behaviour_sets")),
+            "behaviour_missed": MISSED.frame([{"behaviour": BEHAVIOUR, **row} for row in missed]),
+            "behaviour_graph_nodes": run.table("behaviour_graph_nodes") if nodes is None else nodes,
+        }
+        options = {"behaviours": {BEHAVIOUR: {"prompts": "agreement.jsonl", **(settings or {})}}}
+        return change(options, tables=tables)
+
+    return having
 
 
 @pytest.fixture
