@@ -23,7 +23,7 @@ def _prefixes(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Returns one line without characters that are not shown."""
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
@@ -32,7 +32,7 @@ class MarkedPattern(Stored):
     """A pattern that an annotator saw."""
 
     # the pattern in words; "" if nothing was written
-    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(one_line)] = ""
+    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(printable_line)] = ""
     kind: Literal["shallow", "semantic", ""] = ""  # "" if the annotator has not chosen yet
     # the prefixes that have it, as numbers in the item from 0, ascending
     prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from ffkv.base.files.journal import problem_of
 from ffkv.base.lookup import parse_json
-from ffkv_annotation.records import MOST_PATTERNS, MarkedPattern, one_line
+from ffkv_annotation.records import MOST_PATTERNS, MarkedPattern, printable_line
 from ffkv_annotation.sheets import Sheet
 from ffkv_machines.texts import Example, end_of
 
@@ -33,7 +33,7 @@ class Refused(ValueError):
     """An answer that is not of the form that was asked for. The message says what is wrong with it."""
 
 
-Line = Annotated[str, AfterValidator(one_line), Field(min_length=1, max_length=LONGEST_LABEL)]
+Line = Annotated[str, AfterValidator(printable_line), Field(min_length=1, max_length=LONGEST_LABEL)]
 
 
 def _places(numbers: list[int], asked: ValidationInfo) -> list[int]:
