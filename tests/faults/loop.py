@@ -27,7 +27,8 @@ from ffkv.base.files.atomic import PARTIAL
 FRUGAL = ("libtorch", "libz", "libhdf5")
 # The end of the name of a journal: the host, the process and a random part, or kept answers.
 JOURNAL = re.compile(r"(?:\.[^.]+\.\d+\.[0-9a-f]{8}|(?<=/answers))\.jsonl$")
-LONGEST = 120  # seconds of a command
+LONGEST = 900  # seconds of a command without a fault
+SLOWER = 5  # times as long one with a fault may take, and a minute more: others use the processor, too
 LONGEST_WITHOUT_MEMORY = 30  # libraries wait for ever for a thread that could not start
 
 
@@ -54,8 +55,10 @@ class Loop:
         (place / "tmp").mkdir(exist_ok=True)
         shutil.copytree(place, self.pristine, symlinks=True)
         self.base = states(place)
+        self.longest, begin = float(LONGEST), time.monotonic()
         done = self.run(COUNTED)
         assert done.code == 0, f"{command}: {done}"
+        self.longest = 60 + SLOWER * (time.monotonic() - begin)
         self.expected, self.answer = self.made(), done.said
         self.removed = [path for path in self.base if not os.path.lexists(place / path)]
         self.places = {name: places_of(self.calls, fault) for name, fault in FAULTS.items()}
@@ -67,7 +70,9 @@ class Loop:
         child = os.fork()
         if child == 0:
             act(self.command, self.place, self.log)
-        begin, longest = time.monotonic(), LONGEST_WITHOUT_MEMORY if fault and fault.kinds == TAKE else LONGEST
+        begin, longest = time.monotonic(), self.longest
+        if fault and fault.kinds == TAKE:
+            longest = LONGEST_WITHOUT_MEMORY
         while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
             time.sleep(0.001)
             if time.monotonic() - begin > longest:

@@ -95,7 +95,8 @@ def _tables(run: Run) -> list[TableBlock]:
         for name, table in found.items()
         if len(table)
     ]
-    return [TableBlock("roles-tables", "Roles in numbers", note(__package__, "tables"), None, folded)]
+    text, more = note(__package__, "tables"), note(__package__, "columns")
+    return [TableBlock("roles-tables", "Roles in numbers", text, folded=folded, more=more)]
 
 
 CURVE = Curve(
