@@ -235,7 +235,9 @@ def test_figures_are_drawn_in_the_colours_of_the_page(driver):
     for scheme, text, sheet in (("light", "rgb(29, 37, 48)", "rgb(255, 255, 255)"), ("dark", "rgb(228, 232, 238)", "rgb(29, 35, 43)")):  # fmt: skip
         emulate(driver, scheme=scheme)
         assert style(driver, "#training text", "fill") == text
-        assert style(driver, "#training path", "fill") == sheet  # what lies behind the figure
+        # What lies behind the figure: its own sheet would hide the shadow that says that more is to be scrolled to.
+        assert style(driver, "#training .drawing", "backgroundColor") == sheet
+        assert style(driver, "#training path", "fill") == "none"
 
 
 def test_the_contents_stay_beside_the_text_where_there_is_room(driver):
