@@ -257,9 +257,8 @@ def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
     """Counts the prefixes of each category, per annotator and layer (figure 2). Layers without keys have none."""
     own = first_time(by_prefix)
     counts = own.groupby(["annotator", "layer", "category"]).size()
-    index = pd.MultiIndex.from_product(
-        [sorted(set(own["annotator"])), range(layers), CATEGORIES], names=counts.index.names
-    )
+    levels = [sorted(set(own["annotator"])), range(layers), CATEGORIES]
+    index = pd.MultiIndex.from_product(levels, names=counts.index.names)
     table = counts.reindex(index, fill_value=0).rename("prefixes").reset_index()
     keys = own.drop_duplicates(["annotator", *KEY]).groupby(["annotator", "layer"]).size()
     table["keys"] = keys.reindex(pd.MultiIndex.from_frame(table[["annotator", "layer"]]), fill_value=0).to_numpy()
@@ -316,22 +315,22 @@ def measure_agreement(ratings: Ratings) -> pd.DataFrame:
     keys = prefixes.groupby(level=KEY).max().clip(upper=1) if len(prefixes) else prefixes
     tables = {"prefix": prefixes, "key": keys, "change": _codes(ratings.changes, "related", RELATED, ["row"])}
     rows: list[tuple] = []
-    annotators = sorted({name for table in tables.values() for name in table.columns})
+    judged = sorted({column for table in tables.values() for column in table.columns})  # annotator and occasion
     # Any two on their first occasion, and each with himself on the second one.
-    pairs = [*map(list, combinations([name for name in annotators if name[1] == 0], 2))]
-    pairs += [[(name, 0), (name, 1)] for name, occasion in annotators if occasion == 1]
+    pairs = [*map(list, combinations([(name, occasion) for name, occasion in judged if occasion == 0], 2))]
+    pairs += [[(name, 0), (name, 1)] for name, occasion in judged if occasion == 1]
     for pair in pairs:
         names = [name for name, _ in pair]
         for unit, codes in tables.items():
-            both = codes[pair] if all(name in codes for name in pair) else pd.DataFrame()
+            both = codes[pair] if all(column in codes for column in pair) else pd.DataFrame()
             both = both[(both >= 0).all(axis=1)]
             rows += [(*names, *row) for row in _statistics(unit, both)]
             if unit == "key" and len(both):  # which prefixes have patterns, over the keys in which either saw one
                 of_keys = [pattern_overlap(*(patterns.get((*name, *key), []) for name in both)) for key in both.index]
-                scores = np.array(of_keys)[~np.isnan(of_keys)]
-                found = [(scores.mean(), *mean_interval(scores, 0, 1), len(both), len(scores))] if len(scores) else []
-                rows += [(*names, "pattern", "jaccard", *row) for row in found]
-    people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
+                if len(scores := np.array(of_keys)[~np.isnan(of_keys)]):
+                    numbers = scores.mean(), *mean_interval(scores, 0, 1), len(both), len(scores)
+                    rows.append((*names, "pattern", "jaccard", *numbers))
+    people = [(name, occasion) for name, occasion in prefixes if name.startswith("person:") and occasion == 0]
     for unit in ("prefix", "key") if len(people) > 1 else ():
         together = tables[unit][people]
         together = together[(together >= 0).sum(axis=1) > 1]

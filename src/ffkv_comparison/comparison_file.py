@@ -51,6 +51,11 @@ class Compared:
             return [f"{label} ({name})" for label, name in zip(labels, names, strict=True)]
         return labels
 
+    @property
+    def places(self) -> list[float]:
+        """The place of each run on the axis; NaN without an axis."""
+        return self.settings.values or [math.nan] * len(self.runs)
+
     @functools.cached_property
     def memories(self) -> str:
         """How memories are found in other runs: "by_number", "by_correlation" or "no".
@@ -180,20 +185,17 @@ def compare_behaviours(compared: Compared) -> dict[str, pd.DataFrame]:
     Returns the tables `OF_BEHAVIOURS` by their names. The last two have no rows unless memories are found by number. Raises UserError if a file is missing or damaged.
     """
     having = Counter(name for run in compared.runs for name in run.settings.behaviours)
-    places = compared.settings.values or [math.nan] * len(compared.runs)
     found, memories, overlaps = [], [], []
     for name in (name for name, count in having.items() if count > 1):
-        runs = [run for run in compared.runs if name in run.settings.behaviours]
-        axis = [place for run, place in zip(compared.runs, places, strict=True) if run in runs]
-        for run, place in zip(runs, axis, strict=True):
-            found.append({"run": run.name, "axis": place, **describe(run, name, runs[0])})
+        runs = {run: place for run, place in zip(compared.runs, compared.places) if name in run.settings.behaviours}
+        first = next(iter(runs))
+        found += [{"run": run.name, "axis": place, **describe(run, name, first)} for run, place in runs.items()]
         if compared.memories == "by_number":
-            own = [candidates(run, name) for run in runs]
+            own, sizes = [candidates(run, name) for run in runs], np.diff(first.anatomy.layer_offset).tolist()
             memories += own
-            for before, after in itertools.pairwise(own):
-                overlaps.append(overlap_of(before, after, np.diff(runs[0].anatomy.layer_offset).tolist()))
-    candidates_of = pd.concat(memories, ignore_index=True) if memories else []
-    gathered = zip(OF_BEHAVIOURS, (found, candidates_of, overlaps), strict=True)
+            overlaps += [overlap_of(before, after, sizes) for before, after in itertools.pairwise(own)]
+    of_memories = pd.concat(memories, ignore_index=True) if memories else []
+    gathered = zip(OF_BEHAVIOURS, (found, of_memories, overlaps), strict=True)
     return {table.name: table.frame(rows) for table, rows in gathered}
 
 
@@ -241,8 +243,8 @@ def candidates(run: Run, name: str) -> pd.DataFrame:
 def overlap_of(before: pd.DataFrame, after: pd.DataFrame, sizes: Sequence[int]) -> dict[str, Any]:
     """Returns a row of the table `BEHAVIOUR_OVERLAPS`, from the candidates of two runs. `sizes`: memories per layer."""
     a, b = ({*zip(each["layer"], each["memory"], strict=True)} for each in (before, after))
-    per_layer = [Counter(layer for layer, _ in each) for each in (a, b)]
-    counts = [(per_layer[0][layer], per_layer[1][layer], size) for layer, size in enumerate(sizes)]
+    of_a, of_b = (Counter(layer for layer, _ in each) for each in (a, b))
+    counts = [(of_a[layer], of_b[layer], size) for layer, size in enumerate(sizes)]
     return {
         "behaviour": before["behaviour"].iloc[0],
         "run": before["run"].iloc[0],

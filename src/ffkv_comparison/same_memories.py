@@ -15,17 +15,17 @@ import pandas as pd
 
 from ffkv.base.multiple_tests import q_values
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.behaviours.choose import PERSISTENCE
 from ffkv.run.results import indexes
+from ffkv.run.results.memory import ROUNDING
 from ffkv.run.results.run import Run
 from ffkv_comparison.comparison_file import Compared, same_prefixes, same_text
 from ffkv_comparison.tables import BY_LAYER, BY_MEMORY, KINDS, MATCHES, MEASURES
 
 BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
 TINY = np.finfo(np.float32).tiny
-PERSISTENCE = 0.9  # of rank-biased overlap: the first ten places have 86 % of the weight
 BLOCK_BYTES = 2**26  # of the pairs of examples that are compared at a time, a byte each
 NONE = -1
-ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
 FEWEST = 10  # effective number of prefixes: two memories that vary on a few ones easily share some of them
 TIED = 1e-6  # correlations that differ by less are equal in float32
 OTHERS = 20  # gaps between the next highest correlations, with which the gap below the highest one is compared

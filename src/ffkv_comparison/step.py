@@ -121,11 +121,10 @@ def figures_of(compared: Compared) -> Iterator[tuple[str, Sequence[Curve]]]:
 
 def gather_curves(compared: Compared) -> pd.DataFrame:
     """Gathers the curves of all figures: the table `CURVES`."""
-    places = compared.settings.values or [np.nan] * len(compared.runs)
     found = []
     for name, curves in figures_of(compared):
         for curve in curves:
-            for run, place in zip(compared.runs, places, strict=True):
+            for run, place in zip(compared.runs, compared.places, strict=True):
                 points = curve.points(run)
                 layers = len(run.anatomy.layers)
                 depth = [relative_depth(int(x), layers) for x in points["x"]] if curve.x == LAYER else np.nan
@@ -176,27 +175,26 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
     """Measures how a curve differs from that of the first run: x, depth, difference, low, high, pairs, paired_by."""
     of_run, of_first = (each.set_index("x") for each in (curve.points(run), curve.points(first)))
     if curve.x != LAYER:
-        places = [(np.nan, x, x) for x in of_run.index if x in of_first.index]
+        places = [(np.nan, x, x) for x in of_run.index]
     else:
         places = pair_layers(len(run.anatomy.layers), len(first.anatomy.layers))
-    numbers = [curve.units.numbers(each).groupby("layer") for each in (run, first)] if curve.units else [(), ()]
-    by_layer = [{layer: found.set_index("unit")["value"] for layer, found in each} for each in numbers]
-    rows = []
+    units, rows = curve.units, []
+    numbers = [units.numbers(each).groupby("layer") for each in (run, first)] if units else [(), ()]
+    own, its = ({layer: found.set_index("unit")["value"] for layer, found in each} for each in numbers)
     for depth, x, x_first in places:
         if x not in of_run.index or x_first not in of_first.index:
             continue
-        own, other = (found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True))
-        points = (of_run.loc[x], of_first.loc[x_first])
-        ends = (point[name] for point in points for name in ("value", "low", "high"))
-        difference = Difference(*difference_of_intervals(*ends))
-        if curve.units is not None and own is not None and other is not None and (paired or curve.units.median):
+        if units is not None and (paired or units.median) and x in own and x_first in its:
+            a, b = own[x], its[x_first]
             if paired:
-                both = own.index.intersection(other.index)
-                own, other = own.loc[both], other.loc[both]
-            a, b = own.to_numpy(), other.to_numpy()
-            by_median = curve.units.median
-            difference = difference_of_medians(a, b, paired, stream) if by_median else difference_of_means(a, b)
-        by = curve.units.of if curve.units and difference.pairs else ""
+                shared = a.index.intersection(b.index)
+                a, b = a.loc[shared], b.loc[shared]
+            both = a.to_numpy(), b.to_numpy()
+            difference = difference_of_medians(*both, paired, stream) if units.median else difference_of_means(*both)
+        else:  # from the intervals alone
+            ends = (point[name] for point in (of_run.loc[x], of_first.loc[x_first]) for name in ENDS)
+            difference = Difference(*difference_of_intervals(*ends))
+        by = units.of if units and difference.pairs else ""
         rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
     return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
 

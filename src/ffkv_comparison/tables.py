@@ -1,9 +1,9 @@
 """The tables of a comparison."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from ffkv.base.files.columns import LAYER, MEMORY, Column, count, number, share, table, text, word
+from ffkv.base.files.columns import LAYER, MEMORY, Column, bounds, count, number, share, table, text, word
 from ffkv.branches.behaviours.tables import BEHAVIOUR
 
 FOLDER = "comparisons/<name>/tables"
@@ -34,13 +34,10 @@ KINDS = {
 }
 
 
-def _with_interval(name: str, about: str, kind: Callable[..., Column] = number) -> tuple[Column, ...]:
+def _with_interval(name: str, about: str, **limits: Any) -> tuple[Column, ...]:
     """Returns the columns of a number and of the ends of its interval, which are NaN where it is not known."""
-    return (
-        kind(name, f"{about}; NaN if it is not known"),
-        kind(f"{name}_low", "lower end of its interval over groups of prompts (95 %)"),
-        kind(f"{name}_high", "upper end"),
-    )
+    ends = bounds("its interval over groups of prompts (95 %)", name, **limits)
+    return number(name, f"{about}; NaN if it is not known", **limits), *ends
 
 
 RUNS = table(
@@ -62,12 +59,10 @@ CLAIMS = table(
     RUN,
     word("claim", "name of the claim"),
     number("value", "the number of the run; NaN if there is none"),
-    number("low", "lower end of its interval (95 %)"),
-    number("high", "upper end"),
+    *bounds(),
     text("verdict", "the verdict, beside the run's own control"),
     number("difference", "value of the run - value of the first run; NaN of the first run"),
-    number("difference_low", "lower end of its interval (95 %), as if the samples were independent"),
-    number("difference_high", "upper end"),
+    *bounds("its interval (95 %), as if the samples were independent", "difference"),
     since="fourth",
 )
 ENDS, APART = ["value", "low", "high"], ["difference", "difference_low", "difference_high"]
@@ -77,8 +72,7 @@ CURVES = table(
     *POINT,
     number("axis", "place of the run on the axis; NaN without an axis"),
     number("value", "value of the curve"),
-    number("low", "lower end of its 95 % interval; NaN where the figure has none"),
-    number("high", "upper end"),
+    *bounds("its 95 % interval; NaN where the figure has none"),
 )
 COMPARED = "figure_2", "figure_3", "figure_4", "figure_5", "figure_7", "figure_8"  # by layer
 ACTIVE = "median share of active memories"
@@ -108,8 +102,7 @@ DIFFERENCES = table(
     text("baseline", "the first run"),
     *POINT[3:],
     number("difference", "value of the run - value of the baseline"),
-    number("low", "lower end of its 95 % interval; NaN where it is not known"),
-    number("high", "upper end"),
+    *bounds("its 95 % interval; NaN where it is not known"),
     count("pairs", "units that both runs have; 0 if they are not paired"),
     word("paired_by", "what is paired, if anything", "memories", "prefixes"),
 )
@@ -163,7 +156,9 @@ BEHAVIOURS = table(
     text("other_settings", "settings of the behaviour that are not as in the first run that has it"),
     count("prompts", "prompts that are used"),
     count("groups", "groups of these prompts: a group counts as one draw", since="fourth"),
-    *_with_interval("accuracy", "share of them on which the answer has a higher logit than the wrong answer", share),
+    *_with_interval(
+        "accuracy", "share of them on which the answer has a higher logit than the wrong answer", lowest=0, highest=1
+    ),
     *_with_interval("difference", "mean logit difference"),
     number("size", "n: memories in the largest set; NaN if no set was measured", lowest=1),
     *_with_interval(

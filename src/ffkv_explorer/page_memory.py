@@ -180,8 +180,7 @@ def _rows(memory: Memory, name: str) -> list[dict[str, Any]]:
     """Returns the rows of a table of a memory. Most memories have none, and an empty table of many columns takes its time."""
     files = memory.run.files
     table = indexes.effects_by_memory(files) if name == "effects" else getattr(indexes, name)(files)
-    row = memory.run.anatomy.layer_offset[memory.layer] + memory.memory
-    return getattr(memory, name).to_dict("records") if (table["row"].to_numpy() == row).any() else []
+    return getattr(memory, name).to_dict("records") if (table["row"].to_numpy() == memory.row).any() else []
 
 
 def facts(card: Card) -> list[tuple[str, Any, str]]:
@@ -216,9 +215,9 @@ def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tup
     places = {"previous": (layer, index - 1), "next": (layer, index + 1)}
     places |= {"layer_before": (layer - 1, index), "layer_after": (layer + 1, index)}
     return {
-        name: (memory_name(*place), links.memory(held, *place))
-        for name, place in places.items()
-        if 0 <= place[0] < len(sizes) and 0 <= place[1] < sizes[place[0]] and links.memory(held, *place)
+        name: (memory_name(at, number), address)
+        for name, (at, number) in places.items()
+        if 0 <= at < len(sizes) and 0 <= number < sizes[at] and (address := links.memory(held, at, number))
     }
 
 

@@ -32,6 +32,7 @@ PERCENT = ["firing_rate", "top_probability", "negative_rate", "promoted_probabil
 COMPLETED = 20  # tokens or names that continue what is typed
 FIELDS = {name: field for name, field in Search.model_fields.items() if field.title}  # of the form
 TEXTS = (*FIELDS, "order")
+LIMITS = ("min_", "max_")  # how the ends of the range of a column begin
 WORDS, ADDED = (
     {name: words for names, words in columns.items() for name in names.split(", ")}
     for columns in (COLUMNS["memories"] | COLUMNS["found"], COLUMNS["found"])
@@ -45,7 +46,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], Search]:
 
     Raises a UserError if a number is none, or the address asks what no search knows.
     """
-    limits = [name for name in query if name.startswith(("min_", "max_"))]
+    limits = [name for name in query if name.startswith(LIMITS)]
     check_query([name for name in query if name not in limits], *TEXTS, "page")
     ranges = {name: query[name] for name in limits if query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()}
@@ -60,7 +61,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], Search]:
         options["layer"] = whole(asked["layer"], "layer")
     between: dict[str, Any] = {}
     for name, value in ranges.items():
-        column, upper = name[4:], name.startswith("max_")
+        column, upper = name.partition("_")[2], name.startswith("max_")
         limit = real(value, f"The {'upper' if upper else 'lower'} end of {column.replace('_', ' ')}")
         between.setdefault(column, [None, None])[upper] = limit
     search = Search(any_case=True, ascending=asked.get("order") == "ascending", between=between, **options)
@@ -69,7 +70,7 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], Search]:
 
 def memories(held: Held, query: Mapping[str, str]) -> Response:
     """Returns the page of a search, or its list as JSON or CSV."""
-    asked = {name: value for name, value in query.items() if name in TEXTS or name.startswith(("min_", "max_"))}
+    asked = {name: value for name, value in query.items() if name in TEXTS or name.startswith(LIMITS)}
     problem, found = "", None
     held.prepare()
     try:
@@ -80,6 +81,8 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
         raise
     except UserError as error:
         problem, page = str(error), 1
+    if problem and query.get("format"):
+        return JSONResponse({"error": problem}, 400)
     # All memories that were found, in order. They are written a block at a time.
     if found is not None and query.get("format") == "json":
         return StreamingResponse(_json(held, found), media_type="application/json")
@@ -87,8 +90,6 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
         name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
         headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
         return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
-    if problem and query.get("format"):
-        return JSONResponse({"error": problem}, 400)
     return _page(held, asked, found, page, problem)
 
 
@@ -106,7 +107,7 @@ def _page(held: Held, asked: dict[str, str], found: Found | None, page: int, pro
         rows["added"] = rows["added"].str[:16].str.replace("T", " ")
     form: dict[str, Any] = {
         "fields": FIELDS,
-        "ranged": any(name.startswith(("min_", "max_")) for name in asked),
+        "ranged": any(name.startswith(LIMITS) for name in asked),
         "sortable": [*numbers, *(name for name in statistics if name not in ("layer", "memory", "name"))],
         "limits": [name for name in statistics.select_dtypes(["number", "bool"]) if name != "layer"],
         "layers": len(held.run.anatomy.layers),

@@ -202,8 +202,9 @@ def _shown(found: "Trace", asked: Mapping[str, str]) -> dict[str, Any]:
     point, when, sort = asked.get("point", "output"), asked.get("when", "after"), asked.get("sort", "")
     shown, other = (found, found.changed) if when == "before" else (found.changed or found, found)
     tables = {"tokens": found.tokens, "layers": shown.layers, "deviations": shown.sums}
-    tables |= {"strongest": shown.strongest(STRONGEST)}
-    tables |= {} if found.edges is None else {"edges": found.strongest_edges(MOST_EDGES)}
+    tables["strongest"] = shown.strongest(STRONGEST)
+    if found.edges is not None:
+        tables["edges"] = found.strongest_edges(MOST_EDGES)
     # The table behind the heat map at the chosen position: per layer and point the top tokens.
     here = shown.predictions[shown.predictions["position"] == shown.position].sort_values("rank")
     return {
@@ -241,16 +242,14 @@ def _by_layer(found: "Trace", by_logit: bool, layer: str) -> dict[int, dict[str,
     by_logit: the memories that change the chosen token's logit most come first; else those with the largest size.
     """
     by_layer = {}
-    for each in found.layers["layer"]:
-        if layer not in ("all", str(each)):
-            continue
+    for each in found.layers["layer"] if layer == "all" else [int(layer)]:
         rows, rest = (table[table["layer"] == each] for table in (found.contributions, found.remainders))
         if by_logit:
             rows = rows.sort_values("logit", key=abs, ascending=False, kind="stable")
         parts = pd.concat([rows[["logit", "share"]], rest[["logit", "share"]]])
         largest, total = parts["logit"].abs().max(), parts.sum()
         by_layer[int(each)] = {
-            **{name: table.to_dict("records") for name, table in (("rows", rows), ("rest", rest))},
+            **{"rows": rows.to_dict("records"), "rest": rest.to_dict("records")},
             **{name: float(total[name]) for name in parts},
             "largest": float(largest) if largest == largest else 0.0,
         }

@@ -54,16 +54,18 @@ class LruCache:
         if (found := self.kept(question)) is None:
             with self._working:
                 if (found := self.kept(question)) is None:  # else it was made meanwhile
-                    self.kept(question, found := answer())
+                    found = answer()
+                    with self._lock:
+                        self._kept[question] = found
+                        while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
+                            del self._kept[next(iter(self._kept))]  # what was not used for longest
         return found
 
-    def kept(self, question: Any, found: Any = None) -> Any:
-        """Returns the kept answer; None if there is none. Keeps one that was `found`, and drops those not used for longest."""
+    def kept(self, question: Any) -> Any:
+        """Returns the kept answer; None if there is none."""
         with self._lock:
-            if (found := self._kept.pop(question, found)) is not None:
+            if (found := self._kept.pop(question, None)) is not None:
                 self._kept[question] = found
-            while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
-                del self._kept[next(iter(self._kept))]
             return found
 
 

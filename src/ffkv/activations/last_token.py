@@ -66,9 +66,8 @@ def passes(
             place[lines] = np.arange(len(lines))
             sizes = laid.sizes[lines][:, None]
             column = np.arange(sizes.max())
-            tokens = np.where(
-                column < sizes, column + laid.starts[lines][:, None], -1
-            )  # -1: padding, the last one of all
+            # -1: padding, the last one of all.
+            tokens = np.where(column < sizes, column + laid.starts[lines][:, None], -1)
             several = bool((laid.runs[lines] > 1).any())
             ids, *others = to_device(laid.tokens[: 5 if several else 1].take(tokens, axis=1), loaded.device)
             numbers = np.flatnonzero(np.isin(laid.line, lines))

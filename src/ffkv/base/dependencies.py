@@ -157,20 +157,20 @@ def _used_by(own: Path, function: str) -> set[Path]:
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             defined |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
-    used, waiting, seen = set(), [function] if function else [*defined], set()
+    used, waiting = set[Path](), [function] if function else [*defined]
     while waiting:
         name = waiting.pop()
         if name in imported:
             source, original = imported[name]
-            followed = source.name == GIVEN or _has_steps(source)
-            used |= {source, *(_used_by(source, original) if followed else ())}
-        if name in defined and name not in seen:
-            seen.add(name)
-            for node in ast.walk(defined[name]):
-                waiting += [node.id] if isinstance(node, ast.Name) else []
-                waiting += [f".{node.attr}"] if isinstance(node, ast.Attribute) else []
-                imported |= (inside := _imported_by(node, own))
-                waiting += inside
+            used.add(source)
+            if source.name == GIVEN or _has_steps(source):
+                used |= _used_by(source, original)
+        for node in ast.walk(defined.pop(name)) if name in defined else ():  # once
+            inside = _imported_by(node, own)
+            imported |= inside
+            waiting += inside
+            if isinstance(node, ast.Name | ast.Attribute):
+                waiting.append(node.id if isinstance(node, ast.Name) else f".{node.attr}")
     return used
 
 

@@ -89,14 +89,14 @@ def load(door: str, name: str, other: str = "", kind: str = "") -> Any:
     if len(rivals) > 1 and not is_own(entry):
         among = ", ".join(sorted(rivals))
         raise UserError(f"{name!r} cannot be used: several packages bring it ({among}). Uninstall all but one.")
+    what, named = (other, kind) if other else (entry.value, DOORS[door])
     try:
-        found = EntryPoint(name, other or entry.value, entry.group).load()
-        wanted = EntryPoint("", kind if other else DOORS[door], "")
-        if wanted.value and not isinstance(found, wanted.load()):
+        found, wanted = EntryPoint(name, what, entry.group).load(), EntryPoint("", named, "")
+        if named and not isinstance(found, wanted.load()):
             raise TypeError(f"it is no {wanted.attr}")
         return found
     except (Exception, SystemExit) as error:  # whatever goes wrong in a package of others
-        raise unusable(entry, other or entry.value, error) from error
+        raise unusable(entry, what, error) from error
 
 
 def in_package(what: str, package: str) -> str:

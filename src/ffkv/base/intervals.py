@@ -189,6 +189,11 @@ def interval_over_groups(values: np.ndarray) -> tuple[float, float]:
     return mean_interval(whole + (len(rest) - 1) * (rest.mean() - rest)) if len(rest) else (np.nan, np.nan)
 
 
+def is_above_0(values: np.ndarray) -> bool:
+    """Tells whether a statistic is above 0, and so is its interval over groups where that is known. `values`: [1 + group]."""
+    return bool(values[0] > 0) and not interval_over_groups(values)[0] <= 0
+
+
 def put_estimate(table: pd.DataFrame, name: str, values: np.ndarray, plain: bool = False) -> None:
     """Puts a number into a table, with its interval over groups; `plain`: as `low` and `high`. `values`: [1 + group, row]."""
     low, high = ("low", "high") if plain else (f"{name}_low", f"{name}_high")

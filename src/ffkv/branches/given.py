@@ -143,9 +143,8 @@ class Given:
 
     def triggers_of(self, layer: int) -> Triggers:
         """Reads the trigger examples of one layer alone."""
-        return read_triggers(
-            self.files["triggers"], self.identity, slice(*self.anatomy.layer_offset[layer : layer + 2])
-        )
+        rows = slice(*self.anatomy.layer_offset[layer : layer + 2])
+        return read_triggers(self.files["triggers"], self.identity, rows)
 
     @cached_property
     def train(self) -> Corpus:

@@ -16,7 +16,7 @@ from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset, group
 from ffkv.base.files.hdf5 import OTHERS, NotThere, Pieces
 from ffkv.base.settings.common import ENGLISH
-from ffkv.corpus.encode import Encoded
+from ffkv.corpus.encode import Encoded, behind
 from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
 
 LONGEST_BEGINNING = 3  # bytes of a character without its last one
@@ -98,7 +98,7 @@ class Corpus:
 
     def prefix_ids(self, sentence: int, position: int) -> np.ndarray:
         """Token ids of a prefix, behind those that precede every sentence, int64 [token]."""
-        return np.concatenate([np.asarray(self.bos, np.int64), self.ids(sentence)[:position]])
+        return behind(self.bos, self.ids(sentence)[:position])
 
     def prefix_text(self, sentence: int, position: int) -> str:
         """Text of the first `position` tokens of a sentence. It ends with bytes if they end inside a character."""

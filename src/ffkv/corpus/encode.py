@@ -198,6 +198,11 @@ def tokenize(texts: list[str], tokenizer: "PreTrainedTokenizerBase", beginning: 
             yield ids, ends, whole, text
 
 
+def behind(beginning: Sequence[int], ids: np.ndarray) -> np.ndarray:
+    """Returns token ids behind those that precede every sentence, int64 [token]."""
+    return np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)])
+
+
 def _whole_characters(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Counts the characters that the model has read whole with each token, and says whether it has begun no other one.
 

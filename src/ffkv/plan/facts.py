@@ -218,7 +218,8 @@ def _sample(
     encoding([Document("", "A first word.")])  # loads what the first call loads
     start = time.process_time()
     documents, share = _read(corpus, split, render)
-    read, sizes = time.process_time(), np.array([len(each.text.encode("utf-8", "replace")) + 1 for each in documents])
+    read = time.process_time()
+    sizes = np.array([len(each.text.encode("utf-8", "replace")) + 1 for each in documents])
     usual, most = (int(len(documents) * size / max(sizes.sum(), 1)) for size in (SAMPLE_BYTES, MOST_BYTES))
     count = min(len(documents), max(usual, min(most, FEWEST), 2))
     chosen = np.linspace(0, len(documents) - 1, count).round().astype(int)
@@ -237,15 +238,8 @@ def _sample(
     of = f"{len(documents):,} documents" if share == 1 else f"documents in {percent(share)} of the text"
     source = f"estimated from {count:,} of the {of}" if left else "counted"
     seconds = (read - start) + (time.process_time() - read) * float(sizes.sum() / sizes[chosen].sum())
-    found = Split(
-        factor * float(tokens.sum()),
-        factor * len(encoded.ids),
-        len(documents) / share,
-        float(sizes.sum()) / share,
-        seconds / share,
-        source,
-        error,
-    )
+    counts = factor * float(tokens.sum()), factor * len(encoded.ids), len(documents) / share
+    found = Split(*counts, float(sizes.sum()) / share, seconds / share, source, error)
     return found, list(encoded.text), share
 
 

@@ -114,12 +114,14 @@ def plan_rules(run: RunFacts, trial: Trial | None, cores: int, gpu: float = 0.0)
     taken["copy_corpus"] = [cost._replace(seconds=0.0, working=0.0) for cost in taken.get("corpus", [])]
     works = measure_amounts(run), measure_amounts(small)
     for rule, jobs in run.jobs.items():
-        todo, threads, libraries = sum(not job.done for job in jobs), jobs[0].threads, libraries_of(rule)
+        todo = sum(not job.done for job in jobs)
         if not todo:
             rows.append({"rule": rule, "jobs": 0, "done": True})
-        if not todo or rule not in taken:
             continue
-        (start, base), costs = import_libraries()[libraries], taken[rule]
+        if rule not in taken:
+            continue
+        threads, libraries, costs = jobs[0].threads, libraries_of(rule), taken[rule]
+        start, base = import_libraries()[libraries]  # seconds and bytes
         (amount, stored), (tried, kept) = (of.get(rule, (0.0, 1.0)) for of in works)
         working = [cost.working if amount else 0.0 for cost in costs]  # what grows is done while a progress bar is open
         least = min(working) if len(costs) > 1 else 0.0  # but not what the job that has no layers does then

@@ -95,9 +95,10 @@ def _small_settings(run: RunFacts, folder: Path) -> Settings:
     changes["dictionary"] = Dictionary(largest=10**6 * settings.dictionary.is_asked).model_dump()  # fits any model
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     for kind, file in (("behaviours", "prompts"), ("concepts", "labels")):  # the jobs run in the folder of the trial
-        asked = {name: (each, getattr(each, file)) for name, each in getattr(settings, kind).items()}
-        at = {path: str(Path(path).absolute()) for _, path in asked.values() if path and not path.startswith(PREFIX)}
-        sections[kind] = {n: own.model_copy(update={file: at.get(path, path)}) for n, (own, path) in asked.items()}
+        sections[kind] = dict(getattr(settings, kind))
+        for name, its in getattr(settings, kind).items():
+            if (path := getattr(its, file)) and not path.startswith(PREFIX):
+                sections[kind][name] = its.model_copy(update={file: str(Path(path).absolute())})
     return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
 

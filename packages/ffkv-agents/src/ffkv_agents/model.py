@@ -80,9 +80,10 @@ def behaviour(run: Run, asked: Any) -> Answer:
         facts, tables = {"told": found.told}, {name: found.tables[name] for name in BEHAVIOURS}
     elif names:
         chosen = [asked.name] if asked.name else names
-        stored = {name: run.table(name) for name in BEHAVIOURS[: 3 if asked.name else 1]}
+        wanted = BEHAVIOURS if asked.name else BEHAVIOURS[:1]  # of all behaviours, whether the model has them
+        stored = {name: run.table(name) for name in wanted}
         tables = {name: table[table["behaviour"].isin(chosen)] for name, table in stored.items()}
-    if len(tables) > 1:
+    if "behaviour_memories" in tables:
         rows = tables["behaviour_memories"].query("reach != 'direct'").sort_values("effect", key=abs, ascending=False)
         tables["behaviour_memories"] = rows.assign(name=[*map(memory_name, rows["layer"], rows["memory"])])
         # Where an answer is cut, the largest sets are in it, and all memories.

@@ -37,23 +37,26 @@ def write(tool: str, asked: Section, answer: Answer) -> str:
 
     Raises UserError if its facts alone are longer.
     """
-    about, start, count = TOOLS[tool], getattr(asked, "start", 0), getattr(asked, "count", LARGEST)
+    about, (said, found) = TOOLS[tool], answer
     given = asked.model_dump(exclude_defaults=True, exclude={"prompts"})  # which may be long
-    facts, tables, passed = _short({"asked": given, **answer[0]}), dict[str, list[Any]](), dict[str, int]()
-    for name, table in answer[1].items():
-        passed[name], stop = (0, len(table)) if tables else (start, start + count)
+    facts, tables = _short({"asked": given, **said}), dict[str, list[Any]]()
+    first, start = next(iter(found), ""), getattr(asked, "start", 0)
+    passed = {name: start if name == first else 0 for name in found}  # rows in front of those that are shown
+    for name, table in found.items():
         shown = table.reindex(columns=about["columns"][name]) if name in about.get("columns", {}) else table
-        tables[name] = [_short(row) for row in shown[passed[name] : stop].to_dict("records")]
+        count = getattr(asked, "count", LARGEST) if name == first else len(table)
+        tables[name] = [_short(row) for row in shown[passed[name] : passed[name] + count].to_dict("records")]
+    # Names of the columns, as the first row of each table has them.
     named = {*facts, *(f"{name}.{column}" for name, rows in tables.items() for row in rows[:1] for column in row)}
     untrusted = sorted(name for name in named if name.rpartition(".")[2] in TOOLS["untrusted"])
     while True:
         left = {}
         for name, rows in tables.items():
-            total, end = len(answer[1][name]), passed[name] + len(rows)
+            total, end = len(found[name]), passed[name] + len(rows)
             if end < total:
                 left[name] = f"{total - end} of {total} rows. {about['more'].format(start=end)}"
-        found = {**facts, **tables, "left_off": left, "untrusted": untrusted, "defined": about["defined"]}
-        text = json.dumps(found, ensure_ascii=False, allow_nan=False)
+        whole = {**facts, **tables, "left_off": left, "untrusted": untrusted, "defined": about["defined"]}
+        text = json.dumps(whole, ensure_ascii=False, allow_nan=False)
         if len(text) <= MOST:
             return text
         if not any(tables.values()):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ def choose_places(
     form = form_of(Path(settings.path))
     files = _of_layers(form.layers(Path(settings.path)), settings, len(layers))
     found: dict[str, list[DictionaryPlace]] = {}
-    shut: dict[int, str] = {}  # the layers that no dictionary of the residual stream fits, and how they are built
+    closed = ""  # of the first layer that no dictionary of the residual stream fits, a sentence
     told: dict[int, str] = {}  # what the files of a layer say of its place
     seen = _see(model, [layers[number] for number in files], ids)
     for number, file in files.items():
@@ -67,28 +67,26 @@ def choose_places(
         _check(dictionary, seen[number], file)
         relative = str(file.relative_to(settings.path)) if file != Path(settings.path) else ""
         candidates = [*_candidates(model, seen[number], relative)]
-        if not any(place.of_stream for _, place, _, _ in candidates):
-            shut[number] = seen[number].layer.kind
-        for name, place, x, y in candidates:
-            if settings.reads in ("auto", name.split()[0]) and settings.writes in ("auto", name.split()[1]):
-                left = unexplained(as_read(model, place, dictionary), x, y)
-                found.setdefault(name, []).append(replace(place, unexplained=left))
-    closed = "".join(
-        f" No dictionary of the residual stream fits layer {number} ({kind}): its block does not return the sum of what the norm before"
-        " the layer reads and the layer's output."
-        for number, kind in [*shut.items()][:1]
-    )
+        if not any(each.place.of_stream for each in candidates) and not closed:
+            closed = (
+                f" No dictionary of the residual stream fits layer {number} ({seen[number].layer.kind}): its block does not return"
+                " the sum of what the norm before the layer reads and the layer's output."
+            )
+        for each in candidates:
+            if settings.reads in ("auto", each.reads) and settings.writes in ("auto", each.writes):
+                left = unexplained(as_read(model, each.place, dictionary), each.x, each.y)
+                found.setdefault(each.name, []).append(replace(each.place, unexplained=left))
     complete = {name: places for name, places in found.items() if len(places) == len(files)}
     if not complete:
         raise UserError(
             f"dictionary.reads {settings.reads} and dictionary.writes {settings.writes}: the layers do not have such a place."
             f" Set both to auto, and ffkv measures which of the places fits.{closed}"
         )
-    order = sorted(complete, key=lambda name: sum(place.unexplained for place in complete[name]))
+    sums = {name: sum(place.unexplained for place in places) for name, places in complete.items()}
+    order = sorted(complete, key=sums.__getitem__)
     table = [_line(name, complete[name]) for name in order]
     best = complete[order[0]]
     poor = [place for place in best if not place.unexplained <= MOST]
-    sums = [sum(place.unexplained for place in complete[name]) for name in order[:2]]
     listed = "; ".join(table)
     if poor:
         raise UserError(
@@ -97,7 +95,7 @@ def choose_places(
             " another model, another layer (dictionary.layers), or of another part of the block, such as"
             f" attention.{closed}{told[poor[0].layer]}"
         )
-    if len(sums) == 2 and sums[1] <= NEAR * sums[0]:
+    if len(order) > 1 and sums[order[1]] <= NEAR * sums[order[0]]:
         raise UserError(
             f"{settings.path}: two places explain about as much, so that it is not known where the dictionary reads and writes."
             f" Share of the variance that is left: {listed}. Set dictionary.reads and dictionary.writes as its makers say.{told[best[0].layer]}"
@@ -276,8 +274,21 @@ def _note_coefficients(own: _Seen, module: nn.Module, args: tuple, kwargs: dict)
     own.m = flat(hooks.hidden_input(args, kwargs)).clone()
 
 
-def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str, DictionaryPlace, Tensor, Tensor]]:
-    """Yields each candidate: its name, such as "normed before", its place, and what it reads and is to write [token, d]."""
+class _Candidate(NamedTuple):
+    """A place where a dictionary may read and write."""
+
+    reads: str  # one of `READS`
+    writes: str  # one of `WRITES`
+    place: DictionaryPlace
+    x: Tensor  # what it reads [token, d]
+    y: Tensor  # what it is to write [token, d]
+
+    @property
+    def name(self) -> str:
+        return f"{self.reads} {self.writes}"
+
+
+def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[_Candidate]:
     layer, read = seen.layer, seen.read
     first = layer.second_matrices[0].first_matrices[0]
     norm = next((name for name, module in model.named_modules() if module is read.norm), "")
@@ -293,11 +304,11 @@ def _candidates(model: nn.Module, seen: _Seen, file: str) -> Iterator[tuple[str,
         for name, (reads, without_gain) in {**inputs, "output": ("", "")}.items():
             x = {"output": y, "residual": read.h}.get(name, read.x)
             place = DictionaryPlace(layer.index, file, 0, layer.block, writes, reads, without_gain, replaces, 1.0)
-            yield f"{name} {where}", place, x, y
+            yield _Candidate(name, where, place, x, y)
         o = seen.outputs[layer.block]
         rounding = ROUNDED * torch.finfo(getattr(torch, hooks.type_name(model))).eps * (read.h.abs() + y.abs())
         if bool(((read.h + y - o).abs() <= rounding).all()):  # nothing else is added, and no norm follows
-            yield f"stream {where}", replace(place, reads=norm or first, of_stream=True), o, o
+            yield _Candidate("stream", where, replace(place, reads=norm or first, of_stream=True), o, o)
 
 
 def _line(name: str, places: Sequence[DictionaryPlace]) -> str:

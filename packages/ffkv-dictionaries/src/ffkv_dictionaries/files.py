@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.lookup import find, is_dir, is_file, parse_json, read_bytes
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pkl.gz", ".pickle", ".ckpt")
@@ -106,8 +106,7 @@ def read_config(path: Path, optional: bool = False) -> dict[str, Any]:
         text = read_bytes(path, LARGEST)
         said = _parse_yaml(text) if path.suffix in (".yaml", ".yml") else parse_json(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path} cannot be read: {reason}. {AGAIN}") from error
+        raise UserError(f"{path} cannot be read: {one_line(error, 200)}. {AGAIN}") from error
     if not isinstance(said, dict) or not all(isinstance(key, str) for key in said):
         raise UserError(f"{path} holds no mapping from names to values. {AGAIN}")
     return said
@@ -152,6 +151,15 @@ def value_of(
         least = "" if lowest is None else f" of at least {lowest:g}"
         raise UserError(f"{path}: {key} is {value!r:.80}, and must be {what}{least}. {AGAIN}")
     return value
+
+
+def sizes_said(path: Path, said: dict[str, Any], **keys: str) -> dict[str, tuple[int, str]]:
+    """The sizes that a config says of its tensors, each with who says it, see `tensors.read`. `keys`: of "n" and "d"."""
+    return {
+        letter: (value_of(path, said, key, int, lowest=1), f"{key} of {path.name}")
+        for letter, key in keys.items()
+        if said.get(key) is not None
+    }
 
 
 def told_by(reads: Any, writes: Any = None) -> str:

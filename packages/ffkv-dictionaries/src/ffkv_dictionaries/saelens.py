@@ -24,6 +24,7 @@ from ffkv_dictionaries.files import (
     layer_at,
     layer_in,
     read_config,
+    sizes_said,
     told_by,
     value_of,
 )
@@ -89,11 +90,13 @@ def _folders(path: Path) -> list[Path]:
     OpenMOSS's code calls the weights so, too, beside a config of its own.
     """
     found = dict.fromkeys(file.parent for file in find_below(path, CONFIG, WEIGHTS))
-    return [
-        each
-        for each in found
-        if (_has_sizes(each) or is_file(each / WEIGHTS) if is_file(each / CONFIG) else llama_config(each) is None)
-    ]
+    return [each for each in found if _is_own(each)]
+
+
+def _is_own(folder: Path) -> bool:
+    if not is_file(folder / CONFIG):
+        return llama_config(folder) is None
+    return is_file(folder / WEIGHTS) or _has_sizes(folder)
 
 
 def _has_sizes(folder: Path) -> bool:
@@ -129,11 +132,7 @@ def load(folder: Path) -> Dictionary:
             roles["log_threshold"] = roles.pop("threshold").replace("threshold", "log_threshold")
     for name in {"scaling_factor", "finetuning_scaling_factor"} & stored.keys():  # of versions before 6
         roles["scaling"] = f"{name} n"
-    known = {
-        letter: (value_of(path, said, key, int, lowest=1), f"{key} of {CONFIG}")
-        for letter, key in (("n", "d_sae"), ("d", "d_in"))
-        if said.get(key) is not None
-    }
+    known = sizes_said(path, said, n="d_sae", d="d_in")
     if None not in (said.get("d_in"), said.get("d_out")) and said["d_in"] != said["d_out"]:
         raise UserError(
             f"{path}: it reads {said.get('d_in')!r:.40} dimensions and writes {said['d_out']!r:.40}. The feed-forward layers that"

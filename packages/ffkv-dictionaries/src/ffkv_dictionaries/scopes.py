@@ -27,6 +27,7 @@ from ffkv_dictionaries.files import (
     layer_in,
     names_files,
     read_config,
+    sizes_said,
     told_by,
     value_of,
 )
@@ -149,11 +150,8 @@ def load_llama(folder: Path) -> Dictionary:
     config = llama_config(folder) or file_in(folder, LLAMA_CONFIG)
     said, weights = read_config(config), file_in(folder, *LLAMA_WEIGHTS)
     activation, norm = _llama_settings(config, said)
-    known = {
-        letter: (value_of(config, said, key, int, lowest=1), f"{key} of {config.name}")
-        for letter, key in (("d", "d_model"), ("n", "d_sae"))
-        if key == "d_model" or said.get(key) is not None
-    }
+    d = value_of(config, said, "d_model", int, lowest=1)
+    known = {"d": (d, f"d_model of {config.name}"), **sizes_said(config, said, n="d_sae")}
     has_bias, stored = value_of(config, said, "use_decoder_bias", bool, True), stored_in(weights)
     roles = LLAMA_LATER if "W_E" in stored else LLAMA
     roles = {key: role for key, role in roles.items() if has_bias or key != "decoder_bias"}
@@ -166,16 +164,7 @@ def load_llama(folder: Path) -> Dictionary:
     means: dict[str, Any] = {side: float(tensors.pop(side)) for side in hooks if side in tensors}
     reads = writes = 1.0
     if norm == "dataset-wise":
-        by_hook = said.get(LLAMA_NORMS)
-        by_hook = by_hook if isinstance(by_hook, dict) else {}
-        means |= {side: by_hook[key] for side in hooks for key in (str(hooks[side]), side) if key in by_hook}
-        if hooks["in"] == hooks["out"]:
-            means.setdefault("out", means.get("in"))
-        d = known["d"][0]
-        means = {f"{LLAMA_NORMS}.{side}": mean for side, mean in means.items()}
-        reads, writes = (
-            math.sqrt(d) / value_of(config, means, f"{LLAMA_NORMS}.{side}", float, lowest=1e-6) for side in hooks
-        )
+        reads, writes = (math.sqrt(d) / norm for norm in _mean_norms(config, said, hooks, means))
         for name, scale in ("encoder_bias", 1 / reads), ("decoder_bias", 1 / writes), ("decoder", reads / writes):
             tensors[name] = tensors[name] * scale
     unit_norm = value_of(config, said, "sparsity_include_decoder_norm", bool, True)
@@ -192,6 +181,20 @@ def load_llama(folder: Path) -> Dictionary:
     usual = config.name == LLAMA_CONFIG  # what the code of its time takes where a config does not say it
     shifts = has_bias and value_of(config, said, "apply_decoder_bias_to_pre_encoder", bool, usual)
     return fold(weights, made, made.decoder_bias if shifts else None, unit_norm)
+
+
+def _mean_norms(config: Path, said: dict[str, Any], hooks: dict[str, Any], means: dict[str, Any]) -> list[float]:
+    """The mean norms of what is read and of what is written. Raises UserError if one is not told.
+
+    `hooks`: the two places, "in" and "out". `means`: what tensors tell of them; the config, which goes first, names a hook or a side.
+    """
+    by_hook = said.get(LLAMA_NORMS)
+    by_hook = by_hook if isinstance(by_hook, dict) else {}
+    means = means | {side: by_hook[key] for side, hook in hooks.items() for key in (str(hook), side) if key in by_hook}
+    if hooks["in"] == hooks["out"]:
+        means.setdefault("out", means.get("in"))
+    named = {f"{LLAMA_NORMS}.{side}": mean for side, mean in means.items()}  # as a message calls them
+    return [value_of(config, named, f"{LLAMA_NORMS}.{side}", float, lowest=1e-6) for side in hooks]
 
 
 def _llama_settings(config: Path, said: dict[str, Any]) -> tuple[str, str]:

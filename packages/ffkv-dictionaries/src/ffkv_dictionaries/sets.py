@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.base.errors import UserError
-from ffkv.base.lookup import is_dir, is_file
+from ffkv.base.lookup import find, is_dir, is_file
 from ffkv_dictionaries import scopes
 from ffkv_dictionaries.files import (
     SET_CONFIG,
@@ -41,7 +41,7 @@ def is_set(path: Path) -> bool:
     """Whether a path is a set of circuit-tracer, or one file of it."""
     if not is_dir(path):
         return LAYER_FILE.fullmatch(path.name) is not None
-    if _layer_files(path) or any(file.parent == path for file in find_below(path, *CROSS_LAYER)):
+    if _layer_files(path) or _cross_layer_files(path):
         return True
     try:
         return "model_kind" in read_config(path / SET_CONFIG, optional=True)
@@ -50,12 +50,12 @@ def is_set(path: Path) -> bool:
 
 
 def _layer_files(folder: Path) -> dict[int | None, Path]:
-    found = (
-        (LAYER_FILE.fullmatch(file.name), file)
-        for file in find_below(folder, "layer_*.safetensors")
-        if file.parent == folder
-    )
+    found = ((LAYER_FILE.fullmatch(file.name), file) for file in find(folder, "layer_*.safetensors"))
     return {int(match[1]): file for match, file in found if match}
+
+
+def _cross_layer_files(folder: Path) -> list[Path]:
+    return [file for pattern in CROSS_LAYER for file in find(folder, pattern)]
 
 
 def set_layers(path: Path) -> dict[int | None, Path]:
@@ -67,8 +67,7 @@ def set_layers(path: Path) -> dict[int | None, Path]:
         return {layer_in(path.name): path}
     config, said = path / SET_CONFIG, read_config(path / SET_CONFIG, optional=True)
     kind = value_of(config, said, "model_kind", str, "transcoder_set")
-    crossing = [file for file in find_below(path, *CROSS_LAYER) if file.parent == path]
-    if kind == "cross_layer_transcoder" or crossing:
+    if (crossing := _cross_layer_files(path)) or kind == "cross_layer_transcoder":
         raise UserError(f"{crossing[0] if crossing else config} {SEVERAL_LAYERS}")
     if kind != "transcoder_set":
         raise UserError(f"{config}: model_kind is {kind[:80]!r}, and only transcoder_set is read.")
@@ -82,10 +81,8 @@ def set_layers(path: Path) -> dict[int | None, Path]:
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise UserError(f"{config}: transcoders must be a list of files, one for each layer from 0 on.")
     for each in named:
-        inside = (
-            not Path(each).is_absolute() and ".." not in Path(each).parts
-        )  # its links may lead out, as in a cache of the hub
-        if not inside or not is_file(path / each):
+        leads_out = Path(each).is_absolute() or ".." in Path(each).parts  # a link may, as in a cache of the hub
+        if leads_out or not is_file(path / each):
             raise UserError(
                 f"{config} names {each[:200]!r}, which is no file in {path}. ffkv fetches none: put the files into this folder, and write"
                 " their names there."

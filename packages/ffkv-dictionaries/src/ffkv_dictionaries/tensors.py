@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ffkv.base.errors import UserError
+from ffkv.base.errors import UserError, one_line
 from ffkv.base.fault import free_memory
 from ffkv.base.lookup import open_file, parse_json
 from ffkv_dictionaries.files import AGAIN, SEVERAL_LAYERS
@@ -51,8 +51,7 @@ def stored_in(path: Path) -> dict[str, Stored]:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return UserError(f"{path} cannot be read, it is damaged or of another form: {reason}. {AGAIN}")
+    return UserError(f"{path} cannot be read, it is damaged or of another form: {one_line(error, 200)}. {AGAIN}")
 
 
 def _in_safetensors(path: Path, file: Any) -> dict[str, Stored]:

@@ -53,8 +53,8 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
         raise UserError(f"memory is {memory!r}. Take one of a run, as in run.memory('L3.17').")
     if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")
-    run, row = memory.run, memory.run.anatomy.layer_offset[memory.layer] + memory.memory
-    stored = (stored_examples(run.files, row, side, ["sentence"])["sentence"].tolist() for side in SIDES)
+    run = memory.run
+    stored = (stored_examples(run.files, memory.row, side, ["sentence"])["sentence"].tolist() for side in SIDES)
     strongest = ([*dict.fromkeys(of_side)][:examples] for of_side in stored)
     sentences = [*dict.fromkeys(itertools.chain.from_iterable(strongest))]
     if not sentences:

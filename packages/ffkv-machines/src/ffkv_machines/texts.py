@@ -16,6 +16,7 @@ from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
 from ffkv.run.results import collections
 from ffkv.run.results.run import Run
+from ffkv.run.results.text import shortened
 
 Item = TypeVar("Item")
 Place = tuple[int, int]  # layer and memory
@@ -98,9 +99,8 @@ def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iter
 
 def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:
     """Makes a prefix with `text`, of `tokens` tokens, of which `last` is the last one, in a sentence of the corpus."""
-    end, following, found = end_of(text), corpus.rest(sentence, tokens), words(text, corpus.pretokenized)
-    if len(following) > FOLLOWING_CHARACTERS:
-        following = f"{following[:FOLLOWING_CHARACTERS]}…"
+    end, found = end_of(text), words(text, corpus.pretokenized)
+    following = shortened(corpus.rest(sentence, tokens), FOLLOWING_CHARACTERS)
     word = found[-1].lower() if found else ""
     return Example(end, following, min(last_characters(text, last), len(end)), word, tokens, coefficient, sentence)
 

@@ -138,18 +138,13 @@ def write_crate(
     _name_inputs(crate, run)
     workflow = _add_workflow(crate, run)
     jobs = _add_jobs(crate, run, workflow)
-    times = (
-        {"startTime": min(job["startTime"] for job in jobs), "endTime": max(job["endTime"] for job in jobs)}
-        if jobs
-        else {}
-    )
+    times = {}
+    if jobs:
+        times = {"startTime": min(job["startTime"] for job in jobs), "endTime": max(job["endTime"] for job in jobs)}
     inputs = [entity for name in (CHECKPOINT, TEXT, "settings.json") for entity in crate.of[name]]
     main = crate.add_action(workflow, "#run", inputs, [*shown, *made], {"name": f"The run {run.name}", **times})
-    if (
-        agents := [crate.name_entity(who, kind, name=name) for who, kind, name in _authors(citation)]
-        if citation
-        else []
-    ):
+    authors = _authors(citation) if citation else ()
+    if agents := [crate.name_entity(who, kind, name=name) for who, kind, name in authors]:
         main["agent"] = _one_or_all(agents)
     _say_who_started(crate, main, jobs)
     crate.root_dataset["mentions"] = [main, *jobs]
@@ -269,19 +264,20 @@ def _add_jobs(crate: Crate, run: Run, workflow: Any) -> list[Any]:
 
 def _files_of(run: Run, branch: Branch | None, rule: str, part: str) -> tuple[list[str], list[str]]:
     """Returns what a job reads and writes, as paths below the folder of the run; nothing of rules that write no file of it."""
-    own = every = {**parts_of(run.settings), "split": SPLITS}
+    every = {**parts_of(run.settings), "split": SPLITS}
+    own = dict(every)  # with the part of the job alone
     for each in part.split("/") if part else ():
-        own = own | ({"group": [each], "shard": [each]} if each.isdigit() else {"behaviour": [each], "split": [each]})
-    if not branch:
-        read, wrote = ([path for each in files for path in paths(each, own)] for files in CORE.get(rule, ([], [])))
-        return read, wrote
-    step = branch.rules[rule]
-    asked = (
-        (branch.path(name.rstrip(EVERY_GROUP)), every if name.endswith(EVERY_GROUP) else own) for name in step.reads
-    )
-    return [path for each in asked for path in paths(*each)], [
-        path for each in step.writes for path in paths(each.path, own)
-    ]
+        named = ("group", "shard") if each.isdigit() else ("behaviour", "split")
+        own |= {name: [each] for name in named}
+    if branch:
+        step = branch.rules[rule]
+        reads = [(branch.path(name.rstrip(EVERY_GROUP)), name.endswith(EVERY_GROUP)) for name in step.reads]
+        writes: Sequence[str] = [each.path for each in step.writes]
+    else:
+        of_core, writes = CORE.get(rule, ([], []))
+        reads = [(path, False) for path in of_core]
+    read = [path for each, of_all in reads for path in paths(each, every if of_all else own)]
+    return read, [path for each in writes for path in paths(each, own)]
 
 
 def _say_who_started(crate: Crate, main: Any, jobs: Sequence[Any]) -> None:

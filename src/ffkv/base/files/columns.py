@@ -97,6 +97,12 @@ REACHES = ("direct", "total")  # of an effect
 REACH = word("reach", "`direct`: in the last residual alone; `total`: the blocks after it run again", *REACHES)
 
 
+def bounds(of: str = "its interval (95 %)", name: str = "", **others: Any) -> tuple[Column, Column]:
+    """Returns the columns of the ends of an interval of numbers: `low` and `high`; or `<name>_low` and `<name>_high`. `of`: what it is."""
+    low, high = (f"{name}_{end}".removeprefix("_") for end in ("low", "high"))
+    return number(low, f"lower end of {of}", **others), number(high, "upper end", **others)
+
+
 def interval(about: str) -> tuple[Column, Column]:
     """Returns the columns `low` and `high` of an interval of a share."""
     return share("low", f"lower end of the {about}"), share("high", f"upper end of the {about}")

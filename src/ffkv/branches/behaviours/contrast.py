@@ -81,9 +81,8 @@ class Cells(NamedTuple):
             return ((1 - 2 * flips) / self.prompts.sum()).astype(np.float32)
         own = assigned.astype(np.float64)
         own[:, self.flipped], own[:, self.other[self.flipped]] = ~flips, flips
-        return (own / (own @ self.prompts)[:, None] - (1 - own) / ((1 - own) @ self.prompts)[:, None]).astype(
-            np.float32
-        )
+        first, second = (each / (each @ self.prompts)[:, None] for each in (own, 1 - own))
+        return (first - second).astype(np.float32)
 
 
 def cells_of(drawn: Drawn) -> Cells:

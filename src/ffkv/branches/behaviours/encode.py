@@ -34,7 +34,7 @@ from ffkv.branches.behaviours.stored import NO_TOKEN, Encoded
 from ffkv.branches.behaviours.tables import PROMPTS
 from ffkv.branches.given import Given
 from ffkv.corpus.corpus_file import Corpus
-from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.corpus.encode import behind, replace_surrogates, tokenize
 from ffkv.model.anatomy import read_anatomy_to_run
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def encode_prompts(
 
     def ids_of(texts: Iterable[str]) -> list[np.ndarray]:
         found = tokenize([replace_surrogates(text) for text in texts], tokenizer, list(beginning))
-        return [np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)]) for ids, *_ in found]
+        return [behind(beginning, ids) for ids, *_ in found]
 
     of_kinds = [
         ids_of(str(each.clean) for each in prompts),

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from ffkv.base.files import tables
-from ffkv.base.intervals import drawn_again, interval_over_groups, put_estimate, without_each
+from ffkv.base.intervals import drawn_again, is_above_0, put_estimate, without_each
 from ffkv.base.process.progress import progress
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.behaviours import stored
@@ -112,16 +112,15 @@ def describe_graph(
         again: how many times each prompt counts when groups are drawn again [draw, prompt].
         share: of the sizes of all edges, that `shown` ones have.
     """
-    members, every = choices[0][1].members, [own.members for _, own in choices]
+    named, chosen = zip(*choices)
+    members, every = chosen[0].members, [own.members for own in chosen]
     half.run([Asked(every), Asked(every, but=False), Asked(members[:, None], but=False), Asked(but_one(members))])
     weights = without_each(half.group)
     whole = weights @ (half.whole - half.without)
-    if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
+    if not is_above_0(whole):
         whole = np.full_like(whole, np.nan)  # there is nothing of which something could be a share
-    sets = pd.DataFrame([own._asdict() for _, own in choices]).rename(columns={"kept": "chosen"})
-    sets = sets.assign(
-        choice=[choice for choice, _ in choices], memories=[*map(len, every)], prompts=len(half.subjects)
-    )
+    sets = pd.DataFrame([own._asdict() for own in chosen]).rename(columns={"kept": "chosen"})
+    sets = sets.assign(choice=named, memories=[*map(len, every)], prompts=len(half.subjects))
     sets["draw"] = sets.groupby("choice").cumcount()
     sets["jaccard"] = [jaccard(own, members) for own in every]
     differences = half.differences(every)
@@ -197,9 +196,9 @@ def describe_edges(
     )
     put_estimate(table, "effect", effects, plain=True)
     # The mean of draws of groups that differ in size has another number of prompts.
-    largest = np.zeros((1 + len(again), len(table)), bool)
     every = [effects[0], *effects_of(again / again.sum(1, keepdims=True))[1]]
-    for row, own in zip(largest, np.abs(every), strict=True):
+    chosen = np.zeros((len(every), len(table)), bool)  # of all prompts, then of each draw
+    for row, own in zip(chosen, np.abs(every), strict=True):
         row[fewest(own, share)] = True
-    table["shown"], table["stability"] = largest[0], largest[1:].mean(0)
+    table["shown"], table["stability"] = chosen[0], chosen[1:].mean(0)
     return table.sort_values("effect", key=np.abs, ascending=False, kind="stable", ignore_index=True)

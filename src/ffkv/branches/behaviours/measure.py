@@ -28,7 +28,7 @@ from ffkv.branches.behaviours.subjects import Copy, Subject, patch, read_prompts
 from ffkv.branches.behaviours.tables import EFFECTS, MEASURED, PARTS, SETS, SIDE_EFFECTS, WRITERS
 from ffkv.branches.behaviours.writers import find_norms, measure_writers
 from ffkv.branches.given import Given
-from ffkv.model.effects.changes import measure_effects, predict
+from ffkv.model.effects.changes import measure_effects, other_memories, predict
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
@@ -147,9 +147,8 @@ def _summed(table: Table, rows: list[dict]) -> list[dict]:
 
 def draw_controls(layer: int, memory: int, norms: np.ndarray, width: int, settings: Behaviour, seed: int) -> Candidate:
     """Draws the controls of a candidate of a layer. They depend on no other candidate. `norms`: lengths of values [memory]."""
-    others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
     generator = random_stream(seed, Purpose.BEHAVIOUR_CONTROLS, layer, memory)
-    controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
+    controls = other_memories(memory, norms, settings.controls, generator)
     generator = random_stream(seed, Purpose.BEHAVIOUR_DIRECTIONS, layer, memory)
     directions = torch.from_numpy(generator.standard_normal((settings.directions, width)).astype(np.float32))
     return Candidate(memory, controls, directions)

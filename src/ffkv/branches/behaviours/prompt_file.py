@@ -79,14 +79,16 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
             clean, *patch, answer, wrong = (row[name] for name in named)
             prompts.append(Prompt(place, clean, patch[0] if patch else None, answer, wrong, label, True, group))
         if bool(group) != bool(prompts[0].group):
-            without = (place, prompts[0].line)[not prompts[0].group]
+            without = place if prompts[0].group else prompts[0].line
             raise UserError(
                 f"{path}, {without}: lacks the field {GROUP!r}, which other lines have. Give it to each line, or to none."
             )
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
     if kind == LISTS and len({prompt.positive for prompt in prompts}) == 1:
-        raise UserError(f"{path} has one of two lists alone. Write {FIELDS[LISTS][prompts[0].positive]} prompts, too.")
+        raise UserError(
+            f"{path} has one of two lists alone. Write {'negative' if prompts[0].positive else 'positive'} prompts, too."
+        )
     return kind, prompts
 
 

@@ -155,13 +155,13 @@ def _share_axis(panel: Axes, label: str) -> None:
 
 def _asked(run: Run) -> PageTable:
     """Returns what was asked, whether the model does it, and how much of it memories carry; then the same of the control."""
-    lines: list[list[Cell]] = []
+    found = []
     for each in filter(None, (run, open_control(run))):
         of_control = "" if each is run else f", {short_name(each)}"
         for name in (name for name in run.settings.behaviours if name in each.settings.behaviours):
             row = words.row_of(each, name)
             effects = words.significant(each, name) if row["explained"] else None
-            columns = {
+            its: dict[str, Cell] = {
                 "behaviour": visible(f"{name}{of_control}"),
                 "patched": POSITIONS[each.settings.behaviours[name].positions],
                 "prompts": number(row["prompts"]),
@@ -174,8 +174,9 @@ def _asked(run: Run) -> PageTable:
                 "carried by all memories": percent(row["by_memories"]),
                 "screen and effect": rounded(row["pearson"]),
             }
-            lines.append([*columns.values()])
-    return PageTable("behaviours asked", [*columns], [place > 1 for place in range(len(columns))], lines)
+            found.append(its)
+    columns = {header: [each[header] for each in found] for header in found[0]}
+    return of_columns("behaviours asked", columns, {"behaviour", "patched"})
 
 
 def _tables(run: Run) -> list[TableBlock]:

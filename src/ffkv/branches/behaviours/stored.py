@@ -133,9 +133,9 @@ class PromptStates:
 
 def write_states(path: Path | str, states: PromptStates) -> None:
     """Writes `behaviours/<name>/states/<shard>.h5`."""
-    largest = int(np.diff(states.layer_offset).max())
+    sizes = {"largest_layer": int(np.diff(states.layer_offset).max())}
     with hdf5.create(path, KIND, states.attributes) as file:
-        datasets.write(file, states, {"largest_layer": largest})
+        datasets.write(file, states, sizes)
 
 
 def join_states(parts: Iterable[Path | PromptStates], belongs_to: Mapping[str, Any]) -> PromptStates:

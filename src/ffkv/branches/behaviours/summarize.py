@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.files.columns import REACHES, Table
-from ffkv.base.intervals import interval_over_groups, mean_interval, put_estimate, wilson, without_each
+from ffkv.base.intervals import interval_over_groups, is_above_0, mean_interval, put_estimate, wilson, without_each
 from ffkv.base.multiple_tests import SIGNIFICANT, permutation_p, q_values
 from ffkv.branches.behaviours import stored, summary_tables
 from ffkv.branches.behaviours.missed import STRATA, most_of, strata_of
@@ -143,7 +143,7 @@ def summarize_sets(sets: pd.DataFrame, answers: pd.DataFrame, group: pd.Series) 
         floor = sets[sets["choice"] == ALL].set_index("prompt").loc[prompts, "patched"].to_numpy(np.float64)
     weights, memories = without_each(group.loc[prompts].to_numpy()), sets["memories"][sets["choice"] == ALL].max()
     behaviour = weights @ (clean - floor)
-    there = behaviour[0] > 0 and not interval_over_groups(behaviour)[0] <= 0
+    there = is_above_0(behaviour)
     rows = []
     for (choice, size), own in sets.groupby(["choice", "size"], sort=False):
         by_prompt = own.groupby("prompt")[["patched", "kept", "memories"]].mean().loc[prompts]
@@ -168,7 +168,7 @@ def summarize_areas(parts: pd.DataFrame, sets: pd.DataFrame, answers: pd.DataFra
     weights, clean = without_each(group.loc[none.index].to_numpy()), answers.set_index("prompt")["difference"]
     whole = weights @ (clean.loc[none.index].to_numpy(np.float64) - none.to_numpy())
     rows: list[dict] = []
-    if whole[0] <= 0 or interval_over_groups(whole)[0] <= 0:
+    if not is_above_0(whole):
         return pd.DataFrame(rows)
     for choice, own in parts.groupby("choice", sort=False):
         kept = own.pivot(index="prompt", columns="share", values="kept").loc[none.index].astype(np.float64)
@@ -216,7 +216,7 @@ def summarize_writers(writers: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
         table = effects.columns.to_frame(index=False).assign(reach=reach, positions=positions, prompts=len(effects))
         put_estimate(table, "effect", every, plain=True)
         (whole,) = np.flatnonzero(table["writer"] == EVERYTHING)
-        there = table["effect"][whole] > 0 and not table["low"][whole] <= 0
+        there = is_above_0(every[:, whole])
         put_estimate(table, "share", every / every[:, [whole]] if there else every * np.nan)
         found.append(table)
     return pd.concat(found) if found else pd.DataFrame()
@@ -270,9 +270,8 @@ def summarize_behaviour(
 def summarize_layers(memories: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of the table `BY_LAYER` of one behaviour, from the table `MEMORIES`."""
     able = np.where(memories["smallest_p"] <= SIGNIFICANT, 1.0, np.nan)
-    by_layer = memories.assign(
-        significant=able * (memories["q_value"] <= SIGNIFICANT), screened=able * (memories["screen_q"] <= SIGNIFICANT)
-    ).groupby("layer")
+    significant, screened = (able * (memories[q] <= SIGNIFICANT) for q in ("q_value", "screen_q"))
+    by_layer = memories.assign(significant=significant, screened=screened).groupby("layer")
     found = by_layer[["significant", "screened", "screen_estimate", "frozen_estimate"]].sum(min_count=1)
     found = found.rename(columns={"screen_estimate": "screen", "frozen_estimate": "frozen_screen"})
     return found.assign(memories=by_layer.size()).reset_index()

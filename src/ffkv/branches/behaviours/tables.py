@@ -7,6 +7,7 @@ from ffkv.base.files.columns import (
     MEMORY,
     REACH,
     Column,
+    bounds,
     count,
     flag,
     layer,
@@ -59,8 +60,7 @@ def estimated(
     name: str, about: str, unit: str = "1", over: str = OVER_GROUPS, plain: bool = False, **others: Any
 ) -> tuple[Column, Column, Column]:
     """Returns a column of numbers, and those of its interval. `over`: what that is of. `plain`: these are `low` and `high`."""
-    low, high = (f"{name}_" * (not plain) + end for end in ("low", "high"))
-    ends = number(low, f"lower end of its interval {over}", unit), number(high, "upper end", unit)
+    ends = bounds(f"its interval {over}", "" if plain else name, unit=unit)
     return number(name, about, unit, **others), *ends
 
 

@@ -25,7 +25,7 @@ from ffkv.branches.concepts.rules import shares_of_examples, tasks_of_rules
 from ffkv.branches.concepts.settings import Concept
 from ffkv.branches.concepts.tables import BEST, BY_LAYER, BY_TASK, MEMORIES, SHOWN
 from ffkv.branches.given import Given
-from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.corpus.encode import behind, replace_surrogates, tokenize
 from ffkv.corpus.rules import Rule, find_rules
 
 EMPTY = {"positive": "", "tokens": np.nan, "length_auc": np.nan, "examples": np.nan}
@@ -96,7 +96,7 @@ def _tasks(given: Given, settings: Concept, rules: dict[str, Rule], seed: int) -
             continue
         texts = [replace_surrogates(labelled.texts[number]) for number in drawn.tolist()]
         ids = [each[-longest:] for each, *_ in tokenize(texts, tokenizer, list(beginning))]
-        rows = [np.concatenate([np.asarray(beginning, np.int64), each.astype(np.int64)]) for each in ids]
+        rows = [behind(beginning, each) for each in ids]
         if unknown := sum(not len(each) or int(each.max()) >= anatomy.vocabulary for each in ids):
             raise UserError(f"{path}: {unknown} texts have no token that the model knows. Leave them out.")
         length = np.array([len(each) for each in ids])
@@ -146,9 +146,8 @@ def describe(task: Task) -> dict[str, object]:
 
     The AUC of the length alone is that on the test half, in the direction that it has on the train half.
     """
-    of_train, of_test = (
-        area(task.length[half].astype(float), task.positive[half]) for half in (task.train, ~task.train)
-    )
+    length = task.length.astype(float)
+    of_train, of_test = (area(length[half], task.positive[half]) for half in (task.train, ~task.train))
     return {
         "positive": task.label,
         "train": int(task.train.sum()),

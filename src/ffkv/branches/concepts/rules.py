@@ -49,7 +49,7 @@ def tasks_of_rules(
             count = min(PER_SENTENCE, *map(len, both))
             for label, own in zip((True, False), both):
                 found += [(sentence, int(at) + 1, label) for at in generator.permutation(own)[:count]]
-        numbers, position, positive = (np.array([each[place] for each in found], int) for place in range(3))
+        numbers, position, positive = np.array(found, int).reshape(-1, 3).T
         document = np.asarray(corpus.document[numbers] if len(numbers) else numbers)
         try:
             drawn, train = draw(positive > 0, document, None, texts, generator)

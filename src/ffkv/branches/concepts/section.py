@@ -51,9 +51,8 @@ def draw_curves(run: Run, paper: Any) -> Drawing:
     (figure, (panel,)), table, control = drawing.canvas(), run.table(CURVES), _control(run)
     for style, (features, label) in enumerate(LABELS.items()):
         own, colour = rows(table, features=features), drawing.colours(4)[style]
-        panel.plot(
-            own["size"], own["auc"], drawing.MARKERS[style], color=colour, ls=drawing.LINES[style], label=label, ms=4
-        )
+        look: Any = {"ls": drawing.LINES[style], "label": label, "ms": 4}
+        panel.plot(own["size"], own["auc"], drawing.MARKERS[style], color=colour, **look)
         panel.fill_between(own["size"], own["low"], own["high"], color=colour, alpha=0.2, linewidth=0)
     if control is not None:
         own = rows(control.table(CURVES), features="memories")

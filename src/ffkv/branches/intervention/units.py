@@ -22,7 +22,7 @@ from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO
 from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
-from ffkv.model.effects.changes import Effects, measure_effects, predict, scaled, similar_memories
+from ffkv.model.effects.changes import Effects, measure_effects, other_memories, predict, scaled, similar_memories
 from ffkv.model.effects.rerun import Running, changed_ends, run_unchanged
 from ffkv.model.keys_and_values import values_in_place
 
@@ -133,14 +133,12 @@ def sample_units(triggers: Triggers, layer: int, norms: np.ndarray, settings: In
     memories = np.sort(drawn.choice(alive, min(settings.memories, len(alive)), replace=False))
     units = []
     for number, memory in enumerate(memories.tolist()):
-        other = int(memories[(number + 1) % len(memories)])
+        row, other = rows.start + memory, int(memories[(number + 1) % len(memories)])
         for side, examples in zip(SIDES, (triggers, triggers.negative), strict=True):
-            if examples is None or not examples.count[rows.start + memory]:
+            if examples is None or not examples.count[row]:
                 continue
             generator = random_stream(seed, Purpose.CONTROL_MEMORIES, layer, memory, SIDES.index(side))
-            others = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != memory))
-            controls = generator.choice(others, min(settings.controls, len(others)), replace=False)
-            row = rows.start + memory
+            controls = other_memories(memory, norms, settings.controls, generator)
             stored = int(examples.count[row])
             generator = random_stream(seed, Purpose.CHANGED_PREFIXES, layer, memory, SIDES.index(side))
             ranks = np.sort(generator.choice(stored, min(settings.examples, stored), replace=False))

@@ -1,6 +1,6 @@
 """The tables of the branch `keys`."""
 
-from ffkv.base.files.columns import LAYER, MEMORY, NEGATIVE, Column, count, number, share, table, text, word
+from ffkv.base.files.columns import LAYER, MEMORY, NEGATIVE, Column, bounds, count, number, share, table, text, word
 
 CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
 FAMILIES = ("shallow", "semantic")
@@ -89,8 +89,7 @@ FIGURE_3 = table(
     count("keys", "keys with a trigger example that is measured"),
     *COUNTED,
     number("change", "mean over keys of the relative change of the coefficient", "%"),
-    number("low", "lower end of its interval over keys (95 %)", "%"),
-    number("high", "upper end", "%"),
+    *bounds("its interval over keys (95 %)", unit="%"),
     number("median", "median over keys", "%"),
 )
 QUARTILES = ("q1", "median", "q3")

@@ -174,9 +174,7 @@ QUANTILES = {"low": 0.025, "q1": 0.25, "median": 0.5, "q3": 0.75, "high": 0.975}
 SIGNS = dict(zip(tables.CASES, ((True, 1), (True, -1), (False, -1), (False, 1)), strict=True))
 
 
-def measure_roles(
-    given: Given, settings: Roles = Roles(), seed: int = 0
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def measure_roles(given: Given, settings: Roles = Roles(), seed: int = 0) -> tuple[pd.DataFrame, ...]:
     """Measures what the weights of memories say of their roles, for a group of layers (docs/roles.md).
 
     The weights are read on the CPU, in float32. No text is read but that of trigger examples. `seed`: of the permutations.
@@ -185,17 +183,14 @@ def measure_roles(
     loaded = given.model(device="cpu")
     head = given.head(given.projections.attributes["projection"], "cpu")
     readout_of = _readouts(head, loaded.anatomy, given.train, settings)
+    stream = functools.partial(random_stream, seed, Purpose.PERMUTED_ROLES)
     parts = [
-        _measure_layer(
-            given, loaded, layer, readout_of(layer), settings, random_stream(seed, Purpose.PERMUTED_ROLES, layer)
-        )
+        _measure_layer(given, loaded, layer, readout_of(layer), settings, stream(layer))
         for layer in given.each_layer("roles")
     ]
     described = (tables.BY_MEMORY, tables.BY_LAYER, tables.TYPES_BY_LAYER, tables.SIGN_CASES)
-    frames = zip(*parts, strict=True) if parts else ([], [], [], [])
-    pairs = zip(described, frames, strict=True)
-    by_memory, *by_layer = (frame(table, own, given.train_identity) for table, own in pairs)
-    return by_memory, *by_layer
+    of_tables = zip(*parts, strict=True) if parts else ([], [], [], [])
+    return tuple(frame(table, own, given.train_identity) for table, own in zip(described, of_tables, strict=True))
 
 
 def _measure_layer(

@@ -30,7 +30,7 @@ from ffkv.base.terminal import say
 from ffkv.branches.given import Given
 from ffkv.branches.translation.settings import LEAST_TOKENS, Translation
 from ffkv.corpus.corpus_file import Corpus
-from ffkv.corpus.encode import tokenize
+from ffkv.corpus.encode import behind, tokenize
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
@@ -101,8 +101,7 @@ def draw_texts(corpus: Corpus, tokenizer: Any, count: int, tokens: int, skip: in
         if taken[sentences].any():
             continue
         text = " ".join(corpus.texts[sentences])
-        ids = next(tokenize([text], tokenizer, bos))[0]
-        ids = np.concatenate([np.asarray(bos, np.int64), ids])[:tokens]
+        ids = behind(bos, next(tokenize([text], tokenizer, bos))[0])[:tokens]
         if len(ids) >= skip + LEAST_TOKENS:
             found.append(ids)
             taken[sentences] = True
@@ -165,9 +164,8 @@ def prove_derivative(loaded: LoadedModel, ids: Tensor, counted: slice) -> None:
     states: list[Tensor] = []
     linked = link(loaded, ids[None], lambda layer, quantity, tensor: states.append(tensor), "o")
     along = torch.zeros(linked.end.shape)
-    along[0, counted] = torch.from_numpy(
-        random_stream(0, Purpose.JACOBIAN_SIGNS, 0).normal(size=along[0, counted].shape)
-    ).float()
+    noise = random_stream(0, Purpose.JACOBIAN_SIGNS, 0).normal(size=along[0, counted].shape)
+    along[0, counted] = torch.from_numpy(noise).float()
     gradient = linked.gradients(linked.end, along)[0]
     length, found = float(gradient.double().norm()), []
     for step in STEPS:

@@ -4,6 +4,7 @@ from ffkv.base.files.columns import (
     LAYER,
     MEMORY,
     NEGATIVE,
+    bounds,
     count,
     flag,
     interval,
@@ -72,8 +73,7 @@ FIGURE_6 = table(
     count("values", "values in the bin"),
     count("agreeing", "values that agree"),
     share("rate", "agreeing / values"),
-    share("rate_low", "lower end of the Wilson interval (95 %)"),
-    share("rate_high", "upper end"),
+    *bounds("the Wilson interval (95 %)", "rate", lowest=0, highest=1),
 )
 PREDICTIVE_LAYERS = table(
     "values/table_2_predictive_layers.csv",

@@ -21,6 +21,12 @@ def scaled(m: float, factor: float, scales: Sequence[float]) -> np.ndarray:
     return (np.array(scales) - 1) * (factor * m)
 
 
+def other_memories(own: int, norms: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Draws up to `count` other memories whose values are not 0. `own`: the memory. `norms`: lengths of values [memory]."""
+    found = np.flatnonzero((norms > 0) & (np.arange(len(norms)) != own))
+    return generator.choice(found, min(count, len(found)), replace=False)
+
+
 def similar_memories(
     own: int, m: np.ndarray, norms: np.ndarray, difference: float, count: int, generator: np.random.Generator
 ) -> np.ndarray:

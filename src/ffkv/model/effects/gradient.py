@@ -136,8 +136,8 @@ class Frozen(TorchFunctionMode):
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         """Calls a function of torch, or what stands for it."""
-        instead = [_INSTEAD[function], function] if function in _INSTEAD else [function]
-        return instead[0](*instead[1:], *args, **(kwargs or {}))
+        held = partial(_INSTEAD[function], function) if function in _INSTEAD else function
+        return held(*args, **(kwargs or {}))
 
 
 def _constant(function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -244,7 +244,7 @@ def why_not_held(loaded: LoadedModel, ids: Tensor) -> str:
     blocks = hooks.blocks_beside(model, layers)
     parts = {f"{name}.{own}": part for name, block in blocks.items() for own, part in block.named_children()}
     mixing: set[str] = set()  # names of modules that pass something on between tokens
-    curved: dict[str, tuple[Tensor, Any]] = {}  # what modules read that are not linear, and all they are given
+    curved: dict[str, tuple[nn.Module | None, Tensor, Any]] = {}  # what is not linear: a part, its state, all it got
     reads: list[list[Tensor]] = []  # what the modules read that are running
 
     def on_input(name: str, module: nn.Module, args: tuple, kwargs: dict) -> Any:
@@ -268,11 +268,11 @@ def why_not_held(loaded: LoadedModel, ids: Tensor) -> str:
         before_last = [slope[:, :-1] for slope in slopes]  # of itself a token may also take a gated part
         if mixes := any(bool(slope.any()) for slope in before_last):
             mixing.add(name)
-        changes = _slopes(before_last if mixes else slopes, read)
-        if any(bool((change[:, :-1] if mixes else change).any()) for change in changes):
+        curves = [each[:, :-1] for each in _slopes(before_last, read)] if mixes else _slopes(slopes, read)
+        if any(bool(each.any()) for each in curves):
             state = read[0].detach()
             given = hooks.map_tensors(lambda each: state if each is read[0] else each, (args, kwargs))
-            curved[name] = state, given
+            curved[name] = parts.get(name), state, given
         # So a block is not asked for what a part of it passes on.
         return hooks.map_tensors(torch.Tensor.detach, output) if mixes and name in parts else output
 
@@ -291,7 +291,7 @@ def why_not_held(loaded: LoadedModel, ids: Tensor) -> str:
         raise
     except Exception as error:  # the model's own code, or something that has no second derivative
         return f"the model does not run with them held ({type(error).__name__}: {str(error)[:200]})"
-    return _told(model, mixing, {name: (parts.get(name), *given) for name, given in curved.items()})
+    return _told(model, mixing, curved)
 
 
 def _off(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:

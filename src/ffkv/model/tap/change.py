@@ -106,9 +106,8 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
     def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         return hooks.replace_hidden_state(output, change(hooks.known_state(output)))
 
-    when, name, hook = (
-        (hooks.before, layer.sum_module, of_input) if layer.sum_module else (hooks.after, layer.block, of_output)
-    )
+    at_sum, at_block = (hooks.before, layer.sum_module, of_input), (hooks.after, layer.block, of_output)
+    when, name, hook = at_sum if layer.sum_module else at_block
     with hooks.before(*counting), when((model.get_submodule(name), partial(hooks.in_own_repeat, layer, repeats, hook))):
         yield
 

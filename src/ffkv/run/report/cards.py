@@ -38,8 +38,7 @@ class Card:
     @functools.cached_property
     def examined(self) -> int:
         """Number of trigger examples in which patterns were sought: one per sentence."""
-        row = self.run.anatomy.layer_offset[self.memory.layer] + self.memory.memory
-        sentences = stored_examples(self.run.files, row, "positive", ["sentence"])["sentence"]
+        sentences = stored_examples(self.run.files, self.memory.row, "positive", ["sentence"])["sentence"]
         return min(self.run.settings.keys.pattern_triggers, len(np.unique(sentences)))
 
     @functools.cached_property

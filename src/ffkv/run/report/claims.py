@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import quantile_test
 
-from ffkv.base.files.columns import number, table, text, word
+from ffkv.base.files.columns import bounds, number, table, text, word
 from ffkv.base.lookup import is_dir
 from ffkv.branches.composition.section import none_agrees
 from ffkv.branches.intervention.section import nats
@@ -217,13 +217,11 @@ VERDICTS = table(
     word("figure", "the figure that shows the numbers"),
     number("paper", "the paper's number; NaN if it is no claim of the paper"),
     number("value", "the number of the run; NaN if there is none"),
-    number("low", "lower end of its interval (95 %)"),
-    number("high", "upper end"),
+    *bounds(),
     number("lower_half", "of a trend: the number of the lower half, less that by chance; else NaN"),
     number("upper_half", "that of the upper half"),
     number("control", "the number of the same model untrained; NaN without such a control"),
-    number("control_low", "lower end of its interval (95 %)"),
-    number("control_high", "upper end"),
+    *bounds(name="control"),
     word("verdict", "the verdict", rules.HOLDS, rules.FAILS, rules.UNTRAINED, rules.UNKNOWN),
     text("reason", "the reason, in a sentence"),
 )

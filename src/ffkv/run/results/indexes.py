@@ -27,7 +27,8 @@ LABELS = "annotation/patterns.parquet"
 PLACE = ["annotator", "layer", "memory"]
 # Of an explanation: packages/ffkv-machines/README.md defines them.
 SCORES = ("detection", "same_word", "fuzzing", "simulation")
-EXPLANATION = [*PLACE, "label", "refusal", *SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
+ALL_SCORES = [*SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
+EXPLANATION = [*PLACE, "label", "refusal", *ALL_SCORES]
 ROLES = {"role": ALL_TYPES, "output_role": OUTPUTS}  # the values of these columns of the statistics
 
 Answer = TypeVar("Answer")
@@ -87,12 +88,17 @@ def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
         with files.open_projections(group) as file:
             groups.append([file[name][...] for name in names])
     layer, memory, tokens, log_probability = map(np.concatenate, zip(*groups))
-    offset = np.asarray(files.anatomy.layer_offset)
-    if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
-        raise UserError(
-            f"{files.folder}/{READINGS[files.reading].files}projections does not hold every memory once. Run the workflow again."
-        )
+    _check_places(files, "projections", layer, memory)
     return tokens, log_probability
+
+
+def _check_places(files: RunFiles, name: str, layer: np.ndarray, memory: np.ndarray) -> None:
+    """Refuses rows of the file `name` that are not all memories of the model, each once and in order. Raises UserError."""
+    every = files.anatomy.places_of(np.arange(files.anatomy.layer_offset[-1]))
+    if not (np.array_equal(layer, every.layer) and np.array_equal(memory, every.memory)):
+        raise UserError(
+            f"{files.folder}/{READINGS[files.reading].files}{name} does not hold every memory once. Run the workflow again."
+        )
 
 
 @Index
@@ -160,7 +166,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
     whose = scores["label"].map({"other": "_of_other"}).fillna("")
     columns = scores["score"].replace("detection of the same word", "same_word") + whose
     by_score = scores.assign(column=columns).pivot(index=PLACE, columns="column", values="value")
-    table = explained.join(by_score.reindex(columns=EXPLANATION[5:]), on=PLACE)[EXPLANATION]
+    table = explained.join(by_score.reindex(columns=ALL_SCORES), on=PLACE)[EXPLANATION]
     return _with_row(files, table).sort_values(["row", "annotator"], ignore_index=True)
 
 
@@ -170,13 +176,8 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
 
     Of files that read values translated, these are the columns of `translation/by_memory`.
     """
-    counts = [layer.memories for layer in files.anatomy.layers]
-    layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
     by_memory = in_reading(files.details(f"{READINGS[files.reading].files}by_memory"))
-    if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
-        raise UserError(
-            f"{files.folder}/{READINGS[files.reading].files}by_memory does not hold every memory once. Run the workflow again."
-        )
+    _check_places(files, "by_memory", by_memory["layer"].to_numpy(), by_memory["memory"].to_numpy())
     return by_memory
 
 
@@ -252,9 +253,10 @@ def _is_there(files: RunFiles, name: str) -> bool:
 
 @Index
 def effects_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `intervention/by_memory`, with the memory's row in flat arrays. It is empty if the run changes no memories, or has not
-    done so yet."""
-    return _with_row(files, files.details("intervention/by_memory") if has_effects(files) else BY_MEMORY.frame([]))
+    """The table `intervention/by_memory` in the order of the memories, with their rows in flat arrays. It is empty if the run changes no
+    memories, or has not done so yet."""
+    table = files.details("intervention/by_memory") if has_effects(files) else BY_MEMORY.frame([])
+    return _with_row(files, table).sort_values("row", kind="stable")
 
 
 def effects(files: RunFiles) -> pd.Series:

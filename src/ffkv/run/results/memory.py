@@ -39,6 +39,7 @@ class Memory:
         memory: the memory in its layer, from 0.
         name: both in one word: "L3.17".
         run: the run.
+        row: its place among the memories of all layers.
         unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
     Examples:
         >>> memory = ffkv.open("results/tiny").memory("L1.0")
@@ -53,7 +54,7 @@ class Memory:
         self.run, self.layer, self.memory = run, layer, memory
         self.name = memory_name(layer, memory)
         self.unit = run.anatomy.layers[layer].unit(memory)
-        self._row = run.anatomy.layer_offset[layer] + memory
+        self.row = run.anatomy.layer_offset[layer] + memory
 
     @property
     def expert(self) -> str:
@@ -145,7 +146,7 @@ class Memory:
                 f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or"
                 " more."
             )
-        return ways[by](self.run.files, self._row, count)
+        return ways[by](self.run.files, self.row, count)
 
     @functools.cached_property
     @with_columns
@@ -166,7 +167,7 @@ class Memory:
         """Whether the run sought patterns in the memory's trigger examples (setting `keys.per_layer`)."""
         kept = indexes.sampled_keys.in_memory(self.run.files)
         if kept is not None:
-            return bool(kept[self._row])
+            return bool(kept[self.row])
         rows = self.run.files.memory_rows("keys/by_prefix", self.layer, self.memory)
         return bool((rows["sample"] == "trigger").any())
 
@@ -216,7 +217,7 @@ class Memory:
 
     def _own(self, table: pd.DataFrame) -> pd.DataFrame:
         """Returns the memory's rows of a table in the order of the memories, which has the column `row`."""
-        own = slice(*np.searchsorted(table["row"].to_numpy(), [self._row, self._row + 1]).tolist())
+        own = slice(*np.searchsorted(table["row"].to_numpy(), [self.row, self.row + 1]).tolist())
         return table.iloc[own].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
@@ -248,17 +249,16 @@ class Memory:
 
         There are no rows if the memory is not among those that the run changed.
         """
-        table = indexes.effects_by_memory(self.run.files)
-        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+        return self._own(indexes.effects_by_memory(self.run.files))
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
         """Numbers about the memory, by name. The names are the columns of `Run.memories`."""
         files, table = self.run.files, indexes.statistics.in_memory(self.run.files)
         if table is not None:
-            return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
+            return table.iloc[self.row].drop(["layer", "memory", "name"]).rename(self.name)
         with files.open_triggers() as file:
-            key = indexes.key_statistics(file, slice(self._row, self._row + 1))
+            key = indexes.key_statistics(file, slice(self.row, self.row + 1))
         by_memory = files.memory_rows(f"{READINGS[files.reading].files}by_memory", self.layer, self.memory)
         value = indexes.value_statistics(indexes.in_reading(by_memory), files.vocabulary)
         frames = [key, value]
@@ -278,7 +278,7 @@ class Memory:
         The first bin holds all coefficients that are not positive.
         """
         with self.run.files.open_triggers() as file:
-            counts = file["histogram"][self._row]
+            counts = file["histogram"][self.row]
         return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
 
 

@@ -181,8 +181,8 @@ def _within(statistics: pd.DataFrame, search: Search) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(statistics[column]):
             raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
         values = statistics[column].to_numpy()
-        kept &= values >= low if low is not None else True
-        kept &= values <= high if high is not None else True
+        kept &= True if low is None else values >= low
+        kept &= True if high is None else values <= high
     return kept
 
 

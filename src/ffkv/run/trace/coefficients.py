@@ -18,6 +18,7 @@ from ffkv.base.batching import batches, pad
 from ffkv.base.files.atomic import atomic
 from ffkv.base.settings import documents, section
 from ffkv.corpus.corpus_file import NONE
+from ffkv.corpus.encode import behind
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.effects.rerun import read_ends
@@ -62,7 +63,7 @@ def for_each_coefficient(
             [sentence, token, memory]. Behind the end of a sentence m is of padding. The tensor is the model's own
             memory: use or copy it before the function returns.
     """
-    rows = [np.concatenate([np.asarray(beginning, np.int64), ids]) for ids in sentences]
+    rows = [behind(beginning, ids) for ids in sentences]
 
     def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, m: Tensor) -> None:
         on_coefficients(numbers, layer, m[:, len(beginning) :])
@@ -228,9 +229,9 @@ def predict(run: Run, texts: Iterable[str | int], *, device: str = "auto", **opt
 
 
 def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping[Place, float]) -> pd.DataFrame:
-    bos, nothing = np.asarray(run.corpus("train").bos, np.int64), np.zeros(0, np.int64)
+    bos, nothing = run.corpus("train").bos, np.zeros(0, np.int64)
     first = max(0, len(bos) - 1)  # the first token behind which something is predicted
-    rows = [np.concatenate([bos, text.ids]) for text in piece]
+    rows = [behind(bos, text.ids) for text in piece]
     counts = np.array([len(row) - first for row in rows], np.int64)
     starts = np.cumsum([0, *counts])
     following = np.concatenate([nothing, *(np.append(row[first + 1 :], NONE) for row in rows)])
@@ -240,8 +241,8 @@ def _of_piece(run: Run, model: RunModel, piece: Sequence[Text], factors: Mapping
     found = {name: np.empty(len(following), kind) for name, kind in kinds.items()}
     for numbers in batches(np.array([len(row) for row in rows], np.int64), model.batch_tokens):
         ids = pad([rows[number] for number in numbers], model.device)
-        read = torch.arange(ids.shape[1]) >= first
-        read = read & (torch.arange(ids.shape[1]) < torch.from_numpy(first + counts[numbers])[:, None])
+        place, ends_at = torch.arange(ids.shape[1]), torch.from_numpy(first + counts[numbers])[:, None]
+        read = (place >= first) & (place < ends_at)
         places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
         ends = []
         for changed in passes:

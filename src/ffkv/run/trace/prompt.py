@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
-from ffkv.corpus.encode import grouped, replace_surrogates, tokenize
+from ffkv.corpus.encode import behind, grouped, replace_surrogates, tokenize
 from ffkv.run.results.collections import expand
 from ffkv.run.results.indexes import token_texts
 from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
@@ -51,7 +51,7 @@ def read_prompt(run: Run, tokenizer: "PreTrainedTokenizerBase", text: str) -> Pr
             f"The prompt is empty, and {run.name} puts no token in front of a text, so the model has nothing to read."
             " Write a prompt of one token or more."
         )
-    whole = np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)])
+    whole = behind(beginning, ids)
     if len(whole) > context:
         inside = f", {len(beginning)} in front of it included" if beginning else ""
         raise UserError(

@@ -116,18 +116,17 @@ def split_layers(
         u = states.u[at]
         left = [] if u is None else [error_of(model.model, layer, u.to(v.device), s).float()]
         together = s * (m @ v)
-        split = LayerParts(
+        rest = torch.stack([together - contributions.sum(0), bias, *left, y])
+        of_layer = LayerParts(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat(
-                [contributions, *(part[None] for part in (together - contributions.sum(0), bias, *left, y))]
-            ),
+            vectors=torch.cat([contributions, rest]),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
             deviation=relative_error(sum(left, together + bias), y),
         )
-        parts.append(split)
+        parts.append(of_layer)
     return parts
 
 
@@ -174,13 +173,12 @@ def _describe(
     }
     listed, rest = [], []
     for layer, (part, change) in enumerate(zip(parts, changes, strict=True)):
-        numbers = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
-        listed += [(layer, row[0], memory_name(layer, row[0]), *row[1:]) for row in zip(*numbers)]
+        columns = (each.tolist() for each in (part.listed, part.coefficient, part.size, part.shares, change))
+        listed += [(layer, memory, memory_name(layer, memory), *numbers) for memory, *numbers in zip(*columns)]
         behind = len(part.listed)
         of_rest = part.vectors[behind:-1].norm(dim=1), part.shares[behind:], change[behind:-1]
-        numbers = (each.tolist() for each in of_rest)
-        remainders = ("other memories", part.others), ("bias", 0), ("error", 0)  # the last one of a dictionary alone
-        rest += [(layer, *remainder, *row) for remainder, row in zip(remainders, zip(*numbers))]
+        what = ("other memories", "bias", "error"), (part.others, 0, 0)  # an error is of a dictionary alone
+        rest += [(layer, *row) for row in zip(*what, *(each.tolist() for each in of_rest))]
     table = pd.DataFrame(listed, columns=["layer", "memory", "name", "coefficient", "size", "share", "logit"])
     return {
         "final": final_table(logits, token, top, run.vocabulary),
@@ -196,7 +194,8 @@ def _describe(
 
 def final_table(logits: Tensor, token: int, top: int, vocabulary: Sequence[str]) -> pd.DataFrame:
     """`Trace.final`, from the logits of the final prediction [vocabulary]."""
-    ids = [*dict.fromkeys([*_top(logits[None], top)[0][0].tolist(), token])]
+    tops, _ = _top(logits[None], top)
+    ids = [*dict.fromkeys([*tops.ravel().tolist(), token])]
     chosen = torch.tensor(ids, device=logits.device)
     ranks = rank(logits.expand(len(ids), -1), chosen)
     return pd.DataFrame(
@@ -213,8 +212,8 @@ def effect_table(
     before: Tensor, after: Tensor, token: int, top: int, vocabulary: Sequence[str]
 ) -> tuple[pd.DataFrame, float]:
     """`Trace.effect` and `Trace.divergence`, from the logits of the final prediction before and after [vocabulary]."""
-    tops = [_top(logits[None], top)[0][0].tolist() for logits in (before, after)]
-    ids = np.array([*dict.fromkeys([*tops[0], *tops[1], token])])
+    tops, _ = _top(torch.stack([before, after]), top)
+    ids = np.array([*dict.fromkeys([*tops.ravel().tolist(), token])])
     log_p, log_p_after = (logits.double().log_softmax(-1).cpu().numpy() for logits in (before, after))
     p = np.exp(log_p)
     table = pd.DataFrame(
@@ -259,9 +258,11 @@ def trace_all(run: Run, texts: Iterable[str], *, device: str = "auto", **options
     traces = [trace(run, text, device=device, **options) for text in texts]
     if not traces:
         raise UserError("There is no prompt in texts. Write one or more.")
-    tables = [_tables(each) for each in traces]
-    together = {name: pd.concat([each[name].assign(prompt=at) for at, each in enumerate(tables)]) for name in tables[0]}
-    return {name: table[["prompt", *table.columns[:-1]]].reset_index(drop=True) for name, table in together.items()}
+    tables, together = [_tables(each) for each in traces], dict[str, pd.DataFrame]()
+    for name, first in tables[0].items():
+        table = pd.concat([each[name].assign(prompt=at) for at, each in enumerate(tables)], ignore_index=True)
+        together[name] = table[["prompt", *first]]
+    return together
 
 
 def _tables(trace: Trace, prefix: str = "") -> dict[str, pd.DataFrame]:

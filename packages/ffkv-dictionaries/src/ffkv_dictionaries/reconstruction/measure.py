@@ -27,6 +27,8 @@ from ffkv.model.tap.tap import tap
 from ffkv_dictionaries.reconstruction.settings import Reconstruction
 from ffkv_dictionaries.reconstruction.tables import LAYERS
 
+WHOLE = (-1, "")  # names the loss of the model as it is
+
 
 class Sums:
     """What is summed over the tokens of a layer."""
@@ -35,11 +37,8 @@ class Sums:
         self.tokens, self.left, self.square = 0, 0.0, 0.0
         self.output: Tensor | float = 0.0  # y [d]
         self.fired = torch.zeros(layer.memories, dtype=torch.int64, device=device)  # tokens at which each unit is not 0
-        self.sampled: dict[str, list[Tensor]] = {
-            "y": [],
-            "e": [],
-            "o": [],
-        }  # at the tokens whose predictions are read [token, d]
+        # At the tokens whose predictions are read [token, d].
+        self.sampled: dict[str, list[Tensor]] = {"y": [], "e": [], "o": []}
 
     def add(self, m: Tensor, y: Tensor, error: Tensor) -> None:
         """Adds tokens: m [token, unit], y, or o of a dictionary of the residual stream, and what is left of it [token, d]."""
@@ -73,7 +72,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     beginning, layers = len(corpus.bos), [layer for layer in loaded.anatomy.layers if layer.is_dictionary]
     lengths = np.array([*map(len, rows)])
     step = max(1, -(-int((lengths - beginning).sum()) // settings.prefixes))
-    sums = {layer.index: Sums(layer, device) for layer, device in zip(layers, _devices(loaded, layers))}
+    sums = {layer.index: Sums(layer, loaded.devices[layer.index]) for layer in layers}
     losses: dict[tuple[int, str], float] = {}
     with progress(len(rows), "sentences", "reconstruction") as bar:
         for batch in batches(lengths, loaded.batch_tokens):
@@ -84,9 +83,7 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     head, predicted = given.head(), int((lengths - max(beginning, 1)).sum())
     found = []
     for layer in layers:
-        loss, only, without = (
-            losses[place] / predicted for place in ((-1, ""), (layer.index, "e"), (layer.index, "y"))
-        )
+        loss, only, without = (losses[which] / predicted for which in (WHOLE, (layer.index, "e"), (layer.index, "y")))
         recovered = (without - only) / (without - loss) if without > loss else np.nan
         told = {"loss": loss, "loss_dictionary": only, "loss_without": without, "recovered": recovered}
         summed = sums[layer.index]
@@ -97,10 +94,6 @@ def measure_reconstruction(given: Given, settings: Reconstruction = Reconstructi
     return LAYERS.frame(found)
 
 
-def _devices(loaded: LoadedModel, layers: Sequence[Layer]) -> list[torch.device]:
-    return [loaded.devices[layer.index] for layer in layers]
-
-
 def _losses(
     loaded: LoadedModel,
     rows: Sequence[np.ndarray],
@@ -109,9 +102,9 @@ def _losses(
     sums: dict[int, Sums],
     step: int,
 ) -> dict[tuple[int, str], float]:
-    """Returns the summed losses of some sentences by layer and what it does not write: (-1, "") nothing; "e" the error; "y" anything.
+    """Adds what some sentences make of each layer to its `sums`; returns their summed losses by layer and what it does not write.
 
-    A block that is read through a dictionary of the residual stream returns 0 in the place of "y".
+    That is "e", the error, or "y", anything: of a dictionary of the residual stream, the block then returns 0. `WHOLE`: it writes all.
     """
     ids = pad(list(rows), loaded.device)
     counted = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
@@ -131,11 +124,13 @@ def _losses(
         return lambda o: o - part.to(o).reshape(o.shape)
 
     with tap(loaded.model, layers, "muyso", whole=True) as run:
-        losses = {(-1, ""): loss_of(run(ids, receive).logits)}
+        losses = {WHOLE: loss_of(run(ids, receive).logits)}
     for layer in layers:
         m, u, y, o = (seen[layer.index, quantity] for quantity in "muyo")
-        y = seen[layer.index, "y"] = o if layer.index in loaded.anatomy.of_stream else y
-        error = seen[layer.index, "e"] = error_of(loaded.model, layer, u, seen.get((layer.index, "s")))
+        if layer.index in loaded.anatomy.of_stream:
+            y = o
+        error = error_of(loaded.model, layer, u, seen.get((layer.index, "s")))
+        seen[layer.index, "y"], seen[layer.index, "e"] = y, error
         own, chosen = sums[layer.index], counted.to(y.device)
         sampled = torch.arange(own.tokens, own.tokens + int(chosen.sum()), device=y.device) % step == 0
         for name, states in (("y", y), ("e", error), ("o", o)):
