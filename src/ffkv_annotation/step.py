@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,25 +256,18 @@ def latest_of(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
     return {record.item: record for record in records if record.sheet == sheet.name}
 
 
-def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record]) -> int:
-    """Appends the records that say something else than the annotator's latest ones. Returns their number."""
-    before = latest_of(folder, sheet, annotator)
-    new = [record for record in said if not record.repeats(before.get(record.item))]
-    for record in new:
-        append_record(folder, record)
-    return len(new)
-
-
 def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path) -> tuple[int, int, int]:
     """Takes over what a person wrote into a CSV file. What was said before with the same words is not said again.
 
-    Returns the number of items with something new, of items of the file that are done, and of items of the sheet.
+    Returns the number of items with something new, of items that the person is done with, and of items of the sheet.
     Raises UserError: see `read_csv`; nothing is taken over then.
     """
     sheet = sheets.read_sheet(folder, name, run.files.identity("train"))
-    said = sheets.read_csv(path, sheet, annotator)
-    new = append_new(folder, sheet, f"person:{annotator}", said)
-    return new, sum(record.done for record in said), len(sheet.orders[annotator])
+    said, latest = sheets.read_csv(path, sheet, annotator), latest_of(folder, sheet, f"person:{annotator}")
+    new = {record.item: record for record in said if not record.repeats(latest.get(record.item))}
+    for record in new.values():
+        append_record(folder, record)
+    return len(new), sum(record.done for record in (latest | new).values()), len(sheet.orders[annotator])
 
 
 def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:

@@ -223,16 +223,17 @@ def with_interval(
     """Returns a statistic with its 95 % interval over keys.
 
     The interval is that of the mean of the jackknife's pseudo-values (Tukey 1958): of each key, how far the statistic
-    changes without it. See `ffkv.base.intervals.mean_interval`. The bounds are NaN with fewer than two keys, and if the
-    statistic is undefined without one of the keys. `statistic`: takes sums of tables [..., a, b], and returns numbers
-    [...] from `lowest` to 1; `tables`: the table of each key [key, a, b].
+    changes without it. See `ffkv.base.intervals.mean_interval`. The bounds are NaN with fewer than two keys, if the statistic is
+    undefined without one of them, and if all pseudo-values of what is no share are equal: they show no scatter. `statistic`: takes
+    sums of tables [..., a, b], and returns numbers [...] from `lowest` (0: shares) to 1; `tables`: the table of each key [key, a, b].
     """
     whole, count = tables.sum(0), len(tables)
     value = float(statistic(whole))
-    without = statistic(whole - tables)
-    if count < 2 or np.isnan(without).any():
+    # Rounded, as equal ones may differ by an error of rounding.
+    pseudo_values = (count * value - (count - 1) * statistic(whole - tables)).round(9)
+    if count < 2 or np.isnan(pseudo_values).any() or (lowest and not np.ptp(pseudo_values)):
         return value, float("nan"), float("nan")
-    return value, *mean_interval(count * value - (count - 1) * without, lowest, 1)
+    return value, *mean_interval(pseudo_values, lowest, 1)
 
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]

@@ -186,8 +186,7 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
         if x not in of_run.index or x_first not in of_first.index:
             continue
         own, other = (found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True))
-        points = (of_run.loc[x], of_first.loc[x_first])
-        ends = (point[name] for point in points for name in ("value", "low", "high"))
+        ends = (point[name] for point in (of_run.loc[x], of_first.loc[x_first]) for name in ("value", "low", "high"))
         difference = Difference(*difference_of_intervals(*ends))
         if curve.units is not None and own is not None and other is not None and (paired or curve.units.median):
             if paired:
