@@ -166,8 +166,7 @@ def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Re
     if sheet.kind == "key":
         count = max([PATTERNS, *(len(record.patterns) for record in records.values())])
         rows: list[Sequence[str]] = [(*KEY_COLUMNS, *(f"pattern {number}" for number in range(1, count + 1)))]
-        for item in order:
-            rows += _key_rows(sheet, item, records.get(item), count)
+        rows += [row for item in order for row in _key_rows(sheet, item, records.get(item), count)]
     else:
         rows = [CHANGE_COLUMNS]
         for item in order:
@@ -307,9 +306,7 @@ def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) ->
             if name not in ("label", "kind") and cell not in MARKED + UNMARKED:
                 raise UserError(f"{path}, row {line}: {cell!r} is neither an x nor empty.")
     if lost := [name for name in own if name not in by_row]:
-        raise UserError(
-            f"{path}, row {rows[0][0]}: the block of this item lacks the row {lost[0]!r}. Put it in again, or delete the whole block."
-        )
+        raise UserError(f"{path}, row {rows[0][0]}: this item lacks its row {lost[0]!r}. Add it, or delete the item.")
     patterns = []
     for name in names:
         label, kind = (by_row[row][name] for row in ("label", "kind"))

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,7 @@ def choose_keys(
     for layer, of_layer in analysed.groupby("layer"):
         of_keys = of_layer.groupby("memory")["rank"]
         keys = [(int(memory), ranks.tolist()) for memory, ranks in of_keys if len(ranks) >= minimum]
-        for number in np.sort(generator.permutation(len(keys))[:per_layer]).tolist():
-            chosen.append((int(layer), *keys[number]))
+        chosen += [(int(layer), *keys[number]) for number in np.sort(generator.permutation(len(keys))[:per_layer])]
     return chosen
 
 
@@ -256,6 +255,15 @@ def latest_of(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
     return {record.item: record for record in records if record.sheet == sheet.name}
 
 
+def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record]) -> int:
+    """Appends the records that say something else than the annotator's latest ones. Returns their number."""
+    before = latest_of(folder, sheet, annotator)
+    new = [record for record in said if not record.repeats(before.get(record.item))]
+    for record in new:
+        append_record(folder, record)
+    return len(new)
+
+
 def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path) -> tuple[int, int, int]:
     """Takes over what a person wrote into a CSV file. What was said before with the same words is not said again.
 
@@ -263,11 +271,9 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
     Raises UserError: see `read_csv`; nothing is taken over then.
     """
     sheet = sheets.read_sheet(folder, name, run.files.identity("train"))
-    said, latest = sheets.read_csv(path, sheet, annotator), latest_of(folder, sheet, f"person:{annotator}")
-    new = {record.item: record for record in said if not record.repeats(latest.get(record.item))}
-    for record in new.values():
-        append_record(folder, record)
-    return len(new), sum(record.done for record in (latest | new).values()), len(sheet.orders[annotator])
+    new = append_new(folder, sheet, f"person:{annotator}", sheets.read_csv(path, sheet, annotator))
+    done = sum(record.done for record in latest_of(folder, sheet, f"person:{annotator}").values())
+    return new, done, len(sheet.orders[annotator])
 
 
 def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:

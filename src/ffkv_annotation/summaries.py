@@ -229,11 +229,10 @@ def with_interval(
     """
     whole, count = tables.sum(0), len(tables)
     value = float(statistic(whole))
-    # Rounded, as equal ones may differ by an error of rounding.
-    pseudo_values = (count * value - (count - 1) * statistic(whole - tables)).round(9)
-    if count < 2 or np.isnan(pseudo_values).any() or (lowest and not np.ptp(pseudo_values)):
+    of_keys = (count * value - (count - 1) * statistic(whole - tables)).round(9)  # equal ones may differ by rounding
+    if count < 2 or np.isnan(of_keys).any() or (lowest and not np.ptp(of_keys)):
         return value, float("nan"), float("nan")
-    return value, *mean_interval(pseudo_values, lowest, 1)
+    return value, *mean_interval(of_keys, lowest, 1)
 
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]

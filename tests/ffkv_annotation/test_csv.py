@@ -198,8 +198,8 @@ def rename(rows, place, name):
         (lambda rows: rename(rows, 3, "Text der Probe"), "lacks the column 'text'"),
         (lambda rows: rows[1].__setitem__(3, "about war"), "'about war' stands in the column text"),
         (lambda rows: rows.__setitem__(slice(1, None), [rows[1]] * 200), "more rows than the sheet"),
-        (lambda rows: rows.__delitem__(4), "row 2: the block of this item lacks the row '1'"),
-        (lambda rows: rows.__delitem__(2), "lacks the row 'kind'"),
+        (lambda rows: rows.__delitem__(4), "row 2: this item lacks its row '1'"),
+        (lambda rows: rows.__delitem__(2), "lacks its row 'kind'"),
         (lambda rows: rows[0].extend(["x"] * 2000), "columns, and a sheet has at most 1000"),
     ],
 )  # fmt: skip

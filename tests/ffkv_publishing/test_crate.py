@@ -105,7 +105,8 @@ def test_every_job_says_what_it_read_wrote_and_took(packed, tiny):
 
 def test_a_model_from_elsewhere_is_an_input_of_the_run(tiny):
     run, crate = ffkv.open(tiny / "results/tiny"), Crate(small=True)
-    run.settings.model.checkpoint = "path/to/model"
+    model = run.settings.model.model_copy(update={"checkpoint": "path/to/model"})
+    run.settings = run.settings.model_copy(update={"model": model})
     _name_inputs(crate, run)
     assert crate.of["#checkpoint"][0]["version"] == run.anatomy.model_hash
     assert _files_of(run, None, "model", "")[0] == [

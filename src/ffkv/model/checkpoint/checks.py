@@ -68,10 +68,9 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
                 f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers){others}.{broken}"
             )
     elif exists(path) or not may_be_on_hub(checkpoint):
-        found = " It is a file: name the folder that it is in; a GGUF file has model.gguf." if exists(path) else ""
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}.{found} Check model.checkpoint. A relative path starts in the working"
-            " directory; that of a finished run may also start in the folder that holds its `results`."
+            f"There is no checkpoint folder {checkpoint}{', but a file' * exists(path)}. Check model.checkpoint. A relative path"
+            " starts in the working directory; that of a finished run may also start in the folder that holds its `results`."
         )
 
 

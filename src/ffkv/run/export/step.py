@@ -38,8 +38,7 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     """Writes memories in the format of another tool, one of `FORMATS`. Returns the names of those that it cannot hold.
 
     The same call after a kill goes on where it was, in the same folder. `device`: as the setting `model.device`. Raises UserError
-    if there is no such format or memory, the run lacks a file, the folder holds something else, the disk has no room, or the model
-    cannot be loaded.
+    if there is no such format, memory or file, the folder holds something else, the disk has no room, or the model cannot be loaded.
     """
     chosen = find_format(format_name)
     examples = chosen.examples if wanted.examples is None else wanted.examples
