@@ -145,6 +145,16 @@ def test_a_small_one_names_large_files_with_their_sums_alone(tiny, tmp_path):
     assert "agent" not in entities["#run"]
 
 
+def test_a_wrong_place_or_citation_is_told_before_the_files_are_read(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Crate, "add_files", lambda *_: pytest.fail("files are read"))
+    run, citation = ffkv.open(tiny / "results/tiny"), tmp_path / "CITATION.cff"
+    citation.write_text("authors: 3\n")
+    with pytest.raises(UserError, match=r"is a folder\. Name the zip file, such as .*tiny\.crate\.zip"):
+        write_crate(run, tmp_path, LICENSE)
+    with pytest.raises(UserError, match="names no authors"):
+        write_crate(run, tmp_path / "tiny.zip", LICENSE, citation=citation)
+
+
 @pytest.mark.parametrize("way", ["unfinished", "damaged", "citation", "license", "full"])
 def test_what_cannot_be_packed_is_refused_and_nothing_is_left(own_tiny, tmp_path, monkeypatch, way):
     results, citation = own_tiny / "results/tiny", None

@@ -116,6 +116,9 @@ def write_crate(
     """
     if not re.fullmatch(r"https?://\S+|[\w.+-]+", license):
         raise UserError(f"{license!r} is no licence. Name one of SPDX, such as CC-BY-4.0, or give its address.")
+    if is_dir(output):
+        raise UserError(f"{output} is a folder. Name the zip file, such as {output / run.name}.crate.zip.")
+    authors = [*_authors(citation)] if citation else []
     # Without what an earlier ffkv did not write.
     without = [name for name, columns in run.files.unmeasured.items() if not columns]
     expected = [run.folder / name for name in expected_files(run.settings) if name not in without]
@@ -147,11 +150,7 @@ def write_crate(
     )
     inputs = [entity for name in (CHECKPOINT, TEXT, "settings.json") for entity in crate.of.get(name, [])]
     main = crate.add_action(workflow, "#run", inputs, [*shown, *made], {"name": f"The run {run.name}", **times})
-    if (
-        agents := [crate.name_entity(who, kind, name=name) for who, kind, name in _authors(citation)]
-        if citation
-        else []
-    ):
+    if agents := [crate.name_entity(who, kind, name=name) for who, kind, name in authors]:
         main["agent"] = _one_or_all(agents)
     _say_who_started(crate, main, jobs)
     crate.root_dataset["mentions"] = [main, *jobs]
