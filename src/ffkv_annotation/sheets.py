@@ -166,8 +166,7 @@ def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Re
     if sheet.kind == "key":
         count = max([PATTERNS, *(len(record.patterns) for record in records.values())])
         rows: list[Sequence[str]] = [(*KEY_COLUMNS, *(f"pattern {number}" for number in range(1, count + 1)))]
-        for item in order:
-            rows += _key_rows(sheet, item, records.get(item), count)
+        rows += [row for item in order for row in _key_rows(sheet, item, records.get(item), count)]
     else:
         rows = [CHANGE_COLUMNS]
         for item in order:
@@ -237,8 +236,7 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
     found = []
     for item, rows in blocks.items():
         try:
-            said = read(path, sheet.items[item], rows)
-            if said is not None:
+            if (said := read(path, sheet.items[item], rows)) is not None:
                 found.append(sheet.record(f"person:{annotator}", item, **said))
         except ValidationError as error:
             raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem_of(error)[1]}.") from error
@@ -282,11 +280,8 @@ def _names(path: Path, header: list[str], columns: Sequence[str]) -> list[str]:
         raise UserError(f"{path} has {len(header):,} columns, and a sheet has at most {MOST_COLUMNS}.")
     found = [" ".join(read_safe_text(name).split()).lower() for name in header]
     names = [name if name in columns or (columns == KEY_COLUMNS and PATTERN.fullmatch(name)) else "" for name in found]
-    for name in columns:
-        if name not in names:
-            raise UserError(
-                f"{path} lacks the column {name!r} in its first row. Keep the columns as they were written."
-            )
+    if lost := [name for name in columns if name not in names]:
+        raise UserError(f"{path} lacks the column {lost[0]!r} in its first row. Keep the columns as they were written.")
     if twice := [name for name in names if name and names.count(name) > 1]:
         raise UserError(f"{path} has the column {twice[0]!r} twice in its first row. Keep one of them.")
     return names
@@ -294,10 +289,11 @@ def _names(path: Path, header: list[str], columns: Sequence[str]) -> list[str]:
 
 def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) -> dict | None:
     names = sorted((name for name in rows[0][1] if PATTERN.fullmatch(name)), key=lambda name: int(name.split()[1]))
+    own = (*ROWS, *map(str, range(len(item.prefixes))))
     by_row: dict[str, dict[str, str]] = {}
     for line, row in rows:
         name = row["row"].strip()
-        if name not in (*ROWS, *map(str, range(len(item.prefixes)))):
+        if name not in own:
             raise UserError(f"{path}, row {line}: the block of this item has no row {row['row']!r}.")
         if name in by_row:
             raise UserError(f"{path}, row {line}: the row {name!r} of this item is there twice.")
@@ -309,13 +305,15 @@ def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) ->
                 raise UserError(f"{path}, row {line}: the kind is {cell!r}. Write shallow or semantic.")
             if name not in ("label", "kind") and cell not in MARKED + UNMARKED:
                 raise UserError(f"{path}, row {line}: {cell!r} is neither an x nor empty.")
+    if lost := [name for name in own if name not in by_row]:
+        raise UserError(f"{path}, row {rows[0][0]}: this item lacks its row {lost[0]!r}. Add it, or delete the item.")
     patterns = []
     for name in names:
-        label, kind = (by_row.get(row, {}).get(name, "") for row in ("label", "kind"))
+        label, kind = (by_row[row][name] for row in ("label", "kind"))
         marks = [int(row) for row, cells in by_row.items() if row not in ROWS and cells[name] in MARKED]
         if marks or label or kind:
             patterns.append(MarkedPattern(label=label, kind=kind.lower(), prefixes=marks))
-    done = any(cell in MARKED for cell in by_row.get("done", {}).values())
+    done = any(cell in MARKED for cell in by_row["done"].values())
     return {"patterns": patterns, "done": done} if patterns or done else None
 
 

@@ -105,8 +105,7 @@ def choose_keys(
     for layer, of_layer in analysed.groupby("layer"):
         of_keys = of_layer.groupby("memory")["rank"]
         keys = [(int(memory), ranks.tolist()) for memory, ranks in of_keys if len(ranks) >= minimum]
-        for number in np.sort(generator.permutation(len(keys))[:per_layer]).tolist():
-            chosen.append((int(layer), *keys[number]))
+        chosen += [(int(layer), *keys[number]) for number in np.sort(generator.permutation(len(keys))[:per_layer])]
     return chosen
 
 
@@ -268,13 +267,13 @@ def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record
 def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path) -> tuple[int, int, int]:
     """Takes over what a person wrote into a CSV file. What was said before with the same words is not said again.
 
-    Returns the number of items with something new, of items of the file that are done, and of items of the sheet.
+    Returns the number of items with something new, of items that the person is done with, and of items of the sheet.
     Raises UserError: see `read_csv`; nothing is taken over then.
     """
     sheet = sheets.read_sheet(folder, name, run.files.identity("train"))
-    said = sheets.read_csv(path, sheet, annotator)
-    new = append_new(folder, sheet, f"person:{annotator}", said)
-    return new, sum(record.done for record in said), len(sheet.orders[annotator])
+    new = append_new(folder, sheet, f"person:{annotator}", sheets.read_csv(path, sheet, annotator))
+    done = sum(record.done for record in latest_of(folder, sheet, f"person:{annotator}").values())
+    return new, done, len(sheet.orders[annotator])
 
 
 def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:

@@ -223,16 +223,16 @@ def with_interval(
     """Returns a statistic with its 95 % interval over keys.
 
     The interval is that of the mean of the jackknife's pseudo-values (Tukey 1958): of each key, how far the statistic
-    changes without it. See `ffkv.base.intervals.mean_interval`. The bounds are NaN with fewer than two keys, and if the
-    statistic is undefined without one of the keys. `statistic`: takes sums of tables [..., a, b], and returns numbers
-    [...] from `lowest` to 1; `tables`: the table of each key [key, a, b].
+    changes without it. See `ffkv.base.intervals.mean_interval`. The bounds are NaN with fewer than two keys, if the statistic is
+    undefined without one of them, and if all pseudo-values of what is no share are equal: they show no scatter. `statistic`: takes
+    sums of tables [..., a, b], and returns numbers [...] from `lowest` (0: shares) to 1; `tables`: the table of each key [key, a, b].
     """
     whole, count = tables.sum(0), len(tables)
     value = float(statistic(whole))
-    without = statistic(whole - tables)
-    if count < 2 or np.isnan(without).any():
+    of_keys = (count * value - (count - 1) * statistic(whole - tables)).round(9)  # equal ones may differ by rounding
+    if count < 2 or np.isnan(of_keys).any() or (lowest and not np.ptp(of_keys)):
         return value, float("nan"), float("nan")
-    return value, *mean_interval(count * value - (count - 1) * without, lowest, 1)
+    return value, *mean_interval(of_keys, lowest, 1)
 
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from ffkv.base.intervals import mean_interval
+from ffkv.base.intervals import mean_interval, wilson
 from ffkv_annotation import summaries
 from ffkv_annotation.summaries import MISSING, alpha, coincidences, confusion, kappa, masi, raw_agreement
 
@@ -213,3 +213,15 @@ def test_the_interval_is_that_of_pseudo_values():
         lambda table: alpha(table, nominal(4)), np.stack([coincidences(each, 4) for each in rows])
     )
     assert found == pytest.approx((whole, *expected))
+
+
+def test_keys_that_are_all_alike_tell_no_interval_but_that_of_a_share():
+    """Each key says the same, so that kappa and alpha do not change without it. A share is counted: 6 of 8, by Wilson."""
+    first, second = np.array([1, 1, 1, 1, *[0] * 16]), np.array([2, 2, 2, 0, 0, 2, *[0] * 14])
+    tables = np.stack([confusion(first, second, 3)] * 8)
+    value, *ends = summaries.with_interval(kappa, tables, -1)
+    assert value == pytest.approx(0.11 / 0.36) and np.isnan(ends).all()
+    together = np.stack([coincidences(np.stack([first, second]), 3)] * 8)
+    value, *ends = summaries.with_interval(lambda table: alpha(table, nominal(3)), together)
+    assert value == pytest.approx(0.267, abs=1e-3) and np.isnan(ends).all()
+    assert summaries.with_interval(raw_agreement, tables, 0) == pytest.approx((0.75, *map(float, wilson(6, 8))))

@@ -198,6 +198,8 @@ def rename(rows, place, name):
         (lambda rows: rename(rows, 3, "Text der Probe"), "lacks the column 'text'"),
         (lambda rows: rows[1].__setitem__(3, "about war"), "'about war' stands in the column text"),
         (lambda rows: rows.__setitem__(slice(1, None), [rows[1]] * 200), "more rows than the sheet"),
+        (lambda rows: rows.__delitem__(4), "row 2: this item lacks its row '1'"),
+        (lambda rows: rows.__delitem__(2), "lacks its row 'kind'"),
         (lambda rows: rows[0].extend(["x"] * 2000), "columns, and a sheet has at most 1000"),
     ],
 )  # fmt: skip
@@ -249,6 +251,9 @@ def test_the_commands_write_and_take_over(own, annotations, tmp_path):
     rows[1][5] = "yes"
     save(output, rows)
     assert "1 items say something new. 1 of the" in annotate("import", str(own), str(output), *asked).output
+    rows[2][5] = "no"
+    save(output, [rows[0], rows[2]])  # what was said of the item that is not in the file stays
+    assert "1 items say something new. 2 of the" in annotate("import", str(own), str(output), *asked).output
     with pytest.raises(UserError, match="It is for: eva"):
         annotate("import", str(own), str(output), *asked[:-1], "anna")
 

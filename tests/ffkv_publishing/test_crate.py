@@ -18,7 +18,7 @@ from ffkv.base.errors import UserError
 from ffkv.cli import ffkv as command
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run_files import read_jobs
-from ffkv_publishing.crate import write_crate
+from ffkv_publishing.crate import Crate, _files_of, _name_inputs, write_crate
 
 PEERS = Path(os.environ.get("FFKV_PEERS", ROOT / ".venv-peers")) / "bin/python"
 LICENSE = "CC-BY-4.0"
@@ -90,7 +90,10 @@ def test_every_job_says_what_it_read_wrote_and_took(packed, tiny):
     assert "results/tiny/refinement/by_prefix/0.parquet" in ids(summary["object"])
     assert ids(summary["instrument"]) == ["#ffkv-refinement-summarize"]
     assert ids(jobs["#job-corpus-train"]["result"]) == ["results/tiny/corpus/train.h5"]
-    assert "#checkpoint" in ids(jobs["#job-model"]["object"])
+    # The model that the run trained is no input of the run, and leads from one job to the next.
+    (trained,) = (name for name in ids(jobs["#job-train"]["result"]) if name.endswith("model.safetensors"))
+    assert trained in ids(jobs["#job-model"]["object"]) and "#checkpoint" not in entities
+    assert "results/tiny/model/anatomy.json" in ids(jobs["#job-merge_sampled_prefixes"]["object"])
     for job in jobs.values():
         seconds, *_ = (entities[name] for name in ids(job["resourceUsage"]))
         assert seconds["name"] == "elapsedSeconds" and float(seconds["value"]) >= 0
@@ -98,6 +101,18 @@ def test_every_job_says_what_it_read_wrote_and_took(packed, tiny):
     made = {name for job in jobs.values() for name in (ids(job["result"]) if job.get("result") else [])}
     tables = {name for name in entities if name.startswith("results/tiny/") and name.endswith((".csv", ".parquet"))}
     assert tables <= made, "a table that no job made"
+
+
+def test_a_model_from_elsewhere_is_an_input_of_the_run(tiny):
+    run, crate = ffkv.open(tiny / "results/tiny"), Crate(small=True)
+    model = run.settings.model.model_copy(update={"checkpoint": "path/to/model"})
+    run.settings = run.settings.model_copy(update={"model": model})
+    _name_inputs(crate, run)
+    assert crate.of["#checkpoint"][0]["version"] == run.anatomy.model_hash
+    assert _files_of(run, None, "model", "")[0] == [
+        "#checkpoint",
+        "checkpoint",
+    ]  # the latter if a GGUF file is unpacked
 
 
 def test_the_agents_are_the_authors_of_the_citation_file(packed):
@@ -128,6 +143,16 @@ def test_a_small_one_names_large_files_with_their_sums_alone(tiny, tmp_path):
     left = entities["#results/tiny/triggers.h5"]
     assert left["sha256"] == hashlib.sha256((tiny / "results/tiny/triggers.h5").read_bytes()).hexdigest()
     assert "agent" not in entities["#run"]
+
+
+def test_a_wrong_place_or_citation_is_told_before_the_files_are_read(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Crate, "add_files", lambda *_: pytest.fail("files are read"))
+    run, citation = ffkv.open(tiny / "results/tiny"), tmp_path / "CITATION.cff"
+    citation.write_text("authors: 3\n")
+    with pytest.raises(UserError, match=r"is a folder\. Name the zip file, such as .*tiny\.crate\.zip"):
+        write_crate(run, tmp_path, LICENSE)
+    with pytest.raises(UserError, match="names no authors"):
+        write_crate(run, tmp_path / "tiny.zip", LICENSE, citation=citation)
 
 
 @pytest.mark.parametrize("way", ["unfinished", "damaged", "citation", "license", "full"])

@@ -117,6 +117,16 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
         load_checkpoint(Model(checkpoint=str(tmp_path)))
 
 
+def test_a_file_is_no_checkpoint(tmp_path, monkeypatch):
+    """Also one in the working directory, whose name could be that of a model on the hub."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"no checkpoint folder model\.safetensors, but a file\. Check model\.checkpoint"
+    ):
+        load_checkpoint(Model(checkpoint="model.safetensors"))
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
     word_tokenizer([f"w{i}" for i in range(500)], bos=False).save_pretrained(folder)

@@ -299,11 +299,13 @@ def open_with_model(results: Path, threads: int, allowed: dict[str, Any]) -> Any
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file. Raises UserError if it cannot be read."""
+    """Returns the lines of a text file, one or more. Raises UserError if it cannot be read, or has none."""
     try:
-        return re.split("\r?\n", read_bytes(path, pipes=True).decode().removesuffix("\n"))
+        if text := read_bytes(path, pipes=True).decode():
+            return re.split("\r?\n", text.removesuffix("\n"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as text in UTF-8: {error}.") from error
+    raise UserError(f"{path} is empty. Write a prompt per line.")
 
 
 OWN_GRAPHS = ("text", "json", "svg")

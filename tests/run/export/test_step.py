@@ -18,7 +18,7 @@ import ffkv
 from ffkv.base.errors import UserError
 from ffkv.cli import COMMANDS
 from ffkv.run import commands
-from ffkv.run.export import store
+from ffkv.run.export import step, store
 from ffkv.run.export.selection import random_sentences, select
 from ffkv.run.export.settings import FORMATS, Export
 from ffkv.run.export.step import export, find_format
@@ -328,3 +328,17 @@ def test_the_files_of_the_pass_are_gone_at_the_end(run, tmp_path):
     export(run, "transluce", tmp_path / "export", *SMALL)
     assert not [path for path in (tmp_path / "export").iterdir() if path.name.startswith(".")]
     shutil.rmtree(tmp_path / "export")
+
+
+@pytest.mark.parametrize(
+    ("format_name", "lacking"), [("jacobian-lens", "in these readings only"), ("neuron-record", "does not exist")]
+)
+def test_what_the_run_lacks_is_said_before_the_model_runs_and_nothing_is_left(
+    run, tmp_path, monkeypatch, format_name, lacking
+):
+    shutil.copytree(run.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/values/projections")
+    monkeypatch.setattr(step, "fill", lambda *_: pytest.fail("the model runs"))
+    with pytest.raises(UserError, match=lacking):
+        export(open(tmp_path / "run"), format_name, tmp_path / "export", *SMALL)
+    assert not (tmp_path / "export").exists()

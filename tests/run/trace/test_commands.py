@@ -139,6 +139,8 @@ def test_a_file_of_prompts_becomes_the_tables_of_all_of_them(call_many, traced):
 def test_prompts_that_are_no_text_are_refused(call_many):
     with pytest.raises(UserError, match=r"prompts\.txt cannot be read as text in UTF-8: 'utf-8' codec"):
         call_many(b"w5\n\xff\n")
+    with pytest.raises(UserError, match=r"prompts\.txt is empty\. Write a prompt per line"):
+        call_many(b"")
 
 
 @pytest.mark.parametrize("arguments", [["w5"], ["--json"]])

@@ -23,6 +23,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.stored import verify_sum
 from ffkv.base.lookup import exists, find, is_dir, is_file, read_bytes
 from ffkv.base.process.progress import progress
+from ffkv.base.settings import EMBEDDED
 from ffkv.base.steps import EVERY_GROUP
 from ffkv.branches.branch import Branch, parts_of, paths
 from ffkv.branches.registry import BRANCHES
@@ -41,17 +42,18 @@ PROFILES = [
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 LARGE = (".h5", ".safetensors")
 CHECKPOINT, TEXT = "#checkpoint", "#corpus"  # they are no files of the run
+MADE_HERE = "checkpoint"  # the folder of one that the run trained, or unpacked
 # What the rules of the core read and write, below the folder of a run.
 CORE: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "write_settings": ([], ["settings.json"]),
-    "train": ([TEXT], ["checkpoint"]),
-    "unpack": ([CHECKPOINT], ["checkpoint"]),
-    "model": ([CHECKPOINT], ["model", "values.h5"]),
+    "train": ([TEXT], [MADE_HERE]),
+    "unpack": ([CHECKPOINT], [MADE_HERE]),
+    "model": ([CHECKPOINT, MADE_HERE], ["model", "values.h5"]),
     "corpus": ([TEXT, "model"], ["corpus/{split}.h5"]),
     "triggers": (["model", "corpus/train.h5"], []),  # shards are deleted when they are merged
     "merge_triggers": ([], ["triggers.h5"]),
     "sampled_prefixes": (["model", "corpus/validation.h5"], ["sampled_prefixes/{shard}.h5"]),
-    "merge_sampled_prefixes": (["sampled_prefixes/{shard}.h5"], ["sampled_prefixes.h5"]),
+    "merge_sampled_prefixes": (["sampled_prefixes/{shard}.h5", "model"], ["sampled_prefixes.h5"]),
 }
 
 
@@ -114,6 +116,9 @@ def write_crate(
     """
     if not re.fullmatch(r"https?://\S+|[\w.+-]+", license):
         raise UserError(f"{license!r} is no licence. Name one of SPDX, such as CC-BY-4.0, or give its address.")
+    if is_dir(output):
+        raise UserError(f"{output} is a folder. Name the zip file, such as {output / run.name}.crate.zip.")
+    authors = [*_authors(citation)] if citation else []
     # Without what an earlier ffkv did not write.
     without = [name for name, columns in run.files.unmeasured.items() if not columns]
     expected = [run.folder / name for name in expected_files(run.settings) if name not in without]
@@ -141,9 +146,8 @@ def write_crate(
     times = {}
     if jobs:
         times = {"startTime": min(job["startTime"] for job in jobs), "endTime": max(job["endTime"] for job in jobs)}
-    inputs = [entity for name in (CHECKPOINT, TEXT, "settings.json") for entity in crate.of[name]]
+    inputs = [entity for name in (CHECKPOINT, TEXT, "settings.json") for entity in crate.of.get(name, [])]
     main = crate.add_action(workflow, "#run", inputs, [*shown, *made], {"name": f"The run {run.name}", **times})
-    authors = _authors(citation) if citation else ()
     if agents := [crate.name_entity(who, kind, name=name) for who, kind, name in authors]:
         main["agent"] = _one_or_all(agents)
     _say_who_started(crate, main, jobs)
@@ -166,7 +170,7 @@ def _profile(crate: Crate, address: str) -> Any:
 
 
 def _name_inputs(crate: Crate, run: Run) -> None:
-    """Names the checkpoint and the text. They are not in the crate."""
+    """Names the checkpoint, but for one that the run trained, and the text. They are not in the crate."""
     anatomy, corpora = run.anatomy, run.files.corpora
     model = {"name": public_name(run), "version": anatomy.commit or anatomy.model_hash}
     model["description"] = (
@@ -178,7 +182,8 @@ def _name_inputs(crate: Crate, run: Run) -> None:
     text = {"name": corpus_name(run), "description": f"Hashes of its sentences: {hashes}"}
     if source := corpora["train"]["source"]:
         text |= {"url": f"https://huggingface.co/datasets/{run.settings.corpus.dataset}", "version": source}
-    for name, about in ((CHECKPOINT, model), (TEXT, text)):
+    named = {TEXT: text} if run.settings.model.checkpoint == EMBEDDED else {CHECKPOINT: model, TEXT: text}
+    for name, about in named.items():
         crate.of[name] = [crate.name_entity(name, "CreativeWork", **about)]
 
 

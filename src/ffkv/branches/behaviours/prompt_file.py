@@ -86,9 +86,8 @@ def read_prompts(path: Path | str, fields: Mapping[str, str] = {}) -> tuple[str,
     if not prompts:
         raise UserError(f"{path} has no prompt. {LINES}")
     if kind == LISTS and len({prompt.positive for prompt in prompts}) == 1:
-        raise UserError(
-            f"{path} has one of two lists alone. Write {'negative' if prompts[0].positive else 'positive'} prompts, too."
-        )
+        other = "negative" if prompts[0].positive else "positive"
+        raise UserError(f"{path} has one of two lists alone. Write {other} prompts, too.")
     return kind, prompts
 
 

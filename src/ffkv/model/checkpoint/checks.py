@@ -67,10 +67,10 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
             raise UserError(
                 f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers){others}.{broken}"
             )
-    elif not may_be_on_hub(checkpoint):
+    elif exists(path) or not may_be_on_hub(checkpoint):
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint. A relative path starts in the working"
-            " directory; that of a finished run may also start in the folder that holds its `results`."
+            f"There is no checkpoint folder {checkpoint}{', but a file' * exists(path)}. Check model.checkpoint. A relative path"
+            " starts in the working directory; that of a finished run may also start in the folder that holds its `results`."
         )
 
 

@@ -38,7 +38,7 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     """Writes memories in the format of another tool, one of `FORMATS`. Returns the names of those that it cannot hold.
 
     The same call after a kill goes on where it was, in the same folder. `device`: as the setting `model.device`. Raises UserError
-    if there is no such format or memory, the folder holds something else, the disk has no room, or the model cannot be loaded.
+    if there is no such format, memory or file, the folder holds something else, the disk has no room, or the model cannot be loaded.
     """
     chosen = find_format(format_name)
     examples = chosen.examples if wanted.examples is None else wanted.examples
@@ -55,6 +55,8 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     store = Store(work, selection, run.corpus("train").lengths)
     held = open(run.folder, keep_open=True, trust_remote_code=run.trust_remote_code)  # for many small readings
     job = Job(held, store, names["model_id"], names["set"])
+    chosen.units(job)  # a run that lacks what is shown is refused before its model runs
+    reader(held, store, None)
     fill(run, store, json.dumps(own, sort_keys=True), device)
     write_facts(output, run, chosen, own, wanted.memories, None)
     left_out = _write_units(job, chosen, output, device)
