@@ -18,7 +18,7 @@ from ffkv.base.settings import documents
 from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import read_anatomy
-from ffkv.run.results.expected import EARLIER, read_settings
+from ffkv.run.results.expected import EARLIER, TABLES, read_settings
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import with_columns
 from ffkv.run.results.memory_name import check_memory, expert_name, find_expert, parse_memory_name, whole_number
@@ -173,13 +173,14 @@ class Run:
             name: the file's name without its ending, such as "figure_4_agreement", see `tables`; or that of a large table with its
                 folder, such as "values/by_memory", see `RunFiles.details`.
         Raises:
-            UserError: there is no table of this name; lists the names that exist.
+            UserError: the run has no table of this name; says why, or lists the names that exist.
         """
         if isinstance(name, str) and "/" in name:
             return self.files.details(name)
         if not isinstance(name, str) or name not in self.files.table_files:
-            if absent := next((path for path in self.files.unmeasured if Path(path).stem == name), None):
-                raise UserError(f"{self.folder} has no {absent}: {EARLIER}.")
+            if absent := next((path for path in [*self.files.unmeasured, *TABLES] if Path(path).stem == name), None):
+                why = EARLIER if absent in self.files.unmeasured else "the run was not asked for it, or is not finished"
+                raise UserError(f"{self.folder} has no {absent}: {why}.")
             raise unknown(f"table in {self.folder} called", name, self.tables)
         path = self.files.table_files[name]
         with contextlib.suppress(OSError):  # the reader of the file says what is wrong with it
@@ -196,8 +197,7 @@ class Run:
 
         The list is empty if this ffkv made the run. Everything else of an earlier run is there.
         """
-        named = self.files.unmeasured.items()
-        return [name + (f": {', '.join(columns)}" if columns else "") for name, columns in named]
+        return [name + (f": {', '.join(own)}" if own else "") for name, own in self.files.unmeasured.items()]
 
     # Memories
 
