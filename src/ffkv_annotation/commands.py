@@ -80,7 +80,7 @@ def import_csv(run: "Run", annotations: Path, file: Path, sheet: str, annotator:
     from ffkv_annotation.step import import_person
 
     new, done, items = import_person(run, annotations, sheet, annotator, file)
-    say(f"{new} items say something new. {done} of the {items} items of {annotator} are done.")
+    say(f"Items that say something new: {new}. Done: {done} of the {items} items of {annotator}.")
 
 
 @annotate.command()

@@ -250,10 +250,10 @@ def test_the_commands_write_and_take_over(own, annotations, tmp_path):
     rows = rows_of(output)
     rows[1][5] = "yes"
     save(output, rows)
-    assert "1 items say something new. 1 of the" in annotate("import", str(own), str(output), *asked).output
+    assert "Items that say something new: 1. Done: 1 of the" in annotate("import", str(own), str(output), *asked).output
     rows[2][5] = "no"
     save(output, [rows[0], rows[2]])  # what was said of the item that is not in the file stays
-    assert "1 items say something new. 2 of the" in annotate("import", str(own), str(output), *asked).output
+    assert "Items that say something new: 1. Done: 2 of the" in annotate("import", str(own), str(output), *asked).output
     with pytest.raises(UserError, match="It is for: eva"):
         annotate("import", str(own), str(output), *asked[:-1], "anna")
 

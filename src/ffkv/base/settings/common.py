@@ -385,7 +385,7 @@ class Comparison(Section):
         """Each run is there once, and has one label and one place."""
         runs, labels, places = len(self.runs), len(self.labels), len(self.values)
         rules = {
-            "runs: must be different runs": len({*self.runs}) == runs,
+            "runs: must have different names": len({*self.runs}) == runs,
             f"labels: has {labels} labels for {runs} runs: must have one per run": labels in (0, runs),
             "labels: must be different labels": len({*self.labels}) == labels,
             "axis and values: must both be there, or none of them": bool(self.axis) == bool(self.values),
