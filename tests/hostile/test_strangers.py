@@ -26,6 +26,7 @@ from ffkv.run.results.check import check_run
 from ffkv.run.results.collect import collect
 from ffkv.workflow.jobs import STEPS
 from ffkv_explorer.shelf import open_shelf
+from tests.run.export.conftest import complete
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ASKS = r"model/anatomy\.json asks to run Python code that .* brings.*--trust-remote-code.*trust_remote_code=True"
@@ -48,6 +49,7 @@ def folder(honest, tmp_path) -> Path:
 @pytest.fixture
 def with_code(folder, marker) -> Path:
     """The run, whose model folder brings code for its tokenizer, and whose anatomy says that the code is trusted."""
+    complete(folder)  # else an export says what the run lacks, before it asks for the model
     (folder / "model" / "own.py").write_text(code(marker))
     own = {"AutoTokenizer": [None, "own.Tokenizer"]}
     edit_json(folder / "model" / "tokenizer_config.json", auto_map=own, tokenizer_class="Tokenizer")

@@ -116,12 +116,12 @@ def split_layers(
         u = states.u[at]
         left = [] if u is None else [error_of(model.model, layer, u.to(v.device), s).float()]
         together = s * (m @ v)
-        rest = torch.stack([together - contributions.sum(0), bias, *left, y])
+        rest = (together - contributions.sum(0), bias, *left, y)
         of_layer = LayerParts(
             listed=chosen,
             coefficient=m[chosen],
             size=sizes[chosen],
-            vectors=torch.cat([contributions, rest]),
+            vectors=torch.cat([contributions, *(part[None] for part in rest)]),
             others=int((m != 0).sum() - (m[chosen] != 0).sum()),
             all_sizes=float(sizes.double().sum()),
             deviation=relative_error(sum(left, together + bias), y),
