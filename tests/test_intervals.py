@@ -15,6 +15,7 @@ from ffkv.base.intervals import (
     box,
     boxes,
     difference_of_intervals,
+    is_above_0,
     mean_interval,
     paired_interval,
     scatter_of_layers,
@@ -198,3 +199,19 @@ def test_no_rows_give_no_layers(table):
 def test_boxes_of_nothing_have_their_columns():
     columns = ["layer", "keys", "whisker_low", "q1", "median", "q3", "whisker_high"]
     assert boxes(pd.DataFrame({"layer": [], "rank": []}), "rank", "keys").columns.tolist() == columns
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([2, 2.1, 1.9, 2.0], True),
+        ([0.0, 0.1, -0.1, 0.0], False),
+        ([0.1, 5, -5, 1], False),  # the interval has 0
+        ([1.0], True),  # no group was left out: no interval is known
+        ([-1.0], False),
+        ([np.nan, np.nan, np.nan], False),
+    ],
+)
+def test_a_statistic_is_above_0_with_its_interval_where_that_is_known(values, told):
+    """The statistic of all groups, then without each of them."""
+    assert is_above_0(np.array(values, float)) is told

@@ -109,10 +109,8 @@ def test_a_model_from_elsewhere_is_an_input_of_the_run(tiny):
     run.settings = run.settings.model_copy(update={"model": model})
     _name_inputs(crate, run)
     assert crate.of["#checkpoint"][0]["version"] == run.anatomy.model_hash
-    assert _files_of(run, None, "model", "")[0] == [
-        "#checkpoint",
-        "checkpoint",
-    ]  # the latter if a GGUF file is unpacked
+    read, _ = _files_of(run, None, "model", "")
+    assert read == ["#checkpoint", "checkpoint"]  # the latter if a GGUF file is unpacked
 
 
 def test_the_agents_are_the_authors_of_the_citation_file(packed):

@@ -6,7 +6,7 @@ Of a value's logits, formats show those of the top and bottom tokens, and a hist
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,9 +112,9 @@ def number(value: float) -> float | None:
 def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iterator[Record]]:
     """Makes what reads the records of neighbouring memories, one after another.
 
-    `device`: where the logits of values are computed; None: the format shows none.
+    `device`: where the logits of values are computed; None: the format shows none. The head is loaded with the first record.
     """
-    logits = logit_reader(run, device) if device else None
+    logits = cache(lambda: logit_reader(run, device)) if device else None
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
     with run.files.open_triggers() as file:
@@ -131,7 +131,7 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
             rest, sample = shortest(store.examples(group)), shortest(store.sample(group))
             with run.files.open_triggers() as file:
                 histograms = file["histogram"][rows[group.start : group.stop]]
-            found = logits(layer, memories) if logits else [None] * len(group)
+            found = logits()(layer, memories) if logits else [None] * len(group)
             for at, place in enumerate(group):
                 shown: dict[str, list[Example]] = {side: [] for side in selection.sentence}
                 for side, own in shown.items():

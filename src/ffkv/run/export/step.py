@@ -20,7 +20,7 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.stored import versions
 from ffkv.base.lookup import exists, find, is_dir, read_json
 from ffkv.base.process.progress import progress
-from ffkv.run.export.job import Format, Job, definitions, public_name, write_json
+from ffkv.run.export.job import Format, Job, Unit, definitions, public_name, write_json
 from ffkv.run.export.records import Record, reader
 from ffkv.run.export.selection import NONE, Selection, select
 from ffkv.run.export.settings import ELSEWHERE, FORMATS, Export
@@ -55,11 +55,11 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     store = Store(work, selection, run.corpus("train").lengths)
     held = open(run.folder, keep_open=True, trust_remote_code=run.trust_remote_code)  # for many small readings
     job = Job(held, store, names["model_id"], names["set"])
-    chosen.units(job)  # a run that lacks what is shown is refused before its model runs
-    reader(held, store, None)
+    # Before the model runs: a run that lacks what is shown is refused.
+    units, read = chosen.units(job), reader(held, store, device if chosen.logits else None)
     fill(run, store, json.dumps(own, sort_keys=True), device)
     write_facts(output, run, chosen, own, wanted.memories, None)
-    left_out = _write_units(job, chosen, output, device)
+    left_out = _write_units(job, chosen, units, read, output)
     if chosen.finish:
         chosen.finish(job, output)
     write_facts(output, run, chosen, own, wanted.memories, left_out)
@@ -91,11 +91,9 @@ def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sente
     return shared
 
 
-def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[str]:
+def _write_units(job: Job, chosen: Format, units: Sequence[Unit], read: Callable, output: Path) -> list[str]:
     """Writes the files that are not there yet. Returns the memories that the format cannot hold."""
-    units = chosen.units(job)
     missing = [unit for unit in units if not exists(output / unit.path)]
-    read = reader(job.run, job.store, device if chosen.logits else None)
     total, left = (sum(len(unit.places) for unit in some) for some in (units, missing))
     done = total - left
     counted = "memories" if total == len(job.selection) else "memories x files"  # each memory may be in several files
