@@ -22,9 +22,10 @@ def test_a_trained_model_in_low_precision(tmp_path):
     predict, and tokens are shown with their blanks."""
     corpus = {"dataset": "files", "train": str(STORIES / "train.txt"), "validation": str(STORIES / "validation.txt")}
     keys = {"per_layer": 3, "background_prefixes": 1000, "removal_triggers": 5}
-    less = {"keys": keys, "prefixes": {"count": 150}, "shards": 1, "layer_groups": 1}
+    few = {"prefixes": 150, "texts": 1, "tokens": 12, "skip": 4, "reading_texts": 1}
+    less = {"keys": keys, "prefixes": {"count": 150}, "translation": few, "shards": 1, "layer_groups": 1}
     model = {"checkpoint": str(STORIES / "model"), "dtype": "bfloat16"}
-    make_run(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 50}, runs={"low": {}}, **less))
+    make_run(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 25}, runs={"low": {}}, **less))
     assert "type on trigger examples, per layer" in (tmp_path / "reports/low/index.html").read_text()
     check_both_sides(tmp_path / "results/low", tmp_path / "reports/low/index.html")
     run = ffkv.open(tmp_path / "results/low")
