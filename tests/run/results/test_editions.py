@@ -252,7 +252,8 @@ def test_settings_and_branches_that_came_later(copy, monkeypatch, undrawn, tmp_p
 def test_a_table_that_came_later_is_absent(copy, monkeypatch, undrawn, tmp_path):
     (copy / KEPT_MEMORIES.path).unlink()
     with pytest.raises(
-        UserError, match=f"has no {KEPT_MEMORIES.path}: the run was not asked for it, or is not finished"
+        UserError,
+        match=f"has no {KEPT_MEMORIES.path}: the run was not asked for it, or had not made it when you opened it",
     ):
         ffkv.open(copy).table(KEPT_MEMORIES.name)
     assert "missing" in {problem.kind for problem in check_run(copy)[1]}
