@@ -8,6 +8,7 @@ behind the layer is held. Beside it stand changes of the same length by which th
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,15 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, run_unchanged
 from ffkv.model.routing import Routed, banks_of, leaving_out, route
 from ffkv.model.tap.hooks import relative_error, tried
+
+
+class OfRow(NamedTuple):
+    """What was measured of the experts of a layer on one row of a prompt, see `Encoded`."""
+
+    prompt: int
+    experts: np.ndarray  # their numbers [expert]
+    falls: np.ndarray  # see `measure_prompt` [1 + control, reach, expert, change]
+    length: np.ndarray  # of the change, summed over tokens [expert, change]
 
 
 def measure_experts(given: Given, settings: Behaviour, seed: int = 0) -> pd.DataFrame:
@@ -174,10 +184,9 @@ def measure_effects(
     `prompts`: their rows, see `Encoded`. `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks, shape, owner = banks_of(loaded.anatomy.layers), (len(group), 4, len(REACHES)), stored.owners(prompts)
+    banks, owner = banks_of(loaded.anatomy.layers), stored.owners(prompts)
     layers = [layer for layer, _ in banks]
-    # See `measure_prompt`; 0 where a prompt is not sent to the expert.
-    made = [np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks]
+    made: list[list[OfRow]] = [[] for _ in banks]
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
             own = [prompts[n] for n in rows]
@@ -187,15 +196,17 @@ def measure_effects(
             for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
                 for row, base, part in zip(rows, bases, parts, strict=True):
-                    experts, found = measure_prompt(running, layer, prompts[row], base, *changes_beside(*part))
-                    of_layer[owner[row]][:2, :, experts] += found[:2]
-                    of_layer[owner[row]][2:, :, experts] = found[2:]
+                    experts, beside = changes_beside(*part)
+                    falls = measure_prompt(running, layer, prompts[row], base, beside)
+                    length = beside[:, :, 0].norm(dim=-1).sum(-1).cpu().numpy()
+                    of_layer.append(OfRow(owner[row], experts.cpu().numpy(), falls, length))
             bar.update(len(rows))
     if unproven:
         say(f"Layers {sorted(unproven)}: no other expert can be made to take the place of one, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
-    for layer, its in zip(layers, made, strict=True):
-        its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
+    for (layer, bank), rows_of_layer in zip(banks, made, strict=True):
+        its = of_prompts(rows_of_layer, len(group), bank.experts)
+        its[:, 1:, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
         tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=layer.index))
     table = pd.concat(tested, ignore_index=True)
     for _, known in table.dropna(subset="effect_p").groupby(["change", "reach"]):
@@ -203,14 +214,10 @@ def measure_effects(
     return table
 
 
-def measure_prompt(
-    running: Running, layer: Layer, prompt: Encoded, base: Unchanged, experts: Tensor, changes: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the experts of a prompt [expert], and of each [4, reach, expert, change]: by how much the logit difference falls when it
-    leaves (NaN if the change is not known); the same of its controls, their mean (NaN without one); the length of the change,
-    summed over tokens; and 1.
+def measure_prompt(running: Running, layer: Layer, prompt: Encoded, base: Unchanged, changes: Tensor) -> np.ndarray:
+    """Returns by how much the logit difference falls when each expert leaves, and at its controls [1 + control, reach, expert, change].
 
-    `base`: the prompt unchanged. `experts`, `changes`: see `changes_beside`.
+    NaN: the change is not known, or there is no such control. `base`: the prompt unchanged. `changes`: see `changes_beside`.
     """
     flat, shape = changes.flatten(0, 2), changes.shape[:3]
     known, something = flat.isfinite().all(2).all(1), (flat != 0).any(2).any(1)
@@ -225,22 +232,38 @@ def measure_prompt(
         after = running.head.differences(ends[reach][0], pairs, running.loaded.anatomy.read_as).double().cpu()
         row[run.cpu()] = after[-1] - after[:-1]
     something, falls = something.cpu().reshape(shape), falls.reshape(len(REACHES), *shape)
-    beside = falls[..., 1:].masked_fill(something[..., :1] & ~something[..., 1:], torch.nan).nanmean(-1)
-    lengths = changes[:, :, 0].norm(dim=-1).sum(-1).cpu().expand_as(beside)
-    return experts.cpu().numpy(), torch.stack([falls[..., 0], beside, lengths, torch.ones_like(beside)]).numpy()
+    falls[..., 1:].masked_fill_(something[..., :1] & ~something[..., 1:], torch.nan)
+    return falls.permute(3, 0, 1, 2).numpy()
+
+
+def of_prompts(rows: Sequence[OfRow], prompts: int, experts: int) -> np.ndarray:
+    """Returns what was measured of a layer's experts [prompt, 3 + control, reach, expert, change]; 0 where a prompt is not sent.
+
+    It is 1 where a prompt is sent to the expert; the length of the change, summed over tokens; and the sums of `measure_prompt` over the
+    prompt's rows. `prompts`, `experts`: how many there are.
+    """
+    slots = max(len(row.falls) for row in rows)
+    found = np.zeros((prompts, 2 + slots, len(REACHES), experts, len(CHANGES)))
+    for row in rows:
+        its = found[row.prompt]
+        its[:1, :, row.experts], its[1:2, :, row.experts] = 1, row.length
+        its[2 : 2 + len(row.falls), :, row.experts] += row.falls
+        its[2 + len(row.falls) :, :, row.experts] = np.nan  # its tokens have fewer experts
+    return found
 
 
 def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
-    """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see there [prompt, 4, reach, expert, change].
+    """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see `of_prompts`.
 
-    The difference is that of the sizes of effect and controls, whichever way these push. Its p-value is by sign flips of groups; 1 of an
-    effect that is no larger.
+    The difference is that of the effect, the way it pushes in the mean, and of the mean size of a prompt's controls: a mean in which
+    controls of two signs cancel would be small beside any effect. Its p-value is by sign flips of groups; 1 of an effect that is no larger.
     """
     kinds = itertools.product(REACHES, range(its.shape[3]), CHANGES)
     found = pd.DataFrame(kinds, columns=["reach", "expert", "change"]).assign(prompts=len(its))
-    own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
+    sent, length, own, *controls = its.reshape(*its.shape[:2], -1).swapaxes(0, 1)
+    beside = torch.tensor(np.reshape(controls, (-1, *own.shape))).abs().nanmean(0).numpy()
     found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
-    larger = np.sign(own.mean(0)) * own - np.sign(beside.mean(0)) * beside
+    larger = np.sign(own.mean(0)) * own - beside
     weights = without_each(drawn.group)
     put_estimate(found, "effect", weights @ own, plain=True)
     put_estimate(found, "difference", weights @ larger)
