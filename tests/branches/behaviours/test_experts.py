@@ -213,62 +213,39 @@ def test_others_grow_by_what_a_router_that_is_sure_leaves_them(running):
 def test_intervals_of_experts_are_those_of_memories():
     """Most prompts are not sent to the expert, so that its effects are skewed: the interval is longer on the side of the tail."""
     its = np.zeros((24, 4, 2, 1, 3))
-    its[:, 0], its[::4, 2], its[1::12, 2], its[::4, 3] = 1, 1, 6, 0.5
+    its[::4, 0], its[1::12, 0], its[::4, 1], its[:, 3] = 1, 6, 0.5, 1
     group = np.repeat(np.arange(12), 2).astype(str)
     found = experts.estimate_effects(its, experts.Drawn(np.ones(24, bool), group), 100, np.random.default_rng(0))
     of_groups = its.reshape(12, 2, 4, -1).mean(1)[..., 0]
     for name, low, high, values in (
-        ("effect", "low", "high", of_groups[:, 2]),
-        ("difference", "difference_low", "difference_high", of_groups[:, 2] - of_groups[:, 3]),
+        ("effect", "low", "high", of_groups[:, 0]),
+        ("difference", "difference_low", "difference_high", of_groups[:, 0] - of_groups[:, 1]),
     ):
         np.testing.assert_allclose(found[[name, low, high]].iloc[0], (values.mean(), *mean_interval(values)))
         assert (found[high] - found[name] > found[name] - found[low]).all()
 
 
-def laid_out(falls, experts_of_row=(0,), prompts=24) -> np.ndarray:
-    """What `of_prompts` makes of the same falls [1 + control] in each prompt, which has one row."""
-    shape = (len(falls), 2, len(experts_of_row), 3)
-    every = np.broadcast_to(np.reshape(falls, (-1, 1, 1, 1)), shape)
-    rows = [experts.OfRow(n, np.array(experts_of_row), every, np.ones(shape[2:])) for n in range(prompts)]
-    return experts.of_prompts(rows, prompts, max(experts_of_row) + 1)
+@pytest.mark.parametrize(("others", "beside"), [((4, 0), 4), ((5, -1), 4), ((2, -2), 0)])
+def test_an_effect_is_compared_with_the_size_of_what_others_do(running, monkeypatch, others, beside):
+    """Each expert has the effect 3 on every prompt, and the other one 4 or -4 by turns: their mean is 0, and their mean size is 4.
 
+    A prompt has two rows, as one with an answer of two tokens. Sizes are those of the sums over its rows, so that 2 and -2 are none.
+    """
+    firsts = drawn_prompts(12)
+    prompts = [row for each in firsts for row in (each, each._replace(clean=np.append(each.clean, 5), after=1))]
 
-def test_an_effect_is_compared_with_the_size_of_those_beside_it():
-    """Others that push as far, half of them the other way, are as large as it: their mean is 0, and their mean size is 1."""
-    drawn = experts.Drawn(np.ones(24, bool), np.arange(24).astype(str))
-    for falls, beside, p in (
-        ([1, 1, -1], 1, 1),
-        ([-1, 1, -1], 1, 1),
-        ([2, 1, -1], 1, 1 / 1001),
-        ([1, -4, 0.5], 2.25, 1),
-    ):
-        found = experts.estimate_effects(laid_out(falls), drawn, 1000, np.random.default_rng(0))
-        assert np.allclose(found[["effect", "beside"]], (falls[0], beside)), falls
-        assert np.allclose(found["difference"], abs(falls[0]) - beside) and (found["effect_p"] <= p).all()
-        assert (found["effect_p"] == 1).all() == (p == 1)
+    def measure_prompt(running, layer, prompt, base, changes):
+        falls = torch.full((2, 2, len(changes), 3), 1.5, dtype=torch.float64)
+        falls[1] = others[prompt.after] * (-1) ** prompt.number
+        return falls
 
-
-def test_rows_of_a_prompt_are_summed_before_their_sizes_are_taken():
-    """Two rows of one answer: a control of 2 and -2 does nothing. A row whose tokens have fewer experts lacks the second control."""
-    one, other = ([1.0, 2.0, 3.0], [1.0, -2.0, 3.0])
-    rows = [
-        experts.OfRow(prompt, np.array([1]), np.ones((len(falls), 2, 1, 3)) * np.reshape(falls, (-1, 1, 1, 1)), length)
-        for prompt, falls, length in (
-            (0, one, np.ones((1, 3))),
-            (0, other, np.ones((1, 3))),
-            (1, one[:2], np.ones((1, 3))),
-        )
-    ]
-    its = experts.of_prompts(rows, 3, 2)
-    assert not its[:, :, :, 0].any() and not its[2].any()  # another expert; a prompt that is not sent to it
-    np.testing.assert_array_equal(its[:2, :, 0, 1, 0], [[1, 1, 2, 0, 6], [1, 1, 1, 2, np.nan]])
-    found = experts.estimate_effects(
-        its, experts.Drawn(np.ones(3, bool), np.arange(3).astype(str)), 10, np.random.default_rng(0)
-    )
-    assert found.loc[found["expert"] == 1, "beside"].tolist() == pytest.approx([(3 + 2 + 0) / 3] * 6)
-    assert (
-        found.loc[found["expert"] == 1, "active"].eq(2).all() and found.loc[found["expert"] == 0, "effect"].isna().all()
-    )
+    monkeypatch.setattr(experts, "measure_prompt", measure_prompt)
+    table = experts.measure_effects(running("mixtral"), prompts, groups(firsts), 5000, 0).query("active > 0")
+    share = table["active"] / 12
+    assert np.allclose(table["effect"], 3 * share) and np.allclose(table["beside"], beside * share) and len(table)
+    assert np.allclose(table["difference"], (3 - beside) * share)
+    # Of all assignments of signs, two have a difference as large; signs of prompts that are not sent there change nothing.
+    assert np.allclose(table["effect_p"], 1 if beside else 2.0 ** (1 - table["active"]))
 
 
 def test_answers_that_say_nothing_give_few_small_p_values(running):

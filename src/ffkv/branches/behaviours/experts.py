@@ -8,7 +8,6 @@ behind the layer is held. Beside it stand changes of the same length by which th
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,15 +36,6 @@ from ffkv.model.anatomy import Layer
 from ffkv.model.effects.rerun import TOLERANCE, Running, Unchanged, changed_ends, run_unchanged
 from ffkv.model.routing import Routed, banks_of, leaving_out, route
 from ffkv.model.tap.hooks import relative_error, tried
-
-
-class OfRow(NamedTuple):
-    """What was measured of the experts of a layer on one row of a prompt, see `Encoded`."""
-
-    prompt: int
-    experts: np.ndarray  # their numbers [expert]
-    falls: np.ndarray  # see `measure_prompt` [1 + control, reach, expert, change]
-    length: np.ndarray  # of the change, summed over tokens [expert, change]
 
 
 def measure_experts(given: Given, settings: Behaviour, seed: int = 0) -> pd.DataFrame:
@@ -165,7 +155,7 @@ def changes_beside(expert: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
     A control is a change of the same length at each token by which another expert of this token would leave. It is 0 where that
     expert writes nothing. The arguments are those of its tokens, see `read_changes`.
     """
-    experts, (tokens, slots) = expert[expert >= 0].unique(), expert.shape
+    experts, tokens, slots = expert[expert >= 0].unique(), len(expert), int((expert >= 0).sum(1).max())
     found = changes.new_zeros(len(experts), len(CHANGES), slots, tokens, changes.shape[-1])
     away = normalize(changes[:, :, CHANGES.index(REMOVED)], dim=-1, eps=1e-30)
     for of_expert, number in zip(found, experts, strict=True):
@@ -184,37 +174,40 @@ def measure_effects(
     `prompts`: their rows, see `Encoded`. `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks, owner = banks_of(loaded.anatomy.layers), stored.owners(prompts)
-    layers = [layer for layer, _ in banks]
-    made: list[list[OfRow]] = [[] for _ in banks]
+    banks, owner, falls = banks_of(loaded.anatomy.layers), stored.owners(prompts), dict[tuple[int, int], Tensor]()
+    # See `estimate_effects`; 0 where a prompt is not sent to the expert.
+    made = {layer.index: np.zeros((len(group), 4, len(REACHES), bank.experts, len(CHANGES))) for layer, bank in banks}
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
             own = [prompts[n] for n in rows]
             clean, counts = [each.clean for each in own], [each.tokens for each in own]
             changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device, own[0].after), unproven)
-            unchanged = run_unchanged(loaded, layers, clean, running.keeps)
-            for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
+            unchanged = run_unchanged(loaded, [layer for layer, _ in banks], clean, running.keeps)
+            for (layer, _), bases in zip(banks, unchanged, strict=True):
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
                 for row, base, part in zip(rows, bases, parts, strict=True):
                     experts, beside = changes_beside(*part)
-                    falls = measure_prompt(running, layer, prompts[row], base, beside)
-                    length = beside[:, :, 0].norm(dim=-1).sum(-1).cpu().numpy()
-                    of_layer.append(OfRow(owner[row], experts.cpu().numpy(), falls, length))
+                    place, own_made = (layer.index, owner[row]), made[layer.index][owner[row]]
+                    own_made[2:3, :, experts.cpu()] = beside[:, :, 0].norm(dim=-1).sum(-1).cpu()
+                    own_made[3:, :, experts.cpu()] = 1
+                    falls[place] = falls.get(place, 0) + measure_prompt(running, layer, prompts[row], base, beside)
             bar.update(len(rows))
     if unproven:
         say(f"Layers {sorted(unproven)}: no other expert can be made to take the place of one, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
-    for (layer, bank), rows_of_layer in zip(banks, made, strict=True):
-        its = of_prompts(rows_of_layer, len(group), bank.experts)
-        its[:, 1:, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
-        tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=layer.index))
+    for (index, prompt), summed in falls.items():  # sizes are of the sums over the rows of a prompt
+        its = made[index][prompt]
+        its[:2, :, its[3, 0, :, 0] > 0] = torch.stack([summed[0], summed[1:].abs().nanmean(0)])
+    for index, its in made.items():
+        its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if index in unproven else 0
+        tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=index))
     table = pd.concat(tested, ignore_index=True)
     for _, known in table.dropna(subset="effect_p").groupby(["change", "reach"]):
         table.loc[known.index, "effect_q"] = q_values(known["effect_p"].to_numpy(), len(known))
     return table
 
 
-def measure_prompt(running: Running, layer: Layer, prompt: Encoded, base: Unchanged, changes: Tensor) -> np.ndarray:
+def measure_prompt(running: Running, layer: Layer, prompt: Encoded, base: Unchanged, changes: Tensor) -> Tensor:
     """Returns by how much the logit difference falls when each expert leaves, and at its controls [1 + control, reach, expert, change].
 
     NaN: the change is not known, or there is no such control. `base`: the prompt unchanged. `changes`: see `changes_beside`.
@@ -233,35 +226,19 @@ def measure_prompt(running: Running, layer: Layer, prompt: Encoded, base: Unchan
         row[run.cpu()] = after[-1] - after[:-1]
     something, falls = something.cpu().reshape(shape), falls.reshape(len(REACHES), *shape)
     falls[..., 1:].masked_fill_(something[..., :1] & ~something[..., 1:], torch.nan)
-    return falls.permute(3, 0, 1, 2).numpy()
-
-
-def of_prompts(rows: Sequence[OfRow], prompts: int, experts: int) -> np.ndarray:
-    """Returns what was measured of a layer's experts [prompt, 3 + control, reach, expert, change]; 0 where a prompt is not sent.
-
-    It is 1 where a prompt is sent to the expert; the length of the change, summed over tokens; and the sums of `measure_prompt` over the
-    prompt's rows. `prompts`, `experts`: how many there are.
-    """
-    slots = max(len(row.falls) for row in rows)
-    found = np.zeros((prompts, 2 + slots, len(REACHES), experts, len(CHANGES)))
-    for row in rows:
-        its = found[row.prompt]
-        its[:1, :, row.experts], its[1:2, :, row.experts] = 1, row.length
-        its[2 : 2 + len(row.falls), :, row.experts] += row.falls
-        its[2 + len(row.falls) :, :, row.experts] = np.nan  # its tokens have fewer experts
-    return found
+    return falls.permute(3, 0, 1, 2)
 
 
 def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
-    """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see `of_prompts`.
+    """Returns rows of a layer, as `measure_effects` does, without q-values.
 
-    The difference is that of the effect, the way it pushes in the mean, and of the mean size of a prompt's controls: a mean in which
-    controls of two signs cancel would be small beside any effect. Its p-value is by sign flips of groups; 1 of an effect that is no larger.
+    `its`: the effect; the mean size of its controls, as signs would cancel in their mean; the length of the change; and 1 where a prompt
+    is sent there [prompt, 4, reach, expert, change]. The difference is that of the effect's size and theirs. Its p-value is by sign
+    flips of groups; 1 of an effect that is no larger.
     """
     kinds = itertools.product(REACHES, range(its.shape[3]), CHANGES)
     found = pd.DataFrame(kinds, columns=["reach", "expert", "change"]).assign(prompts=len(its))
-    sent, length, own, *controls = its.reshape(*its.shape[:2], -1).swapaxes(0, 1)
-    beside = torch.tensor(np.reshape(controls, (-1, *own.shape))).abs().nanmean(0).numpy()
+    own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
     found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
     larger = np.sign(own.mean(0)) * own - beside
     weights = without_each(drawn.group)
