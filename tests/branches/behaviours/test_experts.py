@@ -230,12 +230,13 @@ def test_an_effect_is_compared_with_the_size_of_what_others_do(running, monkeypa
     """Each expert has the effect 3 on every prompt, and the other one 4 or -4 by turns: their mean is 0, and their mean size is 4.
 
     A prompt has two rows, as one with an answer of two tokens. Sizes are those of the sums over its rows, so that 2 and -2 are none.
+    A control that one row alone has does not count.
     """
     firsts = drawn_prompts(12)
     prompts = [row for each in firsts for row in (each, each._replace(clean=np.append(each.clean, 5), after=1))]
 
     def measure_prompt(running, layer, prompt, base, changes):
-        falls = torch.full((2, 2, len(changes), 3), 1.5, dtype=torch.float64)
+        falls = torch.full((2 + prompt.after, 2, len(changes), 3), 1.5, dtype=torch.float64)
         falls[1] = others[prompt.after] * (-1) ** prompt.number
         return falls
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 from torch.nn.functional import pad as pad_end
+from torch.nn.utils.rnn import pad_sequence
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.files import tables
@@ -155,7 +156,7 @@ def changes_beside(expert: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
     A control is a change of the same length at each token by which another expert of this token would leave. It is 0 where that
     expert writes nothing. The arguments are those of its tokens, see `read_changes`.
     """
-    experts, tokens, slots = expert[expert >= 0].unique(), len(expert), int((expert >= 0).sum(1).max())
+    experts, (tokens, slots) = expert[expert >= 0].unique(), expert.shape
     found = changes.new_zeros(len(experts), len(CHANGES), slots, tokens, changes.shape[-1])
     away = normalize(changes[:, :, CHANGES.index(REMOVED)], dim=-1, eps=1e-30)
     for of_expert, number in zip(found, experts, strict=True):
@@ -174,7 +175,10 @@ def measure_effects(
     `prompts`: their rows, see `Encoded`. `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks, owner, falls = banks_of(loaded.anatomy.layers), stored.owners(prompts), dict[tuple[int, int], Tensor]()
+    banks, owner = banks_of(loaded.anatomy.layers), stored.owners(prompts)
+    falls = dict[
+        tuple[int, int, int], Tensor
+    ]()  # see `measure_prompt`, by layer, prompt and expert: sums over the rows of a prompt
     # See `estimate_effects`; 0 where a prompt is not sent to the expert.
     made = {layer.index: np.zeros((len(group), 4, len(REACHES), bank.experts, len(CHANGES))) for layer, bank in banks}
     with progress(len(prompts), "prompts", "experts") as bar:
@@ -187,17 +191,21 @@ def measure_effects(
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
                 for row, base, part in zip(rows, bases, parts, strict=True):
                     experts, beside = changes_beside(*part)
-                    place, own_made = (layer.index, owner[row]), made[layer.index][owner[row]]
-                    own_made[2:3, :, experts.cpu()] = beside[:, :, 0].norm(dim=-1).sum(-1).cpu()
-                    own_made[3:, :, experts.cpu()] = 1
-                    falls[place] = falls.get(place, 0) + measure_prompt(running, layer, prompts[row], base, beside)
+                    of_prompt, chosen = made[layer.index][owner[row]], experts.tolist()
+                    of_prompt[2:3, :, chosen] = beside[:, :, 0].norm(dim=-1).sum(-1).cpu()
+                    of_prompt[3:, :, chosen] = 1
+                    found = measure_prompt(running, layer, prompts[row], base, beside)
+                    for expert, fall in zip(chosen, found.unbind(2), strict=True):
+                        place = layer.index, owner[row], expert
+                        # Routers that give tokens other numbers of experts in other batches have other numbers of controls.
+                        own_rows = [falls[place], fall] if place in falls else [fall]
+                        falls[place] = pad_sequence(own_rows, padding_value=torch.nan).sum(1)
             bar.update(len(rows))
     if unproven:
         say(f"Layers {sorted(unproven)}: no other expert can be made to take the place of one, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
-    for (index, prompt), summed in falls.items():  # sizes are of the sums over the rows of a prompt
-        its = made[index][prompt]
-        its[:2, :, its[3, 0, :, 0] > 0] = torch.stack([summed[0], summed[1:].abs().nanmean(0)])
+    for (index, prompt, expert), fall in falls.items():
+        made[index][prompt, :2, :, expert] = torch.stack([fall[0], fall[1:].abs().nanmean(0)])
     for index, its in made.items():
         its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if index in unproven else 0
         tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=index))
