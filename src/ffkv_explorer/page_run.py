@@ -303,9 +303,9 @@ def layer_map(held: Held, quantity: str, order: str) -> dict[str, Any]:
     quantity, asked_order = quantity or next(iter(QUANTITIES)), order
     # What every memory has rises in each row by value: only by number do the rows differ.
     order = order or ("number" if quantity in ("firing", "norm") else "value")
-    for asked, known in ((quantity, QUANTITIES), (order, ORDERS)):
+    for name, asked, known in (("map", quantity, QUANTITIES), ("order", order, ORDERS)):
         if asked not in known:
-            raise NoSuch(f"There is no map {asked!r}. There are: {', '.join(known)}.")
+            raise NoSuch(f"There is no {name} {asked!r}. Choose one of: {', '.join(known)}.")
     about, largest = QUANTITIES[quantity], max(held.sizes)
     columns = min(FINEST, max(COARSEST, CELLS // len(held.sizes)))
     size = -(-largest // columns)

@@ -132,8 +132,9 @@ def test_what_a_run_does_not_know_is_said(visitor):
 
 
 def test_a_map_that_there_is_not_is_refused(visitor):
-    for query in ("map=beauty", "order=beauty"):
-        assert "There is no map 'beauty'. There are: " in text_of(visitor.get(f"/r/small/?{query}", 404))
+    for name in ("map", "order"):
+        page = text_of(visitor.get(f"/r/small/?{name}=beauty", 404))
+        assert f"There is no {name} 'beauty'. Choose one of: " in page
 
 
 @pytest.mark.parametrize("quantity", page_run.QUANTITIES)

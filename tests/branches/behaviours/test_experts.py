@@ -225,6 +225,30 @@ def test_intervals_of_experts_are_those_of_memories():
         assert (found[high] - found[name] > found[name] - found[low]).all()
 
 
+@pytest.mark.parametrize(("others", "beside"), [((4, 0), 4), ((5, -1), 4), ((2, -2), 0)])
+def test_an_effect_is_compared_with_the_size_of_what_others_do(running, monkeypatch, others, beside):
+    """Each expert has the effect 3 on every prompt, and the other one 4 or -4 by turns: their mean is 0, and their mean size is 4.
+
+    A prompt has two rows, as one with an answer of two tokens. Sizes are those of the sums over its rows, so that 2 and -2 are none.
+    A control that one row alone has does not count.
+    """
+    firsts = drawn_prompts(12)
+    prompts = [row for each in firsts for row in (each, each._replace(clean=np.append(each.clean, 5), after=1))]
+
+    def measure_prompt(running, layer, prompt, base, changes):
+        falls = torch.full((2 + prompt.after, 2, len(changes), 3), 1.5, dtype=torch.float64)
+        falls[1] = others[prompt.after] * (-1) ** prompt.number
+        return falls
+
+    monkeypatch.setattr(experts, "measure_prompt", measure_prompt)
+    table = experts.measure_effects(running("mixtral"), prompts, groups(firsts), 5000, 0).query("active > 0")
+    share = table["active"] / 12
+    assert np.allclose(table["effect"], 3 * share) and np.allclose(table["beside"], beside * share) and len(table)
+    assert np.allclose(table["difference"], (3 - beside) * share)
+    # Of all assignments of signs, two have a difference as large; signs of prompts that are not sent there change nothing.
+    assert np.allclose(table["effect_p"], 1 if beside else 2.0 ** (1 - table["active"]))
+
+
 def test_answers_that_say_nothing_give_few_small_p_values(running):
     """Random answers, random weights: p <= 0.05 in at most 5 % of the tests, over ten draws of prompts; and p <= 0.5 in at most half."""
     model, found = running("mixtral"), []

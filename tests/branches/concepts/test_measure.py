@@ -109,14 +109,18 @@ def test_groups_are_of_neighbours_that_share_texts_and_are_bounded():
     assert groups(1) == [[name] for name in rows]  # a task alone may have more
 
 
-def test_tables_of_tasks_that_share_texts_are_those_of_each_alone(tiny, tmp_path):
-    """Two labels of the same texts, in files of their own, and texts that no other file has."""
+def test_tables_of_tasks_that_share_texts_are_those_of_each_alone(tiny, tmp_path, capsys):
+    """Two labels of the same texts, in files of their own, and texts that no other file has. Files of three labels are told, one per line."""
     run, options = ffkv.open(tiny / "results/tiny"), {"texts": 80, "sizes": [1, 4], "shuffles": 19, "draws": 20}
     told = {"a": lambda n: n % 2, "b": lambda n: n // 2 % 2, "c": lambda n: n % 2}
     for name, label in told.items():
         lines = [f"the name {n + 100 * (name == 'c')} is,{label(n)}" for n in range(80)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
+    for name in "de":
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *(f"the name {n},{n % 3}" for n in range(80))]))
     together = ffkv.concepts(run, str(tmp_path / "*.csv"), device="cpu", **options)
+    first, d, e = (line for line in capsys.readouterr().err.splitlines() if "labels:" in line or "Left" in line)
+    assert first.endswith("3 of 5 tasks are measured. Left out:") and d.startswith("  d: ") and e.startswith("  e: ")
     for name in told:
         alone = ffkv.concepts(run, str(tmp_path / f"{name}.csv"), device="cpu", **options)
         for table in ("concept_tasks", "concept_layers", "concept_memories"):

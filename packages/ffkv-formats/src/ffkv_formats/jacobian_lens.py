@@ -13,14 +13,15 @@ READING = "jacobian"
 
 def _units(job: Job) -> list[Unit]:
     run = job.run.read_as(READING)
+    fit = run.table("translation_fit")
+    texts = int(fit[fit["reading"] == READING]["texts"].max())
 
     def write(path: Path, records: Iterable[Record]) -> None:
         matrices = {}
         for layer in range(len(run.anatomy.layers)):
             with run.files.open_maps(run.files.layer_group(layer)) as file:
                 matrices[layer] = read_map(file, layer)[0].T
-        fit = run.table("translation_fit")
-        write_lens(path, matrices, int(fit[fit["reading"] == READING]["texts"].max()))
+        write_lens(path, matrices, texts)
 
     return [Unit("lens.pt", range(0), write)]
 

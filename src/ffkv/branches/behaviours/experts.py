@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 from torch.nn.functional import pad as pad_end
+from torch.nn.utils.rnn import pad_sequence
 
 from ffkv.base.batching import batches, pad, to_device
 from ffkv.base.files import tables
@@ -174,43 +175,50 @@ def measure_effects(
     `prompts`: their rows, see `Encoded`. `group`: of each prompt [prompt].
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
-    banks, shape, owner = banks_of(loaded.anatomy.layers), (len(group), 4, len(REACHES)), stored.owners(prompts)
-    layers = [layer for layer, _ in banks]
-    # See `measure_prompt`; 0 where a prompt is not sent to the expert.
-    made = [np.zeros((*shape, bank.experts, len(CHANGES))) for _, bank in banks]
+    banks, owner = banks_of(loaded.anatomy.layers), stored.owners(prompts)
+    falls = dict[
+        tuple[int, int, int], Tensor
+    ]()  # see `measure_prompt`, by layer, prompt and expert: sums over the rows of a prompt
+    # See `estimate_effects`; 0 where a prompt is not sent to the expert.
+    made = {layer.index: np.zeros((len(group), 4, len(REACHES), bank.experts, len(CHANGES))) for layer, bank in banks}
     with progress(len(prompts), "prompts", "experts") as bar:
         for rows in side_by_side(prompts, running.batch_tokens):
             own = [prompts[n] for n in rows]
             clean, counts = [each.clean for each in own], [each.tokens for each in own]
             changes = read_changes(running, *side_by_side_at(clean, counts, loaded.device, own[0].after), unproven)
-            unchanged = run_unchanged(loaded, layers, clean, running.keeps)
-            for layer, bases, of_layer in zip(layers, unchanged, made, strict=True):
+            unchanged = run_unchanged(loaded, [layer for layer, _ in banks], clean, running.keeps)
+            for (layer, _), bases in zip(banks, unchanged, strict=True):
                 parts = zip(*(each.split(counts) for each in changes[layer.index]), strict=True)
                 for row, base, part in zip(rows, bases, parts, strict=True):
-                    experts, found = measure_prompt(running, layer, prompts[row], base, *changes_beside(*part))
-                    of_layer[owner[row]][:2, :, experts] += found[:2]
-                    of_layer[owner[row]][2:, :, experts] = found[2:]
+                    experts, beside = changes_beside(*part)
+                    of_prompt, chosen = made[layer.index][owner[row]], experts.tolist()
+                    of_prompt[2:3, :, chosen] = beside[:, :, 0].norm(dim=-1).sum(-1).cpu()
+                    of_prompt[3:, :, chosen] = 1
+                    found = measure_prompt(running, layer, prompts[row], base, beside)
+                    for expert, fall in zip(chosen, found.unbind(2), strict=True):
+                        place = layer.index, owner[row], expert
+                        # Routers that give tokens other numbers of experts in other batches have other numbers of controls.
+                        own_rows = [falls[place], fall] if place in falls else [fall]
+                        falls[place] = pad_sequence(own_rows, padding_value=torch.nan).sum(1)
             bar.update(len(rows))
     if unproven:
         say(f"Layers {sorted(unproven)}: no other expert can be made to take the place of one, so `replaced` is empty.")
     generator, drawn = random_stream(seed, Purpose.EXPERT_FLIPS, 0, 2), Drawn(np.ones(len(group), bool), group)
-    for layer, its in zip(layers, made, strict=True):
-        its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if layer.index in unproven else 0
-        tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=layer.index))
+    for (index, prompt, expert), fall in falls.items():
+        made[index][prompt, :2, :, expert] = torch.stack([fall[0], fall[1:].abs().nanmean(0)])
+    for index, its in made.items():
+        its[:, :3, ..., CHANGES.index(REPLACED)] += np.nan if index in unproven else 0
+        tested.append(estimate_effects(its, drawn, flips, generator).assign(layer=index))
     table = pd.concat(tested, ignore_index=True)
     for _, known in table.dropna(subset="effect_p").groupby(["change", "reach"]):
         table.loc[known.index, "effect_q"] = q_values(known["effect_p"].to_numpy(), len(known))
     return table
 
 
-def measure_prompt(
-    running: Running, layer: Layer, prompt: Encoded, base: Unchanged, experts: Tensor, changes: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the experts of a prompt [expert], and of each [4, reach, expert, change]: by how much the logit difference falls when it
-    leaves (NaN if the change is not known); the same of its controls, their mean (NaN without one); the length of the change,
-    summed over tokens; and 1.
+def measure_prompt(running: Running, layer: Layer, prompt: Encoded, base: Unchanged, changes: Tensor) -> Tensor:
+    """Returns by how much the logit difference falls when each expert leaves, and at its controls [1 + control, reach, expert, change].
 
-    `base`: the prompt unchanged. `experts`, `changes`: see `changes_beside`.
+    NaN: the change is not known, or there is no such control. `base`: the prompt unchanged. `changes`: see `changes_beside`.
     """
     flat, shape = changes.flatten(0, 2), changes.shape[:3]
     known, something = flat.isfinite().all(2).all(1), (flat != 0).any(2).any(1)
@@ -225,22 +233,22 @@ def measure_prompt(
         after = running.head.differences(ends[reach][0], pairs, running.loaded.anatomy.read_as).double().cpu()
         row[run.cpu()] = after[-1] - after[:-1]
     something, falls = something.cpu().reshape(shape), falls.reshape(len(REACHES), *shape)
-    beside = falls[..., 1:].masked_fill(something[..., :1] & ~something[..., 1:], torch.nan).nanmean(-1)
-    lengths = changes[:, :, 0].norm(dim=-1).sum(-1).cpu().expand_as(beside)
-    return experts.cpu().numpy(), torch.stack([falls[..., 0], beside, lengths, torch.ones_like(beside)]).numpy()
+    falls[..., 1:].masked_fill_(something[..., :1] & ~something[..., 1:], torch.nan)
+    return falls.permute(3, 0, 1, 2)
 
 
 def estimate_effects(its: np.ndarray, drawn: Drawn, flips: int, generator: np.random.Generator) -> pd.DataFrame:
-    """Returns rows of a layer, as `measure_effects` does, without q-values. `its`: see there [prompt, 4, reach, expert, change].
+    """Returns rows of a layer, as `measure_effects` does, without q-values.
 
-    The difference is that of the sizes of effect and controls, whichever way these push. Its p-value is by sign flips of groups; 1 of an
-    effect that is no larger.
+    `its`: the effect; the mean size of its controls, as signs would cancel in their mean; the length of the change; and 1 where a prompt
+    is sent there [prompt, 4, reach, expert, change]. The difference is that of the effect's size and theirs. Its p-value is by sign
+    flips of groups; 1 of an effect that is no larger.
     """
     kinds = itertools.product(REACHES, range(its.shape[3]), CHANGES)
     found = pd.DataFrame(kinds, columns=["reach", "expert", "change"]).assign(prompts=len(its))
     own, beside, length, sent = its.reshape(len(its), 4, -1).swapaxes(0, 1)
     found["active"], found["length"], own[:, ~sent.any(0)] = sent.sum(0), length.mean(0), np.nan
-    larger = np.sign(own.mean(0)) * own - np.sign(beside.mean(0)) * beside
+    larger = np.sign(own.mean(0)) * own - beside
     weights = without_each(drawn.group)
     put_estimate(found, "effect", weights @ own, plain=True)
     put_estimate(found, "difference", weights @ larger)

@@ -313,7 +313,7 @@ EXPERTS = table(
     count("active", "those of them with a patched token that is sent to it"),
     number("length", "mean length of the change, summed over tokens; empty like `effect`", lowest=0),
     *effect("mean fall of the logit difference; empty if no token is sent to it, or the change is not known"),
-    number("beside", "mean of the token's other experts, in which opposite effects cancel; empty without any", LOGITS),
+    number("beside", "mean size of a prompt's fall when others of its experts leave; empty without any", LOGITS),
     *estimated("difference", "size of the effect minus that of `beside`", LOGITS, OF_FIVE),
     share("effect_p", "share of assignments of signs with a difference as large; 1 if it is not above 0"),
     share("effect_q", "the same, adjusted for all experts of all layers"),

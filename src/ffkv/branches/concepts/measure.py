@@ -44,7 +44,7 @@ def measure_concept(given: Given, settings: Concept, seed: int = 0) -> tuple[pd.
         if len(problems) == len(tasks):
             raise UserError(f"The concept {given.name} has no task. " + " ".join(problems[:5]))
         measured = f"{len(tasks) - len(problems)} of {len(tasks)} tasks are measured."
-        say(f"{measured} Left out: " + " ".join(problems), error=True)
+        say("\n  ".join([f"{measured} Left out:", *problems]), error=True)
     loaded, processes, offset = given.model(), torch.get_num_threads(), given.anatomy.layer_offset
     groups = group_tasks([task for _, task in tasks if isinstance(task, Task)], TOGETHER * settings.texts)
     states = (each for group in groups for each in read_tasks(loaded, group))
