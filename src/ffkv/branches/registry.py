@@ -12,6 +12,12 @@ from ffkv.base.steps import EVERY_GROUP
 from ffkv.branches.branch import Branch
 
 
+def _shown(*branches: Branch) -> set[str]:
+    """Returns the names by which readers ask for the figures and the tables of branches."""
+    tables = (each for branch in branches for each in branch.tables if each.path.endswith(".csv"))
+    return {*(each.name for each in tables), *(name for branch in branches for name in branch.figures)}
+
+
 def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
     """Looks for what a branch of another package names, and reads its modules. Raises LookupError or SyntaxError if it cannot."""
     rules = Path(str(sys.modules[module].__file__)).with_name("rules.smk")
@@ -24,6 +30,8 @@ def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
         if found := find_spec(named.partition(":")[0]):
             compile(Path(str(found.origin)).read_bytes(), str(found.origin), "exec")
         wrong += [named] * (found is None)
+    if doubled := _shown(branch) & _shown(*BRANCHES.values()):
+        raise LookupError(f"another branch has a figure or a table of the same name: {', '.join(sorted(doubled))}")
     if wrong:
         raise LookupError(f"no such file, place of a table, setting or function: {', '.join(wrong)}")
 
@@ -34,7 +42,9 @@ NAMES = ("keys", "values", "composition", "refinement", "translation", "interven
 BRANCHES: dict[str, Branch] = {name: import_module(f"ffkv.branches.{name}.branch").BRANCH for name in NAMES}
 _ADDED, _BROKEN = load_all("branches")
 BROKEN: dict[str, UserError] = {**_BROKEN}  # what is wrong with a branch of another package
-for _name, _branch in _ADDED.items():
+for _name, _branch in sorted(
+    _ADDED.items(), key=lambda each: not is_own(entries("branches")[each[0]])
+):  # ffkv's own first
     if is_own(entries("branches")[_name]):
         BRANCHES[_name] = _branch
         continue
