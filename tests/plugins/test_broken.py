@@ -234,6 +234,51 @@ def test_a_reader_that_fails_is_left_out_where_the_code_of_a_run_counts(own, tmp
     assert python(own, BESIDE % (str(tmp_path), "theirs/text")) == "['', '']"
 
 
+@pytest.mark.parametrize(
+    "there", ["    import torch\n    from transformers import AutoConfig", '"link.txt").is_file()']
+)
+def test_a_reader_cannot_end_the_process_without_a_word(own, tmp_path, there):
+    """Where it loads, this is told as of its package; where it only looks, it is left out."""
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/link.txt").write_text("gpt2")
+    instead = f"    raise SystemExit(0)\n{there}" if "import" in there else '"link.txt").is_file() and exit(0)'
+    edit(tmp_path, "linked.py", there, instead)
+    told = ffkv(own, "inspect", str(tmp_path / "linked"))
+    assert told.returncode and "`linked` called sys.exit(0" in told.stderr
+
+
+def test_a_corpus_that_cannot_be_imported_is_told_before_a_run(own, tmp_path):
+    edit(tmp_path, "counting.py", "ffkv.corpus.document ", "ffkv.corpus.documents ")
+    file = settings_file(tmp_path, corpus={"dataset": "counting"})
+    told = ffkv(own, "settings", str(file), folder=tmp_path)
+    assert told.returncode == 2 and "'counting' cannot be used" in told.stderr and "ffkv-toy 1.0" in told.stderr
+
+
+READ = """
+import sys
+from pathlib import Path
+from ffkv.run.results.expected import read_settings
+sys.stderr = sys.stdout
+settings = read_settings(Path("results/tiny"))
+print(settings.knows("lengths"), settings.seed)
+"""
+
+
+def test_a_run_of_another_version_of_a_package_opens(own, tmp_path):
+    """What that version has in its settings and this one has not, or refuses, costs its branch alone."""
+    (tmp_path / "results/tiny/lengths").mkdir(parents=True)
+    for section, problem in (
+        ('{"quantile": 0.5}', ""),
+        ("{}", ""),
+        ('{"quantile": 7}', "lengths.quantile is 7: must be at most 1."),
+        ('{"share": 0.5}', "Unknown setting 'lengths.share'."),
+    ):
+        (tmp_path / "results/tiny/settings.json").write_text(f'{{"seed": 3, "lengths": {section}}}')
+        said = python(own, READ, tmp_path)
+        assert said.endswith(f"{not problem} 3") and problem in said
+        assert ("another version than ffkv-toy 1.0 of its package wrote its settings" in said) == bool(problem)
+
+
 def test_of_two_packages_with_one_name_neither_is_taken(own, tmp_path):
     for name in ("first", "second"):
         folder = tmp_path / f"site/{name}-2.dist-info"
