@@ -121,9 +121,7 @@ def figures_of(compared: Compared) -> Iterator[tuple[str, Sequence[Curve]]]:
                 continue
             for curve in curves if brought_by("branches", entry.section) else ():
                 for run in compared.runs:
-                    CURVES.frame(curve.points(run).assign(figure=name, curve=curve.label, run="", depth=0, axis=0))
-                    if curve.units:
-                        curve.units.numbers(run)
+                    compare_curve(curve, run, compared.runs[0], False, np.random.default_rng(0))
         if not failed:
             yield name, curves
 

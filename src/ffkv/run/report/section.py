@@ -149,10 +149,7 @@ def paper_numbers() -> dict[str, Any]:
 
 
 def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[str, Exhibit]:
-    """Draws the figures that the run has, or `only` of one section, in the order of the registry. A control run is grey.
-
-    Where one of a package of others fails, its place says so.
-    """
+    """Draws the figures that the run has, or `only` of one section, in the order of the registry. A control run is grey."""
     exhibits = {}
     with drawing.look():
         for name, entry in FIGURES.items():
@@ -205,20 +202,15 @@ def heading_of(name: str) -> str:
 
 def arrange(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
     """Returns the section of a branch: the branch, its figures, and the tables before and after."""
-    arranged: dict[str, Any] = {
-        "branch": branch,
-        "exhibits": of_section(branch.name, exhibits),
-        "before": [],
-        "after": [],
-    }
+    blocks: dict[str, list[TableBlock]] = {"before": [], "after": []}
     with excused(branch.name, "the tables") as failed:
         section = load_section(branch.name)
         if unnamed := section.figures.keys() - branch.figures.keys():
             raise LookupError(f"its Branch does not name the figures {', '.join(unnamed)}")
-        blocks = {"before": section.before(run), "after": section.after(run)}
-        arranged |= {place: _checked(made, TableBlock) for place, made in blocks.items()}
-    arranged["after"] += [TableBlock(text=why) for why in failed]
-    return arranged
+        before, after = (_checked(made, TableBlock) for made in (section.before(run), section.after(run)))
+        blocks = {"before": before, "after": after}
+    blocks["after"] += [TableBlock(text=why) for why in failed]
+    return {"branch": branch, "exhibits": of_section(branch.name, exhibits), **blocks}
 
 
 def _checked(made: Any, kind: type) -> list[Any]:

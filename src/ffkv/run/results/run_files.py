@@ -311,15 +311,12 @@ class RunFiles:
         """
         unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
         unused |= {path for branch in BRANCHES.values() for path in branch.files(self.settings, absent=True)}
-        paths = {path.relative_to(self.folder).as_posix(): path for path in find(self.folder, "*/*.csv")}
 
-        def is_own(name: str) -> bool:
-            return name in TABLES and not brought_by("branches", name.partition("/")[0])
+        def is_own(path: Path) -> bool:
+            return f"{path.parent.name}/{path.name}" in TABLES and not brought_by("branches", path.parent.name)
 
-        return {
-            paths[name].stem: paths[name]
-            for name in sorted(paths.keys() - unused, key=lambda name: (is_own(name), name))
-        }
+        paths = sorted(find(self.folder, "*/*.csv"), key=is_own)
+        return {path.stem: path for path in paths if f"{path.parent.name}/{path.name}" not in unused}
 
     def benchmarks(self) -> pd.DataFrame:
         """Tells how much time and memory each rule of the workflow took, one row per rule.
