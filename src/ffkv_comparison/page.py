@@ -133,29 +133,23 @@ def claims_table(measured: Measured) -> page_tables.PageTable:
 
 
 def draw_all_curves(measured: Measured) -> list[Exhibit]:
-    """Draws the figures of all curves, but for those of a package of others that fail."""
-    exhibits: list[Exhibit] = []
+    """Draws the figures with a curve per run; and, where the comparison has an axis, over the axis."""
+    exhibits = []
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
         with excused(FIGURES[name].section, f"the figure {name}"):
-            exhibits += draw_curves_of(measured, name)
-    return exhibits
-
-
-def draw_curves_of(measured: Measured, name: str) -> list[Exhibit]:
-    """Draws a figure with a curve per run; and, where the comparison has an axis, over the axis."""
-    frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
-    curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
-    if not curves:  # an earlier ffkv called them otherwise
-        return []
-    heading = heading_of(name)
-    tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
-    drawn = drawings.draw_curves(measured, name, curves)
-    exhibits = [_exhibit(name, heading, drawn, describe_differences(measured, name), tables)]
-    of_layers = [curve for curve in curves if curve.x == LAYER]
-    if (axis := measured.settings.axis) and of_layers:
-        text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
-        drawn = drawings.draw_over_axis(measured, name, of_layers)
-        exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
+            frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
+            curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
+            if not curves:  # an earlier ffkv called them otherwise
+                continue
+            heading = heading_of(name)
+            tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
+            drawn = drawings.draw_curves(measured, name, curves)
+            exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))
+            of_layers = [curve for curve in curves if curve.x == LAYER]
+            if (axis := measured.settings.axis) and of_layers:
+                text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
+                drawn = drawings.draw_over_axis(measured, name, of_layers)
+                exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
     return exhibits
 
 

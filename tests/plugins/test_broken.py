@@ -159,12 +159,12 @@ FIGURE = "the figure value_lengths"
         ("    return figure", "    raise SystemExit(3)", FIGURE, f"`{FIGURE}` called sys.exit(3)"),
         ('{"value_lengths": Figure', '{"other": Figure', FIGURE, "no figure value_lengths"),
         ('{"value_lengths": Figure', '{"other": Figure', "the tables", "does not name the figures other"),
-        ("numbers)", "numbers, after=lambda run: 'a table')", "the tables", "should return a list of TableBlock"),
+        ("summary=summary", "after=lambda run: 'a table'", "the tables", "should return a list of TableBlock"),
         ('return {"largest', 'return 0 / 0 or {"largest', "the main numbers", "ZeroDivisionError: division by zero"),
-        ("numbers)", "lambda run: 3)", "the main numbers", "AttributeError: "),
-        ("numbers)", "numbers, summary=lambda run, control: 'a b')", "the summary", "should return a list of str"),
+        ("numbers, summary", "lambda run: 3, summary", "the main numbers", "AttributeError: "),
+        ("summary=summary", "summary=lambda run, control: 'a b'", "the summary", "should return a list of str"),
         ("SECTION = ", "1 / 0\nSECTION = ", "the summary", "cannot be imported (ZeroDivisionError"),
-        ("numbers)", "numbers)\nSECTION = draw", "the tables", "it is no Section"),
+        ("summary=summary)", "summary=summary)\nSECTION = draw", "the tables", "it is no Section"),
     ],
 )
 def test_a_part_of_a_section_that_fails_is_missing_alone(own, tmp_path, there, instead, what, kind):

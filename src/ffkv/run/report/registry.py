@@ -49,15 +49,9 @@ def load_section(name: str) -> "Section":
 
 @contextmanager
 def excused(section: str, what: str) -> Iterator[list[str]]:
-    """Lets a part of the section of a package of others fail alone: the terminal is told, and what yields gets the sentence for the page.
+    """Lets `what` of a section of a package of others fail alone. The terminal is told, and the list that it yields has a sentence for the page.
 
     What a person can mend, such as a damaged file, is raised, and so is what fails in a section of ffkv.
-
-    Args:
-        section: the branch.
-        what: the part of its section, such as "the figure value_lengths".
-    Yields:
-        A list, which is empty as long as nothing failed.
     """
     failed: list[str] = []
     try:
