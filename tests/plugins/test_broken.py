@@ -288,6 +288,12 @@ def test_of_two_packages_with_one_name_neither_is_taken(own, tmp_path):
     assert "several packages bring it (ffkv-toy 1.0, first 2, second 2)" in python(own, FIND)
 
 
+def test_settings_of_a_branch_that_cannot_be_used_say_so(own, tmp_path):
+    (tmp_path / "site/ffkv_toy/settings.py").write_text("1 / 0\n")
+    told = ffkv(own, "settings", str(settings_file(tmp_path, lengths={"quantile": 0.5})), folder=tmp_path).stderr
+    assert "Unknown setting 'lengths': its branch cannot be used, and `ffkv lengths` says why" in told
+
+
 def test_a_damaged_list_of_entry_points_is_named(own, tmp_path):
     """Libraries that ffkv needs fail on it, too."""
     names = next((tmp_path / "site").glob("ffkv_toy-*.dist-info/entry_points.txt"))

@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ffkv.base.doors import entries, is_own, load_all, unusable
+from ffkv.base.doors import brought_by, entries, load_all, unusable
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.steps import EVERY_GROUP
@@ -42,10 +42,9 @@ NAMES = ("keys", "values", "composition", "refinement", "translation", "interven
 BRANCHES: dict[str, Branch] = {name: import_module(f"ffkv.branches.{name}.branch").BRANCH for name in NAMES}
 _ADDED, _BROKEN = load_all("branches")
 BROKEN: dict[str, UserError] = {**_BROKEN}  # what is wrong with a branch of another package
-for _name, _branch in sorted(
-    _ADDED.items(), key=lambda each: not is_own(entries("branches")[each[0]])
-):  # ffkv's own first
-    if is_own(entries("branches")[_name]):
+for _name in sorted(_ADDED, key=lambda name: bool(brought_by("branches", name))):  # ffkv's own first
+    _branch = _ADDED[_name]
+    if not brought_by("branches", _name):
         BRANCHES[_name] = _branch
         continue
     from pydantic import TypeAdapter
