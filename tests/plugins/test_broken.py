@@ -197,7 +197,7 @@ def test_a_step_that_raises_or_returns_something_else_is_told_as_of_its_package(
         ("found = read", "1 / 0\n    found = read", "ZeroDivisionError"),
         ("1 / 0\n    found = read", "return 3\n    found = read", "AttributeError"),
         ("return 3\n", "raise SystemExit(0)\n", "RuntimeError: `lengths summarize` called sys.exit(0)"),
-        ("raise SystemExit(0)\n", "", ""),
+        ("raise SystemExit(0)\n    ", "", ""),
         (
             "np.quantile(own, settings.quantile)",
             "-1",
