@@ -16,7 +16,7 @@ from ffkv.branches.behaviours.told import POSITIONS
 from ffkv.run.report import drawing, page_tables, svg
 from ffkv.run.report.claims import CLAIMS
 from ffkv.run.report.curve import LAYER
-from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.registry import FIGURES, excused, load_figure
 from ffkv.run.report.section import Caption, Exhibit, heading_of
 from ffkv.run.report.wording import make_environment, note, rows
 from ffkv.run.results.memory_name import memory_name
@@ -136,19 +136,20 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
     """Draws the figures with a curve per run; and, where the comparison has an axis, over the axis."""
     exhibits = []
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
-        frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
-        curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
-        if not curves:  # an earlier ffkv called them otherwise
-            continue
-        heading = heading_of(name)
-        tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
-        drawn = drawings.draw_curves(measured, name, curves)
-        exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))
-        of_layers = [curve for curve in curves if curve.x == LAYER]
-        if (axis := measured.settings.axis) and of_layers:
-            text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
-            drawn = drawings.draw_over_axis(measured, name, of_layers)
-            exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
+        with excused(FIGURES[name].section, f"the figure {name}"):
+            frames = {each: rows(measured.table(each), figure=name) for each in ("curves", "differences")}
+            curves = [each for each in load_figure(name).curves if each.label in {*frames["curves"]["curve"]}]
+            if not curves:  # an earlier ffkv called them otherwise
+                continue
+            heading = heading_of(name)
+            tables = [_table(each, f"{name}_{each}", frame) for each, frame in frames.items()]
+            drawn = drawings.draw_curves(measured, name, curves)
+            exhibits.append(_exhibit(name, heading, drawn, describe_differences(measured, name), tables))
+            of_layers = [curve for curve in curves if curve.x == LAYER]
+            if (axis := measured.settings.axis) and of_layers:
+                text = f"The same by {axis}, for layers from the first to the last one. Bars are 95 % intervals."
+                drawn = drawings.draw_over_axis(measured, name, of_layers)
+                exhibits.append(_exhibit(f"{name}_axis", f"{heading}, by {axis}", drawn, text))
     return exhibits
 
 

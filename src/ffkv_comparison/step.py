@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ffkv.base.doors import brought_by
 from ffkv.base.errors import UserError
 from ffkv.base.intervals import difference_of_intervals, mean_interval, paired_interval
 from ffkv.base.settings import Comparison
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.report.claims import as_table, judge_claims
 from ffkv.run.report.curve import LAYER, Curve
-from ffkv.run.report.registry import FIGURES, has_figure, load_figure
+from ffkv.run.report.registry import FIGURES, excused, has_figure, load_figure
 from ffkv.run.report.section import open_control
 from ffkv.run.results.depth import pair_layers, relative_depth
 from ffkv.run.results.run import Run
@@ -112,11 +113,17 @@ class Difference(NamedTuple):
 
 
 def figures_of(compared: Compared) -> Iterator[tuple[str, Sequence[Curve]]]:
-    """Yields the figures that all runs have, and their curves."""
-    for name in FIGURES:
-        figure = load_figure(name)
-        if figure.curves and all(has_figure(run, name) for run in compared.runs):
-            yield name, figure.curves
+    """Yields the figures that all runs have, and their curves. Those of a package of others that fails are left out, and told."""
+    for name, entry in FIGURES.items():
+        with excused(entry.section, f"the curves of {name}") as failed:
+            curves = load_figure(name).curves
+            if not curves or not all(has_figure(run, name) for run in compared.runs):
+                continue
+            for curve in curves if brought_by("branches", entry.section) else ():
+                for run in compared.runs:
+                    compare_curve(curve, run, compared.runs[0], False, np.random.default_rng(0))
+        if not failed:
+            yield name, curves
 
 
 def gather_curves(compared: Compared) -> pd.DataFrame:

@@ -1,9 +1,12 @@
 """Curves of several runs, and what two runs differ by."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from ffkv.base import doors
 from ffkv.base.intervals import Z_95, difference_of_intervals, mean_interval, wilson
 from ffkv.run.report.curve import Curve, Units
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
@@ -99,6 +102,20 @@ def test_two_runs_that_are_the_same_differ_by_nothing(pair):
     assert (paired["low"].fillna(0) <= 0).all() and (paired["high"].fillna(0) >= 0).all()
     by = paired.groupby("figure")["paired_by"].unique().str[0].to_dict()
     assert by.items() >= {"figure_4": "memories", "figure_9": "prefixes", "interventions": "memories"}.items()
+
+
+def test_a_figure_of_a_package_of_others_that_fails_is_left_out_and_told(pair, monkeypatch, capsys):
+    """All others are compared with the same numbers."""
+    whole = gather_curves(pair)
+    monkeypatch.setattr(doors, "brought_by", lambda door, name: "theirs 1" * (name == "refinement"))
+    monkeypatch.setattr(step, "brought_by", doors.brought_by)
+    load = step.load_figure
+    broken = replace(load("figure_9"), curves=[Curve("theirs", lambda run: 1 / 0)])
+    monkeypatch.setattr(step, "load_figure", lambda name: broken if name == "figure_9" else load(name))
+    curves = gather_curves(pair)
+    pd.testing.assert_frame_equal(curves, whole[whole["figure"] != "figure_9"].reset_index(drop=True))
+    told = capsys.readouterr().err
+    assert "The page lacks the curves of figure_9 of 'refinement'." in told and "ZeroDivisionError" in told
 
 
 def test_every_curve_summarizes_its_units(pair):

@@ -14,12 +14,14 @@ from snakemake.settings.types import ExecMode
 from ffkv.base.doors import entries, is_own, load_all, package_of
 from ffkv.base.errors import UserError
 from ffkv.base.fault import check_disk, describe_full, full, temporary_folders
+from ffkv.base.lookup import is_file
 from ffkv.base.settings.yaml_file import typed
 from ffkv.base.signals import handle_apart
 from ffkv.base.terminal import plain, say
 from ffkv.branches.registry import BRANCHES, BROKEN
 from ffkv.corpus.sources import source_files
 from ffkv.model.checkpoint.checks import check_checkpoint
+from ffkv.run.report.registry import LACKS
 from ffkv.workflow import SOURCE, checked
 from ffkv.workflow.changed import changes, rules_of
 from ffkv.workflow.dry_run import before_jobs_are_listed, summarize
@@ -209,6 +211,19 @@ def say_how_to_go_on():
         " steps are not repeated.",
         error=True,
     )
+
+
+def say_lacking():
+    """At the end of a run: what pages lack because a package of others failed. It stands in the logs of their jobs."""
+    pages = [
+        job
+        for job in workflow.dag.jobs
+        if job.rule.name.endswith(("report", "comparison_measure"))
+    ]
+    for log in (Path(log) for job in pages for log in job.log):
+        for line in log.read_text().splitlines() if is_file(log) else ():
+            if LACKS in line:
+                say(line.removeprefix("ffkv: "), error=True)
 
 
 def say_moves():

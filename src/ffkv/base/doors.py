@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ffkv.base.errors import UserError
+from ffkv.base.signals import TOLD
 
 ALONE = "FFKV_ALONE"  # the pages that are written from the code, and the tests, are without packages of others
 _NAMED = tomllib.loads(Path(__file__).with_name("doors.toml").read_text(encoding="utf-8"))
@@ -30,6 +31,10 @@ BRINGS: dict[str, tuple[str, str]] = _NAMED["brings"]
 INSIDE = "Inside of the package "  # begins a note on an error
 PREFIX = "package:"  # of an address inside a package
 DOORS: dict[str, str] = _NAMED["doors"]  # each door, and the class of what stands behind it
+
+
+class Unusable(UserError):
+    """What stands behind a door cannot be used, because its package is broken."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,9 @@ def in_package(what: str, package: str) -> str:
     return f"{what} is in the package {package}. In a clone of ffkv: pip install ./packages/{package}"
 
 
-def unusable(entry: EntryPoint, what: str, error: BaseException) -> UserError:
+def unusable(entry: EntryPoint, what: str, error: BaseException) -> Unusable:
     """Makes the message about what stands behind a door and cannot be used, because `what` of its package failed."""
-    return UserError(
+    return Unusable(
         f"{entry.name!r} cannot be used, because {what} of the package {package_of(entry)} cannot be imported"
         f" ({_reason(error)}). Install the package again, or one that fits this ffkv."
     )
@@ -118,14 +123,31 @@ def package_of(entry: EntryPoint) -> str:
 
 
 @contextmanager
-def inside(door: str, name: str) -> Iterator[None]:
-    """Notes on what is raised within that it is of the package of others behind a door, if it is of one, for `culprit`."""
+def inside(door: str, name: str, what: str = "") -> Iterator[None]:
+    """Notes on what is raised within that it is of the package of others behind a door, if it is of one, for `culprit`.
+
+    Code of such a package that ends the process, as `sys.exit` does, would end it without a word: that is an error, too.
+    `what`: what its code does there, for the message; by default the name.
+    """
+    package = brought_by(door, name)
     try:
         yield
+    except SystemExit as error:
+        if not package or TOLD:  # a signal ends the process
+            raise
+        ended = RuntimeError(f"`{what or name}` called sys.exit({error.code!r}), and returned nothing")
+        ended.add_note(INSIDE + package)
+        raise ended from error
     except Exception as error:
-        if name in entries(door) and not is_own(entries(door)[name]):
-            error.add_note(INSIDE + package_of(entries(door)[name]))
+        if package and not noted(error) and not isinstance(error, Unusable):  # which names it
+            error.add_note(INSIDE + package)
         raise
+
+
+def brought_by(door: str, name: str) -> str:
+    """Returns name and version of the package of others that brings what stands behind a door by a name; "" if none does."""
+    entry = entries(door).get(name)
+    return package_of(entry) if entry and not is_own(entry) else ""
 
 
 def noted(error: BaseException) -> list[str]:

@@ -21,7 +21,7 @@ def command_group(branch: Branch) -> click.Group:
 
 
 def _command(name: str, step: Step, branch: Branch) -> click.Command:
-    @inside("branches", branch.name)
+    @inside("branches", branch.name, f"{branch.name} {name}")
     def run(work: Work = Work(), name: str = "", **options: Any) -> None:
         from ffkv.branches.given import Given
 

@@ -5,11 +5,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ffkv.base.doors import entries, is_own, load_all, unusable
+from ffkv.base.doors import brought_by, entries, load_all, unusable
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_file
 from ffkv.base.steps import EVERY_GROUP
 from ffkv.branches.branch import Branch
+
+
+def _shown(*branches: Branch) -> set[str]:
+    """Returns the names by which readers ask for the figures and the tables of branches."""
+    tables = (each for branch in branches for each in branch.tables if each.path.endswith(".csv"))
+    return {*(each.name for each in tables), *(name for branch in branches for name in branch.figures)}
 
 
 def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
@@ -24,6 +30,8 @@ def _try_steps(branch: Branch, module: str, known: set[str]) -> None:
         if found := find_spec(named.partition(":")[0]):
             compile(Path(str(found.origin)).read_bytes(), str(found.origin), "exec")
         wrong += [named] * (found is None)
+    if doubled := _shown(branch) & _shown(*BRANCHES.values()):
+        raise LookupError(f"another branch has a figure or a table of the same name: {', '.join(sorted(doubled))}")
     if wrong:
         raise LookupError(f"no such file, place of a table, setting or function: {', '.join(wrong)}")
 
@@ -34,8 +42,9 @@ NAMES = ("keys", "values", "composition", "refinement", "translation", "interven
 BRANCHES: dict[str, Branch] = {name: import_module(f"ffkv.branches.{name}.branch").BRANCH for name in NAMES}
 _ADDED, _BROKEN = load_all("branches")
 BROKEN: dict[str, UserError] = {**_BROKEN}  # what is wrong with a branch of another package
-for _name, _branch in _ADDED.items():
-    if is_own(entries("branches")[_name]):
+for _name in sorted(_ADDED, key=lambda name: bool(brought_by("branches", name))):  # ffkv's own first
+    _branch = _ADDED[_name]
+    if not brought_by("branches", _name):
         BRANCHES[_name] = _branch
         continue
     from pydantic import TypeAdapter

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
-from ffkv.base.doors import inside, load, locate, rename
+from ffkv.base.doors import entries, inside, load, locate, rename
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit, check_commit, is_local, may_be_on_hub, resolve_dataset
 from ffkv.base.lookup import DENIED, is_dir, is_file
@@ -101,8 +101,10 @@ def source_files(corpus: Corpus, split: str) -> list[str]:
 def check_files(corpus: Corpus, split: str) -> None:
     """Reads the beginning of each local file of a split, up to the first text at least. Raises UserError as `read_documents`.
 
-    A data set is looked for, and not read.
+    A data set is looked for, and not read. What brings the corpus of a package is imported.
     """
+    if corpus.dataset in entries("corpora"):
+        load("corpora", corpus.dataset)
     paths = source_files(corpus, split)
     for path in [] if corpus.on_hub else paths:
         chats = (lambda chat: "a chat") if corpus.chat_template else None

@@ -15,7 +15,9 @@ from markupsafe import escape
 from ffkv.base.terminal import plain
 from ffkv.run.commands import report
 from ffkv.run.report.cards import make_cards
+from ffkv.run.report.page_tables import PageTable
 from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.wording import make_environment
 from ffkv.run.results.text import LONGEST_TOKEN, MINUS, column, ending, percent, shortened, token, visible
 from tests.run.report.made_up import TITLE
 
@@ -308,3 +310,14 @@ def test_the_navigation_leads_to_every_section_and_figure(page):
 def test_the_report_does_without_torch():
     code = "import sys, ffkv.run.report.step; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_of_a_long_table_that_is_a_file_the_page_shows_a_thousand_rows():
+    """A step of a package of others may write millions. Without a file nothing else would have the rows."""
+    environment = make_environment(("ffkv.run.report", "."))
+    environment.filters["linked"] = str
+    template = environment.from_string('{% from "tables.html" import long with context %}{{ long(table, 8) }}')
+    for file, shown in (("many.csv", 1000), ("", 3000)):
+        table = PageTable("many", ["row"], [True], [[f"row {place}"] for place in range(3000)], file)
+        page = template.render(table=table)
+        assert page.count("<td") == shown and ("The first 1000 rows. All rows: " in page) == bool(file)

@@ -56,6 +56,14 @@ def test_a_table_is_a_copy_and_is_read_again_if_its_file_has_changed(run):
     assert run.table("figure_4_agreement")["rate"].tolist() == [0.125] * 4
 
 
+@pytest.mark.parametrize("place", ["aside/figure_4_agreement.csv", "zebra/figure_4_agreement.csv"])
+def test_a_table_of_ffkv_is_not_replaced_by_one_of_the_same_name(run, folder, place):
+    """Such as one of a package that is not installed any more."""
+    (folder / place).parent.mkdir()
+    tables.write(pd.DataFrame({"layer": [0], "rate": [9.0]}), folder / place)
+    assert open(folder).table("figure_4_agreement")["rate"].tolist() == [0.5, 0.25, 0, 0]
+
+
 def test_texts_in_tables_stay_texts(run):
     table = run.table("table_2_predictive_values")
     assert table["token"].tolist() == ["nan", "1"]

@@ -26,6 +26,7 @@ GROUP = "{group}"  # in the path of a table that is written in parts, one for ea
 # Parts of a path that stand for many files: groups of layers, shards of prompts, behaviours.
 WILD = re.compile(r"\{(\w+)\}")
 # Types of columns that hold no numbers: what pandas infers of their values, and what they are called.
+ROUNDING = 1e-4  # by which a number may be beyond a limit, such as a sum of shares in float32
 NOT_NUMBERS = {"bool": ("boolean", "truth values"), "str": ("string", "texts")}
 
 
@@ -43,6 +44,19 @@ class Column:
     foreign: bool = False  # whether strangers wrote its text, such as a token. It stays text if it reads "nan" or "1".
     optional: str = ""  # when it is there; "" if always
     since: str = ""  # the edition of ffkv that added it; it is empty in tables of earlier ones. "": it was always there
+
+    def outside(self, values: "pd.Series") -> str:
+        """Says which limit values of its type do not keep, but for `ROUNDING`, or which word it may not hold; "" if there is none."""
+        known = values[:0] if self.dtype == "object" else values.dropna()
+        if self.choices and (strange := {*known} - {*self.choices}):
+            return (
+                f"its column {self.name} has {', '.join(map(repr, strange))}; described are {', '.join(self.choices)}"
+            )
+        if self.lowest is not None and (known < self.lowest - ROUNDING).any():
+            return f"its column {self.name} has {known.min():g}, below {self.lowest:g}"
+        if self.highest is not None and (known > self.highest + ROUNDING).any():
+            return f"its column {self.name} has {known.max():g}, above {self.highest:g}"
+        return ""
 
 
 NEGATIVE = "with negative coefficients"  # when columns about them are there
@@ -213,10 +227,13 @@ class Table(Written):
         return ""
 
     def check(self, frame: "pd.DataFrame") -> None:
-        """Raises ValueError, a defect of ffkv, if a table does not have the described columns in their order."""
+        """Raises ValueError, a defect of its step, if a table does not have the described columns in their order, or other values in one."""
         expected = [each.name for each in self.columns if not each.optional or each.name in frame.columns]
         if frame.columns.tolist() != expected:
             raise ValueError(f"{self.path} has the columns {frame.columns.tolist()}; described are {expected}")
+        outside = (each.outside(frame[each.name]) for each in self.columns if each.name in expected)
+        if wrong := self.problem(frame) or next(filter(None, outside), ""):
+            raise ValueError(f"{self.path}: {wrong}")
 
 
 def table(path: str, about: str, *columns: Column, **others: Any) -> Table:

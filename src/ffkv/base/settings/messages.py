@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ffkv.base.doors import entries
+
 WORDS = tomllib.loads(Path(__file__).with_name("messages.toml").read_text(encoding="utf-8"))
 RENAMED, ALLOWED = WORDS["renamed"], WORDS["allowed"]
 NAMED = {"runs": "run name"} | {f"{each}s": f"name of a {each}" for each in ("comparison", "behaviour", "concept")}
@@ -71,6 +73,8 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
             if (field := model.model_fields.get(str(step))) is not None:  # else it is a name that the user gave
                 inside = [field.annotation, *get_args(field.annotation)]
                 model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+        if place[-1] in entries("branches"):
+            return f"Unknown setting {key!r}: its branch cannot be used, and `ffkv {place[-1]}` says why"
         valid = sorted(model.model_fields)
         return f"Unknown setting {key!r}.{suggestion(place[-1], valid)} Valid here: {', '.join(valid)}"
     if detail["type"] == "missing":

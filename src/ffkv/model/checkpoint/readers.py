@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ffkv.base.doors import entries, in_package, load, load_all
+from ffkv.base.doors import entries, in_package, inside, load, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import exists, is_file
 from ffkv.base.terminal import say
@@ -71,8 +71,9 @@ def reader_named(checkpoint: Path | str) -> str:
     """Returns the name of the reader that reads a checkpoint; "" if none does. One that fails on it is left out, and told."""
     for name, reader in readers().items():
         try:
-            if reader.reads(Path(checkpoint)):
-                return name
+            with inside("readers", name):
+                if reader.reads(Path(checkpoint)):
+                    return name
         except UserError:
             raise
         except Exception as error:  # whatever goes wrong in a package of others
@@ -83,7 +84,8 @@ def reader_named(checkpoint: Path | str) -> str:
 def reader_of(checkpoint: Path | str) -> Reader | None:
     """Returns what reads a checkpoint; None if transformers does. Raises UserError if its package is not installed."""
     if name := reader_named(checkpoint):
-        return readers()[name]
+        reader, its = readers()[name], inside("readers", name)
+        return replace(reader, load_model=its(reader.load_model), load_tokenizer=its(reader.load_tokenizer))
     if is_fairseq(checkpoint):
         _refuse_without_package(f"checkpoint {checkpoint}")
     return None

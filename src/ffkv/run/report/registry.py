@@ -3,9 +3,13 @@
 A new figure stands in the section of its branch, and in the description of the branch.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ffkv.base import doors
+from ffkv.base.errors import UserError, one_line
+from ffkv.base.terminal import plain, say
 from ffkv.branches.branch import Branch, load
 from ffkv.branches.registry import BRANCHES
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from ffkv.run.results.run import Run
 
 
+LACKS = "The page lacks"  # begins what the terminal is told of a part of a section that fails
 OF_RUN = "ffkv.run.report.section:SECTION"
 
 
@@ -42,10 +47,36 @@ def load_section(name: str) -> "Section":
     return load(BRANCHES[name].section if name in BRANCHES else OF_RUN)
 
 
+@contextmanager
+def excused(section: str, what: str) -> Iterator[list[str]]:
+    """Lets `what` of a section of a package of others fail alone. The terminal is told, and the list that it yields has a sentence for the page.
+
+    What a person can mend, such as a damaged file, is raised, and so is what fails in a section of ffkv.
+    """
+    failed: list[str] = []
+    try:
+        with doors.inside("branches", section, what):
+            yield failed
+    except Exception as error:
+        from ffkv.base.fault import EXIT_CODE, explain  # only a fault needs it
+
+        package, broken = doors.brought_by("branches", section), isinstance(error, doors.Unusable)
+        if not package or (isinstance(error, UserError) and not broken):
+            raise
+        told, code = explain(error)
+        if code != EXIT_CODE and not broken:  # the disk, the memory or the system failed, and not the package
+            raise
+        say(f"{LACKS} {what} of {section!r}. {told}", error=True)
+        why = str(error) if broken else f"{type(error).__name__}: {one_line(error)}"
+        failed.append(plain(f"The package {package} cannot make {what} of {section!r}. {why}"))
+
+
 def load_figure(name: str) -> "Figure":
     """Loads a figure of the list."""
     with doors.inside("branches", FIGURES[name].section):
-        return load_section(FIGURES[name].section).figures[name]
+        if name not in (figures := load_section(FIGURES[name].section).figures):
+            raise LookupError(f"its SECTION has no figure {name}, which its Branch names")
+        return figures[name]
 
 
 def branches_of(run: "Run") -> list[Branch]:

@@ -14,7 +14,6 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.base.doors import inside
 from ffkv.base.errors import UserError
 from ffkv.base.lookup import is_dir
 from ffkv.base.settings import EMBEDDED
@@ -23,7 +22,7 @@ from ffkv.branches.settings import AUTO, NONE
 from ffkv.run.report import drawing, svg
 from ffkv.run.report.curve import Curve, Panel, draw_control
 from ffkv.run.report.page_tables import PageTable, data_table
-from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_section
+from ffkv.run.report.registry import FIGURES, branches_of, excused, has_figure, load_figure, load_section
 from ffkv.run.report.wording import note, short_name, written
 from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
@@ -153,19 +152,38 @@ def draw_exhibits(run: Run, control: Run | None = None, only: str = "") -> dict[
     """Draws the figures that the run has, or `only` of one section, in the order of the registry. A control run is grey."""
     exhibits = {}
     with drawing.look():
-        for name in (name for name in FIGURES if only in ("", FIGURES[name].section) and has_figure(run, name)):
-            figure, heading = load_figure(name), heading_of(name)
-            with inside("branches", FIGURES[name].section):
-                words, (drawn, beside) = figure.caption(run), draw_beside(run, name, control)
-                if beside is not None:
-                    its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
-                    words = replace(words, more=f"{words.more} {its}".lstrip())
-            element = svg.write_svg(drawn, name, heading, words.description)
-            more = [table for table in figure.more_tables if table in run.tables]
-            tables = [data_table(run, table) for table in [*figure.tables, *more]]
-            of_paper = name.replace("_", " ") if name.startswith("figure_") else ""
-            exhibits[name] = Exhibit(name, heading, words, element, tables, f"figures/{name}.svg", of_paper)
+        for name, entry in FIGURES.items():
+            if only not in ("", entry.section):
+                continue
+            with excused(entry.section, f"the figure {name}") as failed:
+                if has_figure(run, name):
+                    exhibits[name] = draw_exhibit(run, name, control)
+            if failed:
+                exhibits[name] = _missing(name, failed[0])
     return exhibits
+
+
+def draw_exhibit(run: Run, name: str, control: Run | None = None) -> Exhibit:
+    """Draws a figure that the run has. A control run is grey."""
+    figure, heading = load_figure(name), heading_of(name)
+    words, (drawn, beside) = figure.caption(run), draw_beside(run, name, control)
+    if beside is not None:
+        its = f"Grey dashes: {name_control(beside)}. There: {figure.caption(beside).shows}"
+        words = replace(words, more=f"{words.more} {its}".lstrip())
+    element = svg.write_svg(drawn, name, heading, words.description)
+    more = [table for table in figure.more_tables if table in run.tables]
+    tables = [data_table(run, table) for table in [*figure.tables, *more]]
+    of_paper = name.replace("_", " ") if name.startswith("figure_") else ""
+    return Exhibit(name, heading, words, element, tables, f"figures/{name}.svg", of_paper)
+
+
+def _missing(name: str, why: str) -> Exhibit:
+    """Makes what stands in the place of a figure that cannot be drawn. The workflow waits for its file."""
+    figure, (axes,) = drawing.canvas(height=0.6)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, "This figure cannot be drawn.", ha="center", va="center")
+    element = svg.write_svg(figure, name, heading_of(name), why)
+    return Exhibit(name, heading_of(name), Caption("", why, why), element, [], f"figures/{name}.svg")
 
 
 def draw_beside(run: Run, name: str, control: Run | None) -> tuple[Drawing, Run | None]:
@@ -184,19 +202,33 @@ def heading_of(name: str) -> str:
 
 def arrange(run: Run, branch: Branch, exhibits: dict[str, Exhibit]) -> dict[str, Any]:
     """Returns the section of a branch: the branch, its figures, and the tables before and after."""
-    section, drawn = load_section(branch.name), of_section(branch.name, exhibits)
-    with inside("branches", branch.name):
-        return {"branch": branch, "exhibits": drawn, "before": section.before(run), "after": section.after(run)}
+    blocks: dict[str, list[TableBlock]] = {"before": [], "after": []}
+    with excused(branch.name, "the tables") as failed:
+        section = load_section(branch.name)
+        if unnamed := section.figures.keys() - branch.figures.keys():
+            raise LookupError(f"its Branch does not name the figures {', '.join(unnamed)}")
+        before, after = (_checked(made, TableBlock) for made in (section.before(run), section.after(run)))
+        blocks = {"before": before, "after": after}
+    blocks["after"] += [TableBlock(text=why) for why in failed]
+    return {"branch": branch, "exhibits": of_section(branch.name, exhibits), **blocks}
+
+
+def _checked(made: Any, kind: type) -> list[Any]:
+    """Returns as a list what a section makes. Raises TypeError if it makes anything else, which the page could not show."""
+    if not isinstance(made, list | tuple) or not all(isinstance(each, kind) for each in made):
+        raise TypeError(f"its section should return a list of {kind.__name__}")
+    return [*made]
 
 
 def summary(run: Run, control: Run | None = None) -> list[tuple[str, str, str]]:
     """Returns the main numbers, in the order of the branches: what each is, the run's, and the control's, if it has it."""
     measured = []
     for branch in branches_of(run):
-        tell = load_section(branch.name).numbers
-        with inside("branches", branch.name):
+        with excused(branch.name, "the main numbers") as failed:
+            tell = load_section(branch.name).numbers
             its = tell(control) if control is not None and branch in branches_of(control) else {}
             measured += [(what, own, its.get(what) or "–") for what, own in tell(run).items() if own]
+        measured += [(why, "–", "–") for why in failed]
     return measured
 
 
@@ -204,8 +236,9 @@ def told(run: Run, control: Run | None = None) -> list[str]:
     """Returns what the summary says in sentences, in the order of the branches; and what the run is compared with."""
     said = []
     for branch in branches_of(run):
-        with inside("branches", branch.name):
-            said += load_section(branch.name).summary(run, control)
+        with excused(branch.name, "the summary") as failed:
+            said += _checked(load_section(branch.name).summary(run, control), str)
+        said += failed
     if control is None:
         return [*said, note(__package__, "uncompared", run=run)]
     name = short_name(control)

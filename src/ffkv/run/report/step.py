@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ffkv.base.doors import brought_by
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import find, is_file
@@ -132,8 +133,12 @@ def figure(run: Run, name: str, *, ax: Any = None, style: str = "report") -> Fig
         True
     """
     check_run(run)
-    names = [each for each in FIGURES if has_figure(run, each)]
-    if name not in names:
+    if name not in FIGURES or not has_figure(run, name):
+        names = [
+            each
+            for each, entry in FIGURES.items()
+            if not brought_by("branches", entry.section) and has_figure(run, each)
+        ]
         raise unknown(f"figure of {run.name} called", name, names)
     if style not in STYLES:
         raise unknown("style", style, [*STYLES])

@@ -5,10 +5,11 @@ import functools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from ffkv.base.doors import entries, load_all
+from ffkv.base.doors import brought_by, entries, load_all
 from ffkv.base.errors import UserError
 from ffkv.base.files.columns import WILD, Table
 from ffkv.base.files.stored import Foreign, unreadable, verify_sum
@@ -46,7 +47,8 @@ def table_of(name: str) -> Table | None:
 
 def read_settings(folder: Path) -> Settings:
     """Reads the settings of the run `results/<run>`. Those that its ffkv did not know have their defaults. A section that this ffkv
-    does not know is left out, and told, if the run has a folder of its name: it is of a branch, which nothing else needs.
+    does not know, or that another version of a package of others wrote, is left out, and told, if the run has a folder of its name:
+    it is of a branch, which nothing else needs.
 
     Raises UserError: there are none, or they are damaged, or one is impossible, or this ffkv does not know it (`Foreign`).
     """
@@ -56,9 +58,9 @@ def read_settings(folder: Path) -> Settings:
         text = read_bytes(path)
         if not isinstance(read := parse_json(text), dict):
             raise ValueError("it is no mapping of settings")
-        strange = [name for name in read.keys() - Settings.model_fields.keys() if is_dir(folder / name)]
-        for name in strange:
-            _say_left_out(folder / name)
+        strange = {name: why for name in sorted(read) if is_dir(folder / name) and (why := _strange(name, read[name]))}
+        for name, why in strange.items():
+            _say_left_out(folder / name, why)
             del read[name]
         return Settings.of_file(json.dumps(read) if strange else text)
     except FileNotFoundError as error:
@@ -80,9 +82,25 @@ def read_settings(folder: Path) -> Settings:
     )
 
 
+def _strange(name: str, section: Any) -> str:
+    """Says why a section of settings cannot be read, and with it the branch of a package of others; "" if it can, or is of ffkv."""
+    if name not in Settings.model_fields:
+        return "its branch is of a package that is not installed or broken."
+    package = brought_by("branches", name)
+    try:
+        if package:
+            Settings.of_file(json.dumps({name: section}))
+        return ""
+    except ValidationError as error:
+        return (
+            f"another version than {package} of its package wrote its settings. {sentences(Settings, error)[0].rstrip('.')}. Run `snakemake`"
+            " again with the same settings file, or install the version that made it."
+        )
+
+
 @functools.cache
-def _say_left_out(folder: Path) -> None:
-    say(f"{folder} is left out: its branch is of a package that is not installed or broken.", error=True)
+def _say_left_out(folder: Path, why: str) -> None:
+    say(f"{folder} is left out: {why}", error=True)
 
 
 def expected_files(settings: Settings) -> list[str]:

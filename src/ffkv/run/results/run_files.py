@@ -13,6 +13,7 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import Triggers
+from ffkv.base.doors import brought_by
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.datasets import Checked
@@ -306,12 +307,16 @@ class RunFiles:
     def table_files(self) -> dict[str, Path]:
         """The CSV file of each table that `Run.table` reads, by the table's name: the file's without its ending.
 
-        A table that only an earlier run with other settings needed is left out.
+        A table that only an earlier run with other settings needed is left out. Of two with one name, ffkv's own counts.
         """
         unused = {table.path for table in TABLES.values() if not table.applies(self.settings)}
         unused |= {path for branch in BRANCHES.values() for path in branch.files(self.settings, absent=True)}
-        paths = find(self.folder, "*/*.csv")
-        return {path.stem: path for path in paths if path.relative_to(self.folder).as_posix() not in unused}
+
+        def is_own(path: Path) -> bool:
+            return f"{path.parent.name}/{path.name}" in TABLES and not brought_by("branches", path.parent.name)
+
+        paths = sorted(find(self.folder, "*/*.csv"), key=is_own)
+        return {path.stem: path for path in paths if f"{path.parent.name}/{path.name}" not in unused}
 
     def benchmarks(self) -> pd.DataFrame:
         """Tells how much time and memory each rule of the workflow took, one row per rule.
