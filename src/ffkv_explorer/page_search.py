@@ -19,6 +19,7 @@ from ffkv.run.results import indexes
 from ffkv.run.results.collections import BEHAVIOUR, STARRED, Kept, append_event, members, read_kept
 from ffkv.run.results.memory_columns import COLUMNS
 from ffkv.run.results.memory_name import EXPERT, NAME, memory_name
+from ffkv.run.results.run_files import unknown
 from ffkv.run.results.search import Found, Search, find
 from ffkv.run.results.tokens import complete_token
 from ffkv_explorer.pages import LIVE, check_query, error_page, read_form, real, render, token_of, whole
@@ -32,6 +33,7 @@ PERCENT = ["firing_rate", "top_probability", "negative_rate", "promoted_probabil
 COMPLETED = 20  # tokens or names that continue what is typed
 FIELDS = {name: field for name, field in Search.model_fields.items() if field.title}  # of the form
 TEXTS = (*FIELDS, "order")
+CHOICES = {"order": ["ascending", "descending"], "format": ["json", "csv"]}  # of what an address may ask
 LIMITS = ("min_", "max_")  # how the ends of the range of a column begin
 WORDS, ADDED = (
     {name: words for names, words in columns.items() for name in names.split(", ")}
@@ -48,6 +50,9 @@ def read_question(query: Mapping[str, str]) -> tuple[dict[str, str], Search]:
     """
     limits = [name for name in query if name.startswith(LIMITS)]
     check_query([name for name in query if name not in limits], *TEXTS, "page")
+    for name, known in CHOICES.items():
+        if query.get(name) and query[name] not in known:
+            raise unknown(name, query[name], known)
     ranges = {name: query[name] for name in limits if query[name].strip()}
     asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()}
     options: dict[str, Any] = {name: asked[name] for name in FIELDS if name in asked}

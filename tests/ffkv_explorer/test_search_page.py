@@ -103,6 +103,7 @@ def test_search_is_that_of_python(visitor):
 WRONG = (
     ({"promotes": "nothing"}, "is not a token of synthetic"),
     ({"sort": "beauty"}, "There is no column 'beauty'"),
+    ({"order": "up"}, "There is no order 'up'"),
     ({"min_norm": "5", "max_norm": "1"}, "The range of norm begins at 5 and ends at 1"),
     (
         {"promtes": "church"},
