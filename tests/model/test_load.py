@@ -164,5 +164,5 @@ def test_a_reader_that_fails_leaves_a_checkpoint_to_the_others(monkeypatch, caps
 
     broken, good = (readers.Reader("toy", reads, fail, fail) for reads in (fail, lambda folder: True))
     monkeypatch.setattr(readers, "readers", lambda: {"broken": broken, "good": good})
-    assert readers.reader_of(tmp_path) is good
+    assert readers.reader_of(tmp_path).reads is good.reads
     assert f"The reader 'broken' fails on {tmp_path}, and is left out (KeyError('config'))." in capsys.readouterr().err

@@ -190,7 +190,7 @@ def write_refinement(folder: Path, layers: int, generator: np.random.Generator) 
     changes = [
         {"prefix": number, "text": "".join(HOSTILE[: number % 9 + 1]), "next_token": VOCABULARY[number],
          "residual_token": VOCABULARY[-number - 1], "output_token": VOCABULARY[number + 2],
-         "cosine": 0.1 * number - 0.5, "cosine_percentile": 0.05 * number, "related": ""}
+         "cosine": 0.08 * number - 0.5, "cosine_percentile": 0.05 * number, "related": ""}
         for number in range(18)
     ]  # fmt: skip
     tables.write(pd.DataFrame(changes), folder / "refinement/prediction_changes.csv")
@@ -220,7 +220,7 @@ def write_interventions(folder: Path, layers: int) -> None:
     tables.write(pd.DataFrame(doses), folder / "intervention/intervention_doses.csv")
     kept = [
         {"layer": layer, "choice": choice, "kept": count, "prefixes": 100, "unchanged": stays, "share": stays / 100,
-         "low": stays / 100 - 0.05, "high": stays / 100 + 0.04, "divergence": 0.1}
+         "low": max(stays / 100 - 0.05, 0), "high": min(stays / 100 + 0.04, 1), "divergence": 0.1}
         for layer in range(layers)
         for choice, count, stays in (("largest", 0, 60), ("largest", 10, 90), ("random", 0, 60), ("random", 10, 65),
                                      ("all", MEMORIES, 100))

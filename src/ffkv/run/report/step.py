@@ -133,7 +133,7 @@ def figure(run: Run, name: str, *, ax: Any = None, style: str = "report") -> Fig
         True
     """
     check_run(run)
-    if name not in FIGURES or not has_figure(run, name):
+    if name not in [*FIGURES] or not has_figure(run, name):
         names = [
             each
             for each, entry in FIGURES.items()
