@@ -155,13 +155,11 @@ FIGURE = "the figure value_lengths"
     ("there", "instead", "what", "kind"),
     [
         ("drawing.canvas()", "drawing.no_canvas()", FIGURE, "AttributeError: "),
-        ("    return figure", "    return axes", FIGURE, "AttributeError: "),
         ("    return figure", "    raise SystemExit(3)", FIGURE, f"`{FIGURE}` called sys.exit(3)"),
         ('{"value_lengths": Figure', '{"other": Figure', FIGURE, "no figure value_lengths"),
         ('{"value_lengths": Figure', '{"other": Figure', "the tables", "does not name the figures other"),
         ("summary=summary", "after=lambda run: 'a table'", "the tables", "should return a list of TableBlock"),
         ('return {"largest', 'return 0 / 0 or {"largest', "the main numbers", "ZeroDivisionError: division by zero"),
-        ("numbers, summary", "lambda run: 3, summary", "the main numbers", "AttributeError: "),
         ("summary=summary", "summary=lambda run, control: 'a b'", "the summary", "should return a list of str"),
         ("SECTION = ", "1 / 0\nSECTION = ", "the summary", "cannot be imported (ZeroDivisionError"),
         ("summary=summary)", "summary=summary)\nSECTION = draw", "the tables", "it is no Section"),
