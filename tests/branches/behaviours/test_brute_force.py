@@ -175,7 +175,8 @@ def test_the_screen_is_the_edge_attribution_patching_of_circuitkit(running, chec
     (tmp_path / "pairs.json").write_text(json.dumps(pairs))
     command = [sys.executable, str(Path(__file__).with_name("screened_by_circuitkit.py")), str(checkpoints("gpt2"))]
     command += [str(tmp_path / "pairs.json"), str(tmp_path / "scores.npy")]
-    done = subprocess.run(command, env={**OFFLINE, "PYTHONPATH": str(theirs)}, capture_output=True, text=True)
+    environment = {**OFFLINE, "PYTHONPATH": str(theirs)}  # it writes a log where it runs
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     mean = np.zeros(model.loaded.anatomy.layer_offset[-1], np.float32)
     own = read_states(model.loaded, model.head, prompts, mean, "patch", 64, {}).screen
