@@ -11,6 +11,8 @@ os.environ.setdefault(
 )  # before torch: tests run side by side, see `ffkv.base.process.runtime`
 
 os.environ.setdefault("FFKV_ALONE", "1")  # what else is installed adds nothing
+# Python keeps what it has compiled, as in the Makefile: else each process that a test starts would compile its libraries.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import hypothesis
 import pytest
