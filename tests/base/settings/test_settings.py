@@ -72,6 +72,7 @@ def test_what_a_file_says_is_not_changed():
 REFUSALS = [
     (one(modle={}), "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, behaviours,"),
     (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
+    (one(keys={"reconstruction": {}}), "Unknown setting 'keys.reconstruction'. Valid here: background_prefixes,"),
     (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
     (one(keys={"": 1}), "Unknown setting \"keys.''\". Valid here: background_prefixes,"),
     ({"runs": {"a": {"keys": {"topcs": 1}}}}, "runs.a: Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),

@@ -69,12 +69,12 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     if detail["type"] == "string_pattern_mismatch" and place[-1] != "device":
         return _refused_name(key, detail["input"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
+        if place[-1] in entries("branches") and place[-1] not in model.model_fields:
+            return f"Unknown setting {key!r}: its branch cannot be used, and `ffkv {place[-1]}` says why"
         for step in place[:-1]:
             if (field := model.model_fields.get(str(step))) is not None:  # else it is a name that the user gave
                 inside = [field.annotation, *get_args(field.annotation)]
                 model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
-        if place[-1] in entries("branches"):
-            return f"Unknown setting {key!r}: its branch cannot be used, and `ffkv {place[-1]}` says why"
         valid = sorted(model.model_fields)
         return f"Unknown setting {key!r}.{suggestion(place[-1], valid)} Valid here: {', '.join(valid)}"
     if detail["type"] == "missing":
