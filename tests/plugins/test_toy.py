@@ -121,7 +121,7 @@ def test_a_run_has_the_branch_in_its_plan_rules_report_explorer_and_exports(besi
     assert todo["rule"] == "lengths_summarize" and min(todo["seconds"], todo["memory"], todo["written"]) > 0
     assert plan["not_estimated"] == ["report", "write_settings"]
     done = snakemake(folder, file, environment=beside)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0 and "The page lacks" not in done.stderr, done.stderr[-4000:]
     assert (run / "lengths/value_lengths.csv").read_text().startswith("layer,memories,length\n")
     page = (folder / "reports/tiny/index.html").read_text()
     assert "Lengths of values" in page and "Largest length of a layer" in page
@@ -138,6 +138,19 @@ def test_a_run_has_the_branch_in_its_plan_rules_report_explorer_and_exports(besi
     assert f"{run}/lengths is left out: its branch is of a package" in checked.stderr
     (run / "lengths").rename(run / "elsewhere")
     assert "Unknown setting 'lengths'" in ffkv(OFFLINE, "check", str(run)).stdout
+
+
+@pytest.mark.workflow
+def test_a_run_whose_figure_fails_is_finished_and_says_so_at_its_end(own, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
+    edit(tmp_path, "section.py", "drawing.canvas()", "drawing.no_canvas()")
+    done = snakemake(folder, settings_file(tmp_path, lengths={"quantile": 0.9}), environment=own)
+    assert done.returncode == 0, done.stderr[-4000:]
+    end = done.stderr[done.stderr.index("(100%) done") :]
+    assert "The page lacks the figure value_lengths of 'lengths'. " in end and "package ffkv-toy 1.0" in end
+    page = (folder / "reports/tiny/index.html").read_text()
+    assert "The package ffkv-toy 1.0 cannot make the figure value_lengths" in page
+    assert "Largest length of a layer" in page and "Figure 4." in page  # all else
 
 
 WEIGHTS = '''

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ffkv.base.doors import brought_by
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import write_text
 from ffkv.base.lookup import find, is_file
@@ -23,7 +22,7 @@ from ffkv.run.report.cards import Leads, cards_of, make_cards
 from ffkv.run.report.claims import Judged, as_table, judge_claims
 from ffkv.run.report.facts import facts
 from ffkv.run.report.overview import model_name, overview_svg, read_line, rows_of_claims, sum_of_claims
-from ffkv.run.report.registry import FIGURES, branches_of, has_figure
+from ffkv.run.report.registry import FIGURES, branches_of, excused, has_figure
 from ffkv.run.report.wording import make_environment, short_name
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run, check_run
@@ -134,11 +133,10 @@ def figure(run: Run, name: str, *, ax: Any = None, style: str = "report") -> Fig
     """
     check_run(run)
     if name not in [*FIGURES] or not has_figure(run, name):
-        names = [
-            each
-            for each, entry in FIGURES.items()
-            if not brought_by("branches", entry.section) and has_figure(run, each)
-        ]
+        names = list[str]()
+        for each, entry in FIGURES.items():
+            with excused(entry.section, f"the figure {each}"):
+                names += [each] * has_figure(run, each)
         raise unknown(f"figure of {run.name} called", name, names)
     if style not in STYLES:
         raise unknown("style", style, [*STYLES])
