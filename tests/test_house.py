@@ -10,7 +10,7 @@ import pytest
 import ffkv
 
 SOURCE = Path(ffkv.__path__[0]).parent
-TOTAL = 48_698  # lines of Python in src: what is added, something else gives up
+TOTAL = 48_692  # lines of Python in src: what is added, something else gives up
 LINES, ARGUMENTS = 60, 8  # of a function, from `def` to its end
 # Functions whose form others decide.
 EXCEPTIONS = {

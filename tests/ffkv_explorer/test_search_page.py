@@ -129,6 +129,8 @@ def test_a_wrong_question_is_answered_on_the_page_with_the_form(visitor, subtest
             assert answer.status_code == 400 and message in text_of(answer.text) and 'id="search"' in answer.text
             listed = visitor.client.get("/r/small/memories", params={**asked, "format": "json"})
             assert "page" in asked or (listed.status_code == 400 and message in listed.json()["error"])
+    listed = visitor.client.get("/r/small/memories", params={"format": "xml"})
+    assert listed.status_code == 400 and listed.json()["error"].startswith("There is no format 'xml'")
 
 
 def test_the_page_keeps_what_was_asked_also_what_is_refused(visitor):

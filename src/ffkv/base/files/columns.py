@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # rules read descriptions at every start, without pandas
 GROUP = "{group}"  # in the path of a table that is written in parts, one for each group of layers
 # Parts of a path that stand for many files: groups of layers, shards of prompts, behaviours.
 WILD = re.compile(r"\{(\w+)\}")
-# Types of columns that hold no numbers: what pandas infers of their values, and what they are called.
 ROUNDING = 1e-4  # by which a number may be beyond a limit, such as a sum of shares in float32
+# Types of columns that hold no numbers: what pandas infers of their values, and what they are called.
 NOT_NUMBERS = {"bool": ("boolean", "truth values"), "str": ("string", "texts")}
 
 

@@ -176,9 +176,8 @@ def measure_effects(
     """
     loaded, unproven, tested = running.loaded, set[int](), list[pd.DataFrame]()
     banks, owner = banks_of(loaded.anatomy.layers), stored.owners(prompts)
-    falls = dict[
-        tuple[int, int, int], Tensor
-    ]()  # see `measure_prompt`, by layer, prompt and expert: sums over the rows of a prompt
+    # By layer, prompt and expert, see `measure_prompt`: sums over the rows of the prompt.
+    falls = dict[tuple[int, int, int], Tensor]()
     # See `estimate_effects`; 0 where a prompt is not sent to the expert.
     made = {layer.index: np.zeros((len(group), 4, len(REACHES), bank.experts, len(CHANGES))) for layer, bank in banks}
     with progress(len(prompts), "prompts", "experts") as bar:

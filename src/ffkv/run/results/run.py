@@ -179,11 +179,8 @@ class Run:
             return self.files.details(name)
         if not isinstance(name, str) or name not in self.files.table_files:
             if absent := next((path for path in [*self.files.unmeasured, *TABLES] if Path(path).stem == name), None):
-                why = (
-                    EARLIER
-                    if absent in self.files.unmeasured
-                    else "the run was not asked for it, or had not made it when you opened it"
-                )
+                not_made = "the run was not asked for it, or had not made it when you opened it"
+                why = EARLIER if absent in self.files.unmeasured else not_made
                 raise UserError(f"{self.folder} has no {absent}: {why}.")
             raise unknown(f"table in {self.folder} called", name, self.tables)
         path = self.files.table_files[name]
